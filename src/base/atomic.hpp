@@ -1,0 +1,86 @@
+// The only door to atomic memory. Every operation carries its memory order in its name; there are no
+// defaults, no operator overloads and no standalone fences (thread sanitizer does not see fences), so that
+// each call site shows what it relies on and a reviewer can ask why.
+//
+// Model tests replace this file as a whole: when SPANALLOC_ATOMIC_BACKEND names a header, that header
+// supplies `Atomic<T>` and `spin_hint()` and every structure built on them runs under the model scheduler.
+#pragma once
+
+#ifdef SPANALLOC_ATOMIC_BACKEND
+#include SPANALLOC_ATOMIC_BACKEND
+#else
+
+#include <atomic>
+#include <type_traits>
+
+namespace spanalloc {
+
+/// One atomic variable of a lock-free machine type of at most 8 bytes.
+template <class T>
+class Atomic {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
+  static_assert(std::atomic<T>::is_always_lock_free);
+
+ public:
+  constexpr Atomic() noexcept : cell_{} {}
+  constexpr explicit Atomic(T initial) noexcept : cell_(initial) {}
+  Atomic(const Atomic&) = delete;
+  Atomic& operator=(const Atomic&) = delete;
+
+  T load_relaxed() const noexcept { return cell_.load(std::memory_order_relaxed); }
+  T load_acquire() const noexcept { return cell_.load(std::memory_order_acquire); }
+  T load_seq_cst() const noexcept { return cell_.load(std::memory_order_seq_cst); }
+
+  void store_relaxed(T value) noexcept { cell_.store(value, std::memory_order_relaxed); }
+  void store_release(T value) noexcept { cell_.store(value, std::memory_order_release); }
+  void store_seq_cst(T value) noexcept { cell_.store(value, std::memory_order_seq_cst); }
+
+  T exchange_acquire(T value) noexcept { return cell_.exchange(value, std::memory_order_acquire); }
+  T exchange_acq_rel(T value) noexcept { return cell_.exchange(value, std::memory_order_acq_rel); }
+  T exchange_seq_cst(T value) noexcept { return cell_.exchange(value, std::memory_order_seq_cst); }
+
+  // A failed compare-exchange stores the value seen in `expected`; its order is the load half of the name.
+  bool compare_exchange_weak_relaxed(T& expected, T desired) noexcept {
+    return cell_.compare_exchange_weak(expected, desired, std::memory_order_relaxed, std::memory_order_relaxed);
+  }
+  bool compare_exchange_weak_acquire(T& expected, T desired) noexcept {
+    return cell_.compare_exchange_weak(expected, desired, std::memory_order_acquire, std::memory_order_acquire);
+  }
+  bool compare_exchange_weak_release(T& expected, T desired) noexcept {
+    return cell_.compare_exchange_weak(expected, desired, std::memory_order_release, std::memory_order_relaxed);
+  }
+  bool compare_exchange_weak_acq_rel(T& expected, T desired) noexcept {
+    return cell_.compare_exchange_weak(expected, desired, std::memory_order_acq_rel, std::memory_order_acquire);
+  }
+  bool compare_exchange_strong_acquire(T& expected, T desired) noexcept {
+    return cell_.compare_exchange_strong(expected, desired, std::memory_order_acquire, std::memory_order_acquire);
+  }
+  bool compare_exchange_strong_acq_rel(T& expected, T desired) noexcept {
+    return cell_.compare_exchange_strong(expected, desired, std::memory_order_acq_rel, std::memory_order_acquire);
+  }
+  bool compare_exchange_strong_seq_cst(T& expected, T desired) noexcept {
+    return cell_.compare_exchange_strong(expected, desired, std::memory_order_seq_cst, std::memory_order_seq_cst);
+  }
+
+  T fetch_add_relaxed(T value) noexcept { return cell_.fetch_add(value, std::memory_order_relaxed); }
+  T fetch_sub_relaxed(T value) noexcept { return cell_.fetch_sub(value, std::memory_order_relaxed); }
+  T fetch_add_acq_rel(T value) noexcept { return cell_.fetch_add(value, std::memory_order_acq_rel); }
+  T fetch_sub_acq_rel(T value) noexcept { return cell_.fetch_sub(value, std::memory_order_acq_rel); }
+  T fetch_add_seq_cst(T value) noexcept { return cell_.fetch_add(value, std::memory_order_seq_cst); }
+  T fetch_sub_seq_cst(T value) noexcept { return cell_.fetch_sub(value, std::memory_order_seq_cst); }
+
+ private:
+  std::atomic<T> cell_;
+};
+
+/// Tells the core that this is a spin-wait.
+inline void spin_hint() noexcept {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace spanalloc
+#endif

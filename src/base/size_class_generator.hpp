@@ -1,0 +1,33 @@
+// Size-class tables computed at compile time: shared by every engine that has size classes.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bits.hpp"
+
+namespace spanalloc {
+
+/// One size class: blocks of `block_size` bytes, `blocks` of them in a real span of `real_span` bytes, which
+/// lies at the start of a virtual span of `virtual_span` bytes (the address space it owns).
+/// Equation: header + blocks * block_size + tail = real_span, tail < block_size.
+struct SizeClass {
+  std::uint32_t block_size = 0;
+  std::uint32_t real_span = 0;
+  std::uint32_t virtual_span = 0;
+  std::uint32_t blocks = 0;
+
+  constexpr std::size_t payload() const { return std::size_t{block_size} * blocks; }
+  constexpr std::size_t overhead() const { return real_span - payload(); }
+};
+
+/// Smallest multiplier M with: x % d == 0 exactly when uint32(x * M) < M, for all x < 2^32 / d
+/// (D. Lemire, O. Kaser, N. Kurz, "Faster remainder by direct computation", SPE 2019, section 3.2).
+constexpr std::uint32_t divisibility_magic32(std::uint32_t d) {
+  return static_cast<std::uint32_t>(UINT32_MAX / d + 1);
+}
+/// The same with 64 bits: exact for all x < 2^64 / d. d > 1.
+constexpr std::uint64_t divisibility_magic64(std::uint64_t d) { return UINT64_MAX / d + 1; }
+
+}  // namespace spanalloc

@@ -1,0 +1,250 @@
+// Linux behind os.hpp. See there for every function's contract.
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <sched.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "os/os.hpp"
+
+#ifndef MAP_FIXED_NOREPLACE
+#define MAP_FIXED_NOREPLACE 0x100000
+#endif
+
+namespace spanalloc::os {
+
+ErrnoGuard::ErrnoGuard() : saved_(errno) {}
+ErrnoGuard::~ErrnoGuard() { errno = saved_; }
+
+std::size_t page_size() {
+  static constinit Atomic<std::size_t> cached{0};
+  std::size_t size = cached.load_relaxed();  // any thread computes the same value: no ordering needed
+  if (SPANALLOC_UNLIKELY(size == 0)) {
+    size = static_cast<std::size_t>(getauxval(AT_PAGESZ));
+    cached.store_relaxed(size);
+  }
+  return size;
+}
+
+namespace {
+
+void* try_map(void* hint, std::size_t bytes, int protection, int flags) {
+  void* p = mmap(hint, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1, 0);
+  return p == MAP_FAILED ? nullptr : p;
+}
+
+// Maps with any alignment: over-maps and cuts the ends off.
+void* map_aligned(std::size_t bytes, std::size_t alignment, int protection, int flags) {
+  const std::size_t page = page_size();
+  if (alignment <= page) return try_map(nullptr, bytes, protection, flags);
+  if (bytes > SIZE_MAX - alignment) return nullptr;
+  const std::size_t slack = alignment - page;
+  void* raw = try_map(nullptr, bytes + slack, protection, flags);
+  if (raw == nullptr) return nullptr;
+  const std::uintptr_t begin = address_of(raw);
+  const std::uintptr_t aligned = align_up(begin, alignment);
+  if (aligned != begin) munmap(raw, aligned - begin);
+  const std::uintptr_t tail = begin + slack - aligned;
+  if (tail != 0) munmap(pointer_to(aligned + bytes), tail);
+  return pointer_to(aligned);
+}
+
+// Kernels before 4.17 take MAP_FIXED_NOREPLACE as a hint and may answer with another address.
+bool map_exactly(void* address, std::size_t bytes, int protection, int flags) {
+  void* got = try_map(address, bytes, protection, flags | MAP_FIXED_NOREPLACE);
+  if (got == nullptr) return false;
+  if (got == address) return true;
+  munmap(got, bytes);
+  return false;
+}
+
+}  // namespace
+
+void* reserve(std::size_t bytes, std::size_t alignment) {
+  ErrnoGuard keep;
+  return map_aligned(bytes, alignment, PROT_NONE, MAP_NORESERVE);
+}
+
+bool reserve_at(void* address, std::size_t bytes) {
+  ErrnoGuard keep;
+  return map_exactly(address, bytes, PROT_NONE, MAP_NORESERVE);
+}
+
+bool open(void* address, std::size_t bytes) {
+  ErrnoGuard keep;
+  return mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0;
+}
+
+bool open_at(void* address, std::size_t bytes) {
+  ErrnoGuard keep;
+  return map_exactly(address, bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE);
+}
+
+void release(void* address, std::size_t bytes) {
+  ErrnoGuard keep;
+  // Can fail only by splitting a mapping beyond vm.max_map_count; the range then stays mapped but unused.
+  munmap(address, bytes);
+}
+
+void* map(std::size_t bytes, std::size_t alignment) {
+  ErrnoGuard keep;
+  return map_aligned(bytes, alignment, PROT_READ | PROT_WRITE, 0);
+}
+
+void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes, bool may_move) {
+  ErrnoGuard keep;
+  void* p = mremap(address, old_bytes, new_bytes, may_move ? MREMAP_MAYMOVE : 0);
+  return p == MAP_FAILED ? nullptr : p;
+}
+
+bool purge(void* address, std::size_t bytes) {
+  ErrnoGuard keep;
+  return madvise(address, bytes, MADV_DONTNEED) == 0;
+}
+
+void forbid_huge_pages(void* address, std::size_t bytes) {
+  ErrnoGuard keep;
+  madvise(address, bytes, MADV_NOHUGEPAGE);
+}
+
+void prefer_huge_pages(void* address, std::size_t bytes) {
+  ErrnoGuard keep;
+  madvise(address, bytes, MADV_HUGEPAGE);
+}
+
+bool memory_is_locked() {
+  ErrnoGuard keep;
+  // The kernel tells MCL_FUTURE nowhere directly; a fresh mapping that is resident before it was touched
+  // does. MADV_DONTNEED answers EINVAL on a locked mapping, which costs no page.
+  void* probe = try_map(nullptr, page_size(), PROT_NONE, MAP_NORESERVE);
+  if (probe == nullptr) return true;
+  const bool locked = madvise(probe, page_size(), MADV_DONTNEED) != 0 && errno == EINVAL;
+  munmap(probe, page_size());
+  return locked;
+}
+
+std::size_t address_space_left() {
+  ErrnoGuard keep;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
+  // statm's first field is the mapped size in pages.
+  char text[64] = {};
+  const int fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, "/proc/self/statm", O_RDONLY | O_CLOEXEC));
+  std::size_t used = 0;
+  if (fd >= 0) {
+    const ssize_t n = read(fd, text, sizeof text - 1);
+    for (ssize_t i = 0; i < n && text[i] >= '0' && text[i] <= '9'; ++i) {
+      used = used * 10 + static_cast<std::size_t>(text[i] - '0');
+    }
+    close(fd);
+  }
+  used *= page_size();
+  return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
+}
+
+unsigned cpu_count() {
+  ErrnoGuard keep;
+  unsigned long mask[1024 / (8 * sizeof(unsigned long))] = {};
+  unsigned count = 0;
+  const long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
+  for (std::size_t i = 0; bytes > 0 && i < static_cast<std::size_t>(bytes) / sizeof mask[0]; ++i) {
+    count += static_cast<unsigned>(__builtin_popcountl(mask[i]));
+  }
+  if (count == 0) count = 1;
+  return static_cast<unsigned>(option_number("CPUS", 1, 4096, count));
+}
+
+std::uint64_t now_ms() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);  // cannot fail for this clock
+  return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1000000;
+}
+
+std::uint64_t random_bits() {
+  // AT_RANDOM: 16 bytes from the kernel, no system call. Mixed, because libc takes its canary from them.
+  static constinit Atomic<std::uint64_t> counter{0};
+  std::uint64_t seed = counter.fetch_add_relaxed(0x9E3779B97F4A7C15u);
+  const void* bytes = pointer_to(getauxval(AT_RANDOM));
+  std::uint64_t word = 0;
+  if (bytes != nullptr) memcpy(&word, static_cast<const char*>(bytes) + 8, sizeof word);
+  seed ^= word;
+  seed = (seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9u;
+  seed = (seed ^ (seed >> 27)) * 0x94D049BB133111EBu;
+  return seed ^ (seed >> 31);
+}
+
+void yield() {
+  ErrnoGuard keep;
+  sched_yield();
+}
+
+const char* option(const char* name) {
+  if (getauxval(AT_SECURE) != 0 || environ == nullptr) return nullptr;
+  // getenv itself may be called before libc is ready for it; environ is set by the loader.
+  static constexpr char kPrefix[] = "SPANALLOC_";
+  const std::size_t length = strlen(name);
+  for (char** entry = environ; *entry != nullptr; ++entry) {
+    const char* text = *entry;
+    if (strncmp(text, kPrefix, sizeof kPrefix - 1) != 0) continue;
+    text += sizeof kPrefix - 1;
+    if (strncmp(text, name, length) == 0 && text[length] == '=') return text + length + 1;
+  }
+  return nullptr;
+}
+
+std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t high, std::uint64_t fallback) {
+  const char* text = option(name);
+  if (text == nullptr) return fallback;
+  std::uint64_t value = 0;
+  bool good = *text != '\0';
+  for (const char* c = text; good && *c != '\0'; ++c) {
+    good = *c >= '0' && *c <= '9' && value <= (UINT64_MAX - 9) / 10;
+    value = value * 10 + static_cast<std::uint64_t>(*c - '0');
+  }
+  if (good && value >= low && value <= high) return value;
+  char line[256];
+  const int n = snprintf(line, sizeof line, "spanalloc: ignored SPANALLOC_%s=%.64s: want a number from %llu to %llu\n",
+                         name, text, static_cast<unsigned long long>(low), static_cast<unsigned long long>(high));
+  if (n > 0) write_text(2, line, min_of(static_cast<std::size_t>(n), sizeof line - 1));
+  return fallback;
+}
+
+void write_text(int fd, const char* text, std::size_t length) {
+  ErrnoGuard keep;
+  while (length > 0) {
+    const ssize_t n = write(fd, text, length);
+    if (n <= 0) {
+      if (n < 0 && errno == EINTR) continue;
+      return;
+    }
+    text += n;
+    length -= static_cast<std::size_t>(n);
+  }
+}
+
+void fatal(const char* what) {
+  char line[256];
+  const int n = snprintf(line, sizeof line, "spanalloc: %s\n", what);
+  if (n > 0) write_text(2, line, min_of(static_cast<std::size_t>(n), sizeof line - 1));
+  abort();
+}
+
+void fatal(const char* what, const void* address) {
+  char line[256];
+  const int n = snprintf(line, sizeof line, "spanalloc: %s %p\n", what, address);
+  if (n > 0) write_text(2, line, min_of(static_cast<std::size_t>(n), sizeof line - 1));
+  abort();
+}
+
+}  // namespace spanalloc::os

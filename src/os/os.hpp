@@ -1,0 +1,75 @@
+// The contract with the kernel. Nothing outside os/ does a system call.
+//
+// Every function may be called by any thread at any time, also before main and in a fork's child. None
+// allocates, none changes errno (a failing kernel call is an ordinary event that is told by the result).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace spanalloc::os {
+
+/// Bytes in a page of the running kernel (asked at run time; 4 KiB to 64 KiB).
+std::size_t page_size();
+
+/// Address space only: PROT_NONE, not charged, `alignment` a power of two. nullptr when refused.
+void* reserve(std::size_t bytes, std::size_t alignment);
+/// Reserves exactly [address, address + bytes) if nothing is mapped there; false otherwise.
+bool reserve_at(void* address, std::size_t bytes);
+/// Makes a reserved range readable and writable; fresh pages are zero. False when the kernel refuses.
+bool open(void* address, std::size_t bytes);
+/// Maps [address, address + bytes) readable and writable if nothing is mapped there; false otherwise.
+bool open_at(void* address, std::size_t bytes);
+/// Gives address space back for good.
+void release(void* address, std::size_t bytes);
+
+/// A readable and writable zeroed mapping of its own. nullptr when refused.
+void* map(std::size_t bytes, std::size_t alignment);
+/// Grows or shrinks a mapping made by map(), moving it when need be. nullptr when refused (nothing changed).
+void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes, bool may_move);
+
+/// Returns the physical pages of an open range; true only if the range now reads as zero. False (for
+/// instance under mlockall) leaves the old bytes in place.
+bool purge(void* address, std::size_t bytes);
+/// Advice on transparent huge pages. Refusal is of no consequence and is not told.
+void forbid_huge_pages(void* address, std::size_t bytes);
+void prefer_huge_pages(void* address, std::size_t bytes);
+
+/// True when every new page of this process is locked and so made resident at once (mlockall(MCL_FUTURE)).
+bool memory_is_locked();
+/// What RLIMIT_AS still leaves, SIZE_MAX when there is no limit.
+std::size_t address_space_left();
+/// Number of CPUs the process may run on, at least 1. SPANALLOC_CPUS overrides it (simulated machines).
+unsigned cpu_count();
+/// Milliseconds of a coarse monotonic clock.
+std::uint64_t now_ms();
+/// A random number, for placing mappings; not for secrets.
+std::uint64_t random_bits();
+/// Gives the rest of this time slice away.
+void yield();
+
+/// Value of the environment option SPANALLOC_<name>; nullptr if unset, or in a set-user-id program.
+const char* option(const char* name);
+/// The same as an unsigned number within [low, high]. Unset: `fallback`. Malformed or out of range: one
+/// warning line on stderr and `fallback`.
+std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t high, std::uint64_t fallback);
+
+/// Writes "spanalloc: <what> <address>" to stderr in one line and aborts.
+[[noreturn]] void fatal(const char* what, const void* address);
+[[noreturn]] void fatal(const char* what);
+/// Writes bytes to a file descriptor, all or nothing that anybody could do about it.
+void write_text(int fd, const char* text, std::size_t length);
+
+/// Keeps errno as it was: the malloc family must not change it on success.
+class ErrnoGuard {
+ public:
+  ErrnoGuard();
+  ~ErrnoGuard();
+  ErrnoGuard(const ErrnoGuard&) = delete;
+  ErrnoGuard& operator=(const ErrnoGuard&) = delete;
+
+ private:
+  int saved_;
+};
+
+}  // namespace spanalloc::os

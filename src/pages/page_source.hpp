@@ -1,0 +1,37 @@
+// Where an engine's spans get their address ranges: the concept between the engines and the page layer.
+//
+// The arena is cut into granules. A source hands out naturally aligned ranges of 2^order granules, opened
+// (readable, writable, zero) only as they are handed out. Granules are named by their number in the arena;
+// engines keep their per-granule side tables by that number.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+namespace spanalloc {
+
+/// What a source tells about itself. bytes_reserved >= bytes_opened >= bytes handed out.
+struct PageSourceStatistics {
+  std::size_t reserved_bytes = 0;
+  std::size_t opened_bytes = 0;
+  std::size_t lost_bytes = 0;  ///< address ranges that another mapping took from under us
+};
+
+template <class S>
+concept PageSource = requires(S source, std::uint32_t granule, unsigned order) {
+  // Prepares the reservation; safe to call again; false when not even a minimal reservation can be had.
+  { source.start() } -> std::same_as<bool>;
+  // First granule number of a fresh range of 2^order granules; 0 when exhausted (granule 0 is never handed
+  // out). Lock-based or lock-free; off every hot path.
+  { source.allocate(order) } -> std::same_as<std::uint32_t>;
+  // Gives a range back. `zero` says that it reads as zero. A source that only bumps returns false: the
+  // caller keeps the range (in its pool).
+  { source.free(granule, order, bool{}) } -> std::same_as<bool>;
+  // Address of a granule, and granules handed out so far: numbers below `limit()` are open or lost.
+  { source.base() } -> std::same_as<std::uintptr_t>;
+  { source.limit() } -> std::same_as<std::size_t>;
+  { source.statistics() } -> std::same_as<PageSourceStatistics>;
+};
+
+}  // namespace spanalloc

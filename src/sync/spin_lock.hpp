@@ -1,0 +1,53 @@
+// A test-and-test-and-set lock for critical sections of a few dozen instructions that are mostly uncontended.
+// One word, zero-initialised (it may live in memory fresh from the kernel), never owned across a system call
+// that can sleep for long.
+#pragma once
+
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "os/os.hpp"
+
+namespace spanalloc {
+
+class SpinLock {
+ public:
+  bool try_lock() noexcept {
+    std::uint32_t expected = 0;
+    // Acquire: everything done under the lock before happens before what this holder reads.
+    return word_.load_relaxed() == 0 && word_.compare_exchange_strong_acquire(expected, 1);
+  }
+
+  void lock() noexcept {
+    for (unsigned spins = 0; !try_lock(); ++spins) {
+      // The holder may have lost its core: after some waiting give it ours.
+      if (spins < 64) {
+        spin_hint();
+      } else {
+        os::yield();
+      }
+    }
+  }
+
+  // Release: publishes everything done under the lock.
+  void unlock() noexcept { word_.store_release(0); }
+
+  /// In a fork's child, where the holder may not exist any more.
+  void reset_after_fork() noexcept { word_.store_relaxed(0); }
+
+ private:
+  Atomic<std::uint32_t> word_{0};
+};
+
+class [[nodiscard]] LockGuard {
+ public:
+  explicit LockGuard(SpinLock& lock) noexcept : lock_(lock) { lock_.lock(); }
+  ~LockGuard() { lock_.unlock(); }
+  LockGuard(const LockGuard&) = delete;
+  LockGuard& operator=(const LockGuard&) = delete;
+
+ private:
+  SpinLock& lock_;
+};
+
+}  // namespace spanalloc

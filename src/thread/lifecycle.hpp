@@ -1,0 +1,32 @@
+// When a thread starts and stops using an engine.
+//
+// An engine registers one hook per process. A thread that first needs per-thread state calls `watch_this_thread`;
+// the hook then runs when that thread exits, after C++ thread_local destructors and as late among the
+// pthread key destructors as POSIX allows (the hook re-arms itself for the first rounds), so that most
+// destructors of other libraries still find the engine alive. What they do after that must still work: the
+// engine treats such a thread as one without state.
+#pragma once
+
+#include "base/bits.hpp"
+
+namespace spanalloc::thread {
+
+/// One engine's interest in thread exits; zero-initialisable, never destroyed.
+class ExitHook {
+ public:
+  /// Makes `on_exit` run when the calling thread exits. Callable before main; may itself call malloc (pthread
+  /// keys beyond the first 32 do): the caller's state must be usable before it calls. False when the process
+  /// has no pthread key left: then the caller's thread must not keep state.
+  bool watch_this_thread(void (*on_exit)());
+
+ private:
+  static void key_destructor(void* hook);
+
+  void (*on_exit_)() = nullptr;
+  unsigned key_plus_one_ = 0;
+};
+
+/// Registers fork handlers once (idempotent per triple). Handlers of later registrants run `prepare` first.
+void register_fork_handlers(void (*prepare)(), void (*parent)(), void (*child)());
+
+}  // namespace spanalloc::thread
