@@ -1,0 +1,54 @@
+// A table of records indexed by number, in address space of its own: reserved for the largest number there
+// can be, opened (zero-filled) as numbers come into use. Records never move and never go away.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "os/os.hpp"
+
+namespace spanalloc {
+
+template <class T>
+class GrowingTable {
+ public:
+  /// Reserves room for `records`. The caller serialises start() and ensure(). False when refused.
+  bool start(std::size_t records) {
+    const std::size_t bytes = align_up(records * sizeof(T), os::page_size());
+    void* p = os::reserve(bytes, os::page_size());
+    if (p == nullptr) return false;
+    capacity_bytes_ = bytes;
+    records_.store_release(static_cast<T*>(p));  // release: readers that see the address see the mapping
+    return true;
+  }
+
+  /// Makes records [0, end) usable. False when the kernel refuses; then nothing has changed.
+  bool ensure(std::size_t end) {
+    const std::size_t needed = end * sizeof(T);
+    if (needed <= open_bytes_) return true;
+    if (needed > capacity_bytes_) return false;
+    const std::size_t page = os::page_size();
+    // Steps of 64 KiB keep the number of system calls small; a refused step is retried exactly.
+    std::size_t target = min_of(align_up(needed, max_of(page, 64 * kKiB)), capacity_bytes_);
+    char* base = reinterpret_cast<char*>(records_.load_relaxed());
+    if (os::memory_is_locked() || !os::open(base + open_bytes_, target - open_bytes_)) {
+      target = align_up(needed, page);
+      if (!os::open(base + open_bytes_, target - open_bytes_)) return false;
+    }
+    open_bytes_ = target;
+    return true;
+  }
+
+  T& operator[](std::size_t number) { return records_.load_relaxed()[number]; }
+  T* records() { return records_.load_relaxed(); }
+  std::size_t number_of(const T* record) { return static_cast<std::size_t>(record - records_.load_relaxed()); }
+
+ private:
+  Atomic<T*> records_{nullptr};  // constant after start()
+  std::size_t capacity_bytes_ = 0;
+  std::size_t open_bytes_ = 0;
+};
+
+}  // namespace spanalloc
