@@ -1,0 +1,96 @@
+// The span-pool: where empty spans wait for any thread that needs one (OOPSLA'15, section 3.3).
+//
+// A two-dimensional array of Treiber stacks: one row a size index (a distinct real-span size, say), in each
+// row one stack a core. A thread puts and gets at its own core's stack first, which keeps cores apart and
+// hands a thread back what it put last; only a miss looks at the other cores. Which rows a miss may look at,
+// and when the page source is asked instead, is the engine's policy.
+//
+// Spans are numbers (granule numbers, never 0). A span's link is the caller's: every call takes `links`, and
+// `links(n)` returns an `Atomic<uint32_t>&` that stays readable for ever and serves nothing but this pool.
+// In particular it must not be memory that a reusable set links through: a pop may read the link of a span
+// that another thread has just popped and put to use.
+//
+// Nothing is lost nor invented. A get that returns 0 found each stack empty at some instant, not all of them
+// at the same one. All functions are lock-free and may be called by any thread, except `set_cores`.
+//
+// The array is zero-initialised and belongs into .bss: a stack that nothing was put into costs no memory,
+// because only its top is read, and an untouched page of .bss reads as the shared zero page.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "sync/treiber_stack.hpp"
+
+namespace spanalloc {
+
+template <std::size_t kSizeIndexes, unsigned kMaxCores = 256>
+class SpanPool {
+  static_assert(kSizeIndexes > 0 && kMaxCores > 0);
+
+ public:
+  static constexpr std::size_t kSizes = kSizeIndexes;
+
+  /// Once, before the first span is put. More cores than the cap share stacks; 0 counts as 1.
+  void set_cores(unsigned cores) noexcept {
+    const std::size_t wanted = max_of(cores, 1);
+    cores_.store_relaxed(static_cast<std::uint32_t>(min_of(wanted, kMaxCores)));
+  }
+  unsigned cores() const noexcept { return cores_.load_relaxed(); }
+
+  /// The core index of a thread (the paper's "thread identifier modulo number of cores").
+  unsigned core_of(std::uint32_t thread_number) const noexcept { return thread_number % cores(); }
+
+  /// The caller owns `span` alone and has written all that the next owner must see.
+  template <class Links>
+  void put(std::size_t size, unsigned core, std::uint32_t span, Links&& links) noexcept {
+    stacks_[size][core].top.push(span, links);
+  }
+
+  /// The same for a chain linked from `first` to `last`.
+  template <class Links>
+  void put_chain(std::size_t size, unsigned core, std::uint32_t first, std::uint32_t last,
+                 Links&& links) noexcept {
+    stacks_[size][core].top.push_chain(first, last, links);
+  }
+
+  /// From the caller's own stack; 0 when it was empty.
+  template <class Links>
+  std::uint32_t get_local(std::size_t size, unsigned core, Links&& links) noexcept {
+    return stacks_[size][core].top.pop(links);
+  }
+
+  /// From the other cores' stacks of this size, the next one first; 0 when each was empty.
+  template <class Links>
+  std::uint32_t get_from_other_core(std::size_t size, unsigned core, Links&& links) noexcept {
+    const unsigned count = cores();
+    for (unsigned step = 1; step < count; ++step) {
+      unsigned other = core + step;
+      if (other >= count) other -= count;
+      if (const std::uint32_t span = stacks_[size][other].top.pop(links); span != 0) return span;
+    }
+    return 0;
+  }
+
+  /// Takes one stack's whole chain (its first span, 0 if empty); the caller then owns every span of it.
+  std::uint32_t take_all(std::size_t size, unsigned core) noexcept {
+    return stacks_[size][core].top.take_all();
+  }
+
+  /// A hint; nothing follows from it.
+  bool looks_empty(std::size_t size, unsigned core) const noexcept {
+    return stacks_[size][core].top.looks_empty();
+  }
+
+ private:
+  struct alignas(kCacheLine) Stack {
+    TreiberStack top;
+  };
+
+  Atomic<std::uint32_t> cores_{1};  // constant after set_cores, which happens before every other call
+  Stack stacks_[kSizeIndexes][kMaxCores];
+};
+
+}  // namespace spanalloc
