@@ -1,0 +1,36 @@
+# `cmake --install`: libraries, headers, the pkg-config file and the CMake package.
+include(CMakePackageConfigHelpers)
+
+set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/spanalloc)
+set(_libraries "")
+foreach(_target IN ITEMS spanalloc spanalloc_static spanalloc_oopsla15 spanalloc_oopsla15_static)
+  if(TARGET ${_target})
+    list(APPEND _libraries ${_target})
+  endif()
+endforeach()
+
+if(_libraries)
+  install(TARGETS ${_libraries} EXPORT spanallocTargets
+          LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
+          INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  install(EXPORT spanallocTargets NAMESPACE spanalloc:: DESTINATION ${_package_dir})
+  configure_package_config_file(cmake/spanallocConfig.cmake.in ${PROJECT_BINARY_DIR}/spanallocConfig.cmake
+                                INSTALL_DESTINATION ${_package_dir})
+  write_basic_package_version_file(${PROJECT_BINARY_DIR}/spanallocConfigVersion.cmake
+                                   COMPATIBILITY SameMajorVersion)
+  install(FILES ${PROJECT_BINARY_DIR}/spanallocConfig.cmake ${PROJECT_BINARY_DIR}/spanallocConfigVersion.cmake
+          DESTINATION ${_package_dir})
+  configure_file(cmake/spanalloc.pc.in ${PROJECT_BINARY_DIR}/spanalloc.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/spanalloc.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endif()
+
+install(DIRECTORY include/spanalloc DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+file(GLOB _man_pages_1 CONFIGURE_DEPENDS docs/man/*.1)
+file(GLOB _man_pages_3 CONFIGURE_DEPENDS docs/man/*.3)
+file(GLOB _man_pages_7 CONFIGURE_DEPENDS docs/man/*.7)
+foreach(_section IN ITEMS 1 3 7)
+  if(_man_pages_${_section})
+    install(FILES ${_man_pages_${_section}} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${_section})
+  endif()
+endforeach()
