@@ -1,0 +1,82 @@
+// What the C library's introspection functions tell about an engine: mallinfo, mallinfo2, malloc_info,
+// malloc_stats. All of them show E::statistics(), an estimate while other threads are at work.
+#pragma once
+
+#include <errno.h>
+#include <limits.h>
+#include <malloc.h>
+#include <stdio.h>
+
+#include <cstddef>
+
+#include "engines/engine.hpp"
+
+namespace spanalloc {
+
+template <Engine E>
+struct Introspection {
+  /// Bytes; fields that describe glibc's bins stay 0.
+  static struct mallinfo2 mallinfo2() noexcept {
+    const EngineStatistics s = E::statistics();
+    struct mallinfo2 info{};
+    info.arena = s.opened_bytes;
+    info.hblks = s.large_objects;
+    info.hblkhd = s.large_bytes;
+    info.uordblks = s.small_bytes_carved;
+    info.fordblks = s.pooled_bytes;
+    info.keepcost = s.pooled_bytes;  // what malloc_trim could give back at most
+    return info;
+  }
+
+  /// The same in ints: what does not fit shows as INT_MAX instead of wrapping.
+  static struct mallinfo mallinfo() noexcept {
+    const struct mallinfo2 wide = mallinfo2();
+    struct mallinfo info{};
+    info.arena = saturated(wide.arena);
+    info.hblks = saturated(wide.hblks);
+    info.hblkhd = saturated(wide.hblkhd);
+    info.uordblks = saturated(wide.uordblks);
+    info.fordblks = saturated(wide.fordblks);
+    info.keepcost = saturated(wide.keepcost);
+    return info;
+  }
+
+  /// Writes an XML document to `stream`. 0; EINVAL unless `options` is 0; -1 with the stream's errno when
+  /// writing fails.
+  static int malloc_info(int options, FILE* stream) noexcept {
+    if (options != 0) return EINVAL;
+    const EngineStatistics s = E::statistics();
+    bool good = fprintf(stream, "<malloc version=\"spanalloc-1\" engine=\"%s\">\n", E::kName) >= 0;
+    for_each_figure(s, [&](const char* name, const char*, std::size_t value) {
+      good = fprintf(stream, "  <%s>%zu</%s>\n", name, value, name) >= 0 && good;
+    });
+    good = fputs("</malloc>\n", stream) >= 0 && good;
+    return good ? 0 : -1;
+  }
+
+  /// Writes the figures to stderr, one a line.
+  static void malloc_stats() noexcept {
+    const EngineStatistics s = E::statistics();
+    fprintf(stderr, "spanalloc, engine %s\n", E::kName);
+    for_each_figure(s, [](const char*, const char* text, std::size_t value) {
+      fprintf(stderr, "%-40s = %16zu\n", text, value);
+    });
+  }
+
+ private:
+  static int saturated(std::size_t x) { return x > INT_MAX ? INT_MAX : static_cast<int>(x); }
+
+  template <class Show>
+  static void for_each_figure(const EngineStatistics& s, Show&& show) {
+    show("reserved", "address space held (bytes)", s.reserved_bytes);
+    show("opened", "readable address space (bytes)", s.opened_bytes);
+    show("carved", "spans in use by threads (bytes)", s.small_bytes_carved);
+    show("pooled", "free spans in pools (bytes)", s.pooled_bytes);
+    show("large", "objects outside spans (bytes)", s.large_bytes);
+    show("large_objects", "objects outside spans", s.large_objects);
+    show("labs", "local allocation buffers in use", s.live_labs);
+    show("lost_to_fork", "spans lost to fork", s.spans_lost_to_fork);
+  }
+};
+
+}  // namespace spanalloc

@@ -1,0 +1,10 @@
+// libspanalloc: the product engine behind the C library's, C++'s and our own names.
+#include "engines/virtual_span/standard/engine.hpp"
+
+namespace spanalloc {
+using LibraryEngine = StandardEngine;
+}
+
+#include "api/new_delete.hpp"
+#include "api/override.hpp"
+#include "api/sp_api.hpp"

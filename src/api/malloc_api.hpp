@@ -1,0 +1,197 @@
+// The malloc family, once for every engine: argument checks, errno, alignment, overflow, realloc, calloc.
+//
+// What holds for all of it (manual pages malloc(3) and posix_memalign(3), POSIX, C23; where they differ,
+// glibc 2.36 decides):
+// - Sizes and alignments are bytes. Blocks are aligned to 16 bytes, or to what was asked.
+// - Every function may be called by any thread at any time, also before main and in a fork's child; none
+//   may be called from a signal handler.
+// - errno is untouched on success and by every function that frees. Failures set it as told at each function.
+// - Sizes above PTRDIFF_MAX and products that overflow are refused with ENOMEM.
+// - A size of 0 gives a unique block that can be freed.
+// - A pointer that is no living block of the engine ends the process with one line on stderr.
+//
+// Engines never touch errno, so nothing here has to save it.
+#pragma once
+
+#include <errno.h>
+#include <string.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "api/introspection.hpp"
+#include "base/bits.hpp"
+#include "engines/engine.hpp"
+#include "os/os.hpp"
+
+namespace spanalloc {
+
+/// The largest size anyone can have: differences of pointers into a block must fit ptrdiff_t.
+inline constexpr std::size_t kMaxRequest = PTRDIFF_MAX;
+
+/// E::allocate(n) with the miss path replaced: the hit is straight-line code and a miss tail-calls `slow(n)`.
+/// Engines that can do this without a second test of the result offer `allocate_or`.
+template <Engine E, class OnSlow>
+SPANALLOC_INLINE void* allocate_or(std::size_t n, OnSlow slow) {
+  if constexpr (requires { E::allocate_or(n, slow); }) {
+    return E::allocate_or(n, slow);
+  } else {
+    void* p = E::allocate(n);
+    if (SPANALLOC_LIKELY(p != nullptr)) return p;
+    return slow(n);
+  }
+}
+
+/// E::allocate(n) again after its fast path has missed.
+template <Engine E>
+inline void* allocate_after_miss(std::size_t n) {
+  if (n > kMaxRequest) return nullptr;
+  if constexpr (requires { E::allocate_slow(n); }) {
+    return E::allocate_slow(n);
+  } else {
+    return E::allocate(n);
+  }
+}
+
+/// E::allocate_aligned with the sizes no engine need think about refused. `alignment`: a power of two.
+template <Engine E>
+inline void* allocate_aligned_checked(std::size_t n, std::size_t alignment) {
+  if (n > kMaxRequest || alignment > kMaxRequest - n) return nullptr;
+  return E::allocate_aligned(n, alignment);
+}
+
+template <Engine E>
+struct MallocApi : Introspection<E> {
+  // --- Allocation ---------------------------------------------------------------------------------------
+
+  /// nullptr with ENOMEM when memory is out.
+  SPANALLOC_INLINE static void* malloc(std::size_t n) noexcept {
+    return allocate_or<E>(n, [](std::size_t size) { return malloc_slow(size); });
+  }
+
+  /// `count` * `size` zero bytes. nullptr with ENOMEM when memory is out or the product overflows.
+  static void* calloc(std::size_t count, std::size_t size) noexcept {
+    std::size_t bytes = 0;
+    if (SPANALLOC_UNLIKELY(__builtin_mul_overflow(count, size, &bytes) || bytes > kMaxRequest)) {
+      return out_of_memory();
+    }
+    void* p = E::allocate_zeroed(bytes);
+    return SPANALLOC_LIKELY(p != nullptr) ? p : out_of_memory();
+  }
+
+  // --- Aligned allocation -------------------------------------------------------------------------------
+
+  /// 0 and the block in *out; EINVAL unless `alignment` is a power of two and a multiple of sizeof(void*);
+  /// ENOMEM when memory is out. Neither errno nor, on failure, *out is touched.
+  static int posix_memalign(void** out, std::size_t alignment, std::size_t n) noexcept {
+    if (!is_power_of_two(alignment) || alignment % sizeof(void*) != 0) return EINVAL;
+    void* p = allocate_aligned_checked<E>(n, alignment);
+    if (p == nullptr) return ENOMEM;
+    *out = p;
+    return 0;
+  }
+
+  /// nullptr with EINVAL unless `alignment` is a power of two (`n` need not be a multiple of it), with ENOMEM
+  /// when memory is out.
+  static void* aligned_alloc(std::size_t alignment, std::size_t n) noexcept {
+    if (!is_power_of_two(alignment)) return invalid_argument();
+    void* p = allocate_aligned_checked<E>(n, alignment);
+    return SPANALLOC_LIKELY(p != nullptr) ? p : out_of_memory();
+  }
+
+  /// As aligned_alloc, but `alignment` is rounded up to a power of two; EINVAL when there is none.
+  static void* memalign(std::size_t alignment, std::size_t n) noexcept {
+    if (alignment > SIZE_MAX / 2 + 1) return invalid_argument();
+    return aligned_alloc(std::size_t{1} << log2_ceil(alignment), n);
+  }
+
+  /// Page-aligned. nullptr with ENOMEM when memory is out.
+  static void* valloc(std::size_t n) noexcept { return aligned_alloc(os::page_size(), n); }
+
+  /// Page-aligned, `n` rounded up to whole pages. nullptr with ENOMEM when memory is out.
+  static void* pvalloc(std::size_t n) noexcept {
+    const std::size_t page = os::page_size();
+    if (n > kMaxRequest - page) return out_of_memory();
+    return aligned_alloc(page, align_up(n, page));
+  }
+
+  // --- Resizing -----------------------------------------------------------------------------------------
+
+  /// Makes the block `n` bytes large, moving it when need be; the first min(old, new) bytes stay. nullptr
+  /// `p`: malloc(n). n == 0: frees `p` and returns nullptr. nullptr with ENOMEM when memory is out: then `p`
+  /// is as it was.
+  static void* realloc(void* p, std::size_t n) noexcept {
+    if (p == nullptr) return malloc(n);
+    if (n == 0) {
+      E::deallocate(p);
+      return nullptr;
+    }
+    const std::size_t usable = E::usable_size(p);  // before the size check: a bad pointer is always named
+    if (n > kMaxRequest) return out_of_memory();
+    if (fits_well(n, usable)) return p;
+    if (void* resized = E::resize(p, n); resized != nullptr) return resized;
+    return move(p, usable, n);
+  }
+
+  /// realloc(p, count * size); nullptr with ENOMEM, `p` as it was, when the product overflows.
+  static void* reallocarray(void* p, std::size_t count, std::size_t size) noexcept {
+    std::size_t bytes = 0;
+    if (__builtin_mul_overflow(count, size, &bytes)) return out_of_memory();
+    return realloc(p, bytes);
+  }
+
+  // --- Freeing ------------------------------------------------------------------------------------------
+
+  SPANALLOC_INLINE static void free(void* p) noexcept { E::deallocate(p); }
+  // The block's own span knows its size: what the caller says is not needed, so a wrong one does no harm.
+  SPANALLOC_INLINE static void free_sized(void* p, std::size_t) noexcept { E::deallocate(p); }
+  SPANALLOC_INLINE static void free_aligned_sized(void* p, std::size_t, std::size_t) noexcept {
+    E::deallocate(p);
+  }
+
+  // --- Questions and wishes -----------------------------------------------------------------------------
+
+  /// Bytes from `p` that the caller may use, at least what was asked for; 0 for nullptr.
+  static std::size_t malloc_usable_size(const void* p) noexcept { return E::usable_size(p); }
+
+  /// 1 if memory went back to the kernel, 0 otherwise. There is no top of a heap that could keep the padding.
+  static int malloc_trim(std::size_t /*padding*/) noexcept { return E::trim() ? 1 : 0; }
+
+  /// 0: glibc's parameters describe glibc's heap, every one of them is ignored.
+  static int mallopt(int /*parameter*/, int /*value*/) noexcept { return 0; }
+
+ private:
+  SPANALLOC_COLD static void* malloc_slow(std::size_t n) noexcept {
+    void* p = allocate_after_miss<E>(n);
+    return p != nullptr ? p : out_of_memory();
+  }
+
+  SPANALLOC_COLD static void* out_of_memory() noexcept {
+    errno = ENOMEM;
+    return nullptr;
+  }
+
+  SPANALLOC_COLD static void* invalid_argument() noexcept {
+    errno = EINVAL;
+    return nullptr;
+  }
+
+  // Less than half of the block would lie idle, or so little that a smaller class hardly exists.
+  static bool fits_well(std::size_t n, std::size_t usable) {
+    constexpr std::size_t kNeverWorthMoving = 64;
+    return n <= usable && usable - n < max_of(usable / 2, kNeverWorthMoving);
+  }
+
+  static void* move(void* p, std::size_t usable, std::size_t n) noexcept {
+    void* fresh = E::allocate(n);
+    if (fresh == nullptr) {
+      // A block can always be made smaller: at worst it stays where it is.
+      return n <= usable ? p : out_of_memory();
+    }
+    memcpy(fresh, p, min_of(usable, n));
+    E::deallocate(p);
+    return fresh;
+  }
+};
+
+}  // namespace spanalloc

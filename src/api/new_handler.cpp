@@ -1,0 +1,55 @@
+// The one file compiled with exceptions: a nothrow operator new must return null when the new handler throws,
+// so somebody has to catch. All it needs of the C++ runtime is referenced weakly. A new handler exists only
+// in a process that has a C++ runtime, and only then is any of it used.
+#include "api/new_handler.hpp"
+
+#include <new>
+
+#include "base/bits.hpp"
+#include "os/os.hpp"
+
+// What the compiler itself refers to for a catch clause in a noexcept function.
+asm(".weak __gxx_personality_v0\n"
+    ".weak __cxa_begin_catch\n"
+    ".weak __cxa_end_catch\n"
+    ".weak _Unwind_Resume\n"
+    ".weak _ZSt9terminatev\n");
+
+namespace spanalloc {
+
+// std::get_new_handler and std::__throw_bad_alloc under names of ours, so that their declarations can be
+// weak.
+[[gnu::weak, gnu::visibility("default")]] std::new_handler runtime_new_handler() noexcept
+    asm("_ZSt15get_new_handlerv");
+[[gnu::weak, gnu::visibility("default"), noreturn]] void runtime_throw_bad_alloc() asm(
+    "_ZSt17__throw_bad_allocv");
+
+namespace {
+
+std::new_handler current_handler() noexcept {
+  return &runtime_new_handler != nullptr ? runtime_new_handler() : nullptr;
+}
+
+}  // namespace
+
+SPANALLOC_COLD void call_new_handler_or_throw() {
+  if (std::new_handler handler = current_handler(); handler != nullptr) {
+    handler();
+    return;
+  }
+  if (&runtime_throw_bad_alloc != nullptr) runtime_throw_bad_alloc();
+  os::fatal("out of memory in operator new, and no C++ runtime to throw bad_alloc");
+}
+
+SPANALLOC_COLD bool call_new_handler_nothrow() noexcept {
+  std::new_handler handler = current_handler();
+  if (handler == nullptr) return false;
+  try {
+    handler();
+  } catch (...) {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace spanalloc

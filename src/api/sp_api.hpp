@@ -1,0 +1,65 @@
+// The functions of spanalloc.h over spanalloc::LibraryEngine. Included once per library, after that name is
+// declared.
+#pragma once
+
+#include <spanalloc/spanalloc.h>
+
+#include "api/malloc_api.hpp"
+
+namespace spanalloc {
+
+using SpMalloc = MallocApi<LibraryEngine>;
+
+// Before any other constructor of the process that runs at an ordinary priority. Allocation works without it.
+[[gnu::constructor(101)]] static void start_library_engine() {
+  LibraryEngine::process_start();
+}
+
+}  // namespace spanalloc
+
+extern "C" {
+
+void* sp_malloc(size_t size) noexcept {
+  return spanalloc::SpMalloc::malloc(size);
+}
+void* sp_calloc(size_t count, size_t size) noexcept {
+  return spanalloc::SpMalloc::calloc(count, size);
+}
+void* sp_realloc(void* block, size_t size) noexcept {
+  return spanalloc::SpMalloc::realloc(block, size);
+}
+void sp_free(void* block) noexcept {
+  spanalloc::SpMalloc::free(block);
+}
+void* sp_aligned_alloc(size_t alignment, size_t size) noexcept {
+  return spanalloc::SpMalloc::aligned_alloc(alignment, size);
+}
+int sp_posix_memalign(void** out, size_t alignment, size_t size) noexcept {
+  return spanalloc::SpMalloc::posix_memalign(out, alignment, size);
+}
+size_t sp_usable_size(const void* block) noexcept {
+  return spanalloc::SpMalloc::malloc_usable_size(block);
+}
+int sp_owns(const void* address) noexcept {
+  return spanalloc::LibraryEngine::owns(address) ? 1 : 0;
+}
+int sp_trim(void) noexcept {
+  return spanalloc::LibraryEngine::trim() ? 1 : 0;
+}
+
+void sp_stats(struct sp_statistics* out, size_t size) noexcept {
+  const spanalloc::EngineStatistics s = spanalloc::LibraryEngine::statistics();
+  const sp_statistics all{s.reserved_bytes, s.opened_bytes,  s.small_bytes_carved, s.pooled_bytes,
+                          s.large_bytes,    s.large_objects, s.live_labs,          s.spans_lost_to_fork};
+  memset(out, 0, size);
+  memcpy(out, &all, spanalloc::min_of(size, sizeof all));
+}
+
+const char* sp_version(void) noexcept {
+  return SPANALLOC_VERSION;
+}
+const char* sp_engine_name(void) noexcept {
+  return spanalloc::LibraryEngine::kName;
+}
+
+}  // extern "C"
