@@ -1,0 +1,139 @@
+// The model checker's stand-in for base/atomic.hpp: the same class template with the same operations, each of
+// which asks the running exploration what happens.
+//
+// An Atomic<T> here is as large and as aligned as T, so that production structs keep their layout; what the
+// model knows about a variable (who has read and written it, its clocks, its older values) stands in a side
+// table keyed by address.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+namespace spanalloc::model {
+
+enum class Order : std::uint8_t { relaxed, acquire, release, acq_rel, seq_cst };
+
+// One operation of the running thread on `bytes` bytes at `cell`. Outside the threads of an exploration they
+// act on memory directly.
+std::uint64_t atomic_load(const void* cell, unsigned bytes, Order order);
+void atomic_store(void* cell, unsigned bytes, std::uint64_t value, Order order);
+// A read-modify-write is read_for_update, then exactly one of write_update and keep; nothing comes between.
+std::uint64_t atomic_read_for_update(void* cell, unsigned bytes, Order order);
+void atomic_write_update(void* cell, unsigned bytes, std::uint64_t value, Order order);
+void atomic_keep(void* cell, unsigned bytes, Order order);
+bool fails_spuriously();
+
+// One access to a variable that no two threads may touch without ordering between them; see plain.hpp.
+void plain_access(const void* cell, bool write);
+
+void yield();
+
+}  // namespace spanalloc::model
+
+namespace spanalloc {
+
+template <class T>
+class Atomic {
+  static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= 8);
+  using Order = model::Order;
+
+ public:
+  constexpr Atomic() noexcept : cell_{} {}
+  constexpr explicit Atomic(T initial) noexcept : cell_(initial) {}
+  Atomic(const Atomic&) = delete;
+  Atomic& operator=(const Atomic&) = delete;
+
+  T load_relaxed() const noexcept { return load(Order::relaxed); }
+  T load_acquire() const noexcept { return load(Order::acquire); }
+  T load_seq_cst() const noexcept { return load(Order::seq_cst); }
+
+  void store_relaxed(T value) noexcept { store(value, Order::relaxed); }
+  void store_release(T value) noexcept { store(value, Order::release); }
+  void store_seq_cst(T value) noexcept { store(value, Order::seq_cst); }
+
+  T exchange_acquire(T value) noexcept { return exchange(value, Order::acquire); }
+  T exchange_acq_rel(T value) noexcept { return exchange(value, Order::acq_rel); }
+  T exchange_seq_cst(T value) noexcept { return exchange(value, Order::seq_cst); }
+
+  bool compare_exchange_weak_relaxed(T& expected, T desired) noexcept {
+    return compare_exchange(expected, desired, Order::relaxed, Order::relaxed, true);
+  }
+  bool compare_exchange_weak_acquire(T& expected, T desired) noexcept {
+    return compare_exchange(expected, desired, Order::acquire, Order::acquire, true);
+  }
+  bool compare_exchange_weak_release(T& expected, T desired) noexcept {
+    return compare_exchange(expected, desired, Order::release, Order::relaxed, true);
+  }
+  bool compare_exchange_weak_acq_rel(T& expected, T desired) noexcept {
+    return compare_exchange(expected, desired, Order::acq_rel, Order::acquire, true);
+  }
+  bool compare_exchange_strong_acquire(T& expected, T desired) noexcept {
+    return compare_exchange(expected, desired, Order::acquire, Order::acquire, false);
+  }
+  bool compare_exchange_strong_acq_rel(T& expected, T desired) noexcept {
+    return compare_exchange(expected, desired, Order::acq_rel, Order::acquire, false);
+  }
+  bool compare_exchange_strong_seq_cst(T& expected, T desired) noexcept {
+    return compare_exchange(expected, desired, Order::seq_cst, Order::seq_cst, false);
+  }
+
+  T fetch_add_relaxed(T value) noexcept { return fetch_add(value, Order::relaxed); }
+  T fetch_sub_relaxed(T value) noexcept { return fetch_sub(value, Order::relaxed); }
+  T fetch_add_acq_rel(T value) noexcept { return fetch_add(value, Order::acq_rel); }
+  T fetch_sub_acq_rel(T value) noexcept { return fetch_sub(value, Order::acq_rel); }
+  T fetch_add_seq_cst(T value) noexcept { return fetch_add(value, Order::seq_cst); }
+  T fetch_sub_seq_cst(T value) noexcept { return fetch_sub(value, Order::seq_cst); }
+
+ private:
+  static std::uint64_t to_bits(T value) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &value, sizeof(T));
+    return bits;
+  }
+  static T from_bits(std::uint64_t bits) {
+    T value;
+    std::memcpy(static_cast<void*>(&value), &bits, sizeof(T));
+    return value;
+  }
+
+  T load(Order order) const { return from_bits(model::atomic_load(&cell_, sizeof(T), order)); }
+  void store(T value, Order order) { model::atomic_store(&cell_, sizeof(T), to_bits(value), order); }
+
+  T exchange(T value, Order order) {
+    const std::uint64_t old = model::atomic_read_for_update(&cell_, sizeof(T), order);
+    model::atomic_write_update(&cell_, sizeof(T), to_bits(value), order);
+    return from_bits(old);
+  }
+
+  bool compare_exchange(T& expected, T desired, Order success, Order failure, bool weak) {
+    const std::uint64_t old = model::atomic_read_for_update(&cell_, sizeof(T), success);
+    if (old == to_bits(expected) && !(weak && model::fails_spuriously())) {
+      model::atomic_write_update(&cell_, sizeof(T), to_bits(desired), success);
+      return true;
+    }
+    model::atomic_keep(&cell_, sizeof(T), failure);
+    expected = from_bits(old);
+    return false;
+  }
+
+  T fetch_add(T value, Order order) {
+    const T old = from_bits(model::atomic_read_for_update(&cell_, sizeof(T), order));
+    model::atomic_write_update(&cell_, sizeof(T), to_bits(static_cast<T>(old + value)), order);
+    return old;
+  }
+  T fetch_sub(T value, Order order) {
+    const T old = from_bits(model::atomic_read_for_update(&cell_, sizeof(T), order));
+    model::atomic_write_update(&cell_, sizeof(T), to_bits(static_cast<T>(old - value)), order);
+    return old;
+  }
+
+  T cell_;
+};
+
+inline void spin_hint() noexcept {
+  model::yield();
+}
+
+}  // namespace spanalloc

@@ -1,0 +1,114 @@
+// A stateless model checker for lock-free code, in the manner of CHESS and Relacy.
+//
+// A model is a small program of two to four threads over shared state (a World). The explorer runs it again
+// and again from the start, each time with another resolution of every choice that the hardware and the
+// operating system have: which thread steps next, when a buffered store becomes visible, which value a load
+// may still see. Choices are walked depth first, so that a run that ends without failure has seen all of them
+// within the bounds of its Options. The threads are fibers of one thread, and everything goes through
+// `Atomic<T>` of model_atomic.hpp, which is what production headers see when SPANALLOC_ATOMIC_BACKEND names
+// it.
+//
+//   struct World {                                  // fresh for every execution; atomics inside it, not on a
+//   heap
+//     static constexpr unsigned kThreads = 2;
+//     Atomic<int> x{0};
+//     void thread(unsigned self);                   // body of thread number `self`
+//     void at_rest();                               // after all threads ended and all stores arrived
+//   };
+//   Result result = explore<World>({.memory = MemoryModel::tso, .preemptions = 2});
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <new>
+#include <string>
+
+namespace spanalloc::model {
+
+inline constexpr unsigned kMaxThreads = 4;
+
+/// What stores and loads may do besides interleaving.
+enum class MemoryModel {
+  interleaving,  ///< every operation is atomic and visible at once: what no machine promises
+  tso,           ///< x86: one FIFO store buffer a thread; read-modify-writes and seq_cst stores drain it
+  pso,    ///< one buffer a thread and location: relaxed stores overtake each other, a release store (and a
+          ///< read-modify-write with release) stays behind everything before it
+  views,  ///< C++ without load buffering: a load may return any value its thread has not been ordered past
+};
+
+struct Options {
+  MemoryModel memory = MemoryModel::tso;
+  /// Switches away from a thread that could go on. Switches at a thread's end or at a spin-wait are free.
+  unsigned preemptions = 2;
+  /// `views`: how many loads of an execution may return something older than the newest value.
+  unsigned stale_loads = 2;
+  /// How many weak compare-exchanges of an execution may fail for no reason, as LL/SC machines let them.
+  unsigned spurious_failures = 0;
+  /// Operations in one execution before it counts as a livelock.
+  unsigned max_steps = 2000;
+  /// Gives up, with `complete == false`, after so many executions.
+  std::uint64_t max_executions = 20'000'000;
+};
+
+struct Result {
+  bool failed = false;
+  bool complete = false;         ///< every execution within the bounds was run
+  std::string message;           ///< what failed
+  std::string trace;             ///< the failing execution, operation by operation
+  std::uint64_t executions = 0;  ///< distinct executions explored
+  std::uint64_t steps = 0;       ///< operations in all of them
+  unsigned deepest = 0;          ///< most choices in one execution
+
+  bool passed() const { return !failed && complete && executions > 1; }
+};
+
+/// What explore() runs. Use the template below.
+class Program {
+ public:
+  virtual ~Program() = default;
+  virtual unsigned threads() const = 0;
+  virtual void construct() = 0;
+  virtual void run(unsigned thread) = 0;
+  virtual void at_rest() = 0;
+};
+
+Result explore(Program& program, const Options& options);
+
+/// Within a model: ends this execution as a failure.
+[[noreturn]] void fail(const char* message, const char* file = nullptr, int line = 0);
+/// Within a model: a spin-wait. The thread sleeps until another one has changed memory.
+void yield();
+/// Within a model: one of 0 .. n-1, all of them in turn.
+unsigned choose(unsigned n);
+/// Within a model: the number of the running thread.
+unsigned this_thread();
+/// Names a variable in traces.
+void name_variable(const void* address, const char* name);
+/// Adds a line to the trace.
+void note(const char* text, std::uint64_t value = 0);
+/// True while a failing execution is repeated for its trace.
+bool tracing();
+
+#define MODEL_CHECK(condition) \
+  ((condition) ? void() : ::spanalloc::model::fail("check failed: " #condition, __FILE__, __LINE__))
+
+template <class World>
+Result explore(const Options& options) {
+  // The World lives at one address in all executions: variables are known by their addresses.
+  alignas(128) static std::byte storage[sizeof(World)];
+  struct Runner final : Program {
+    World* world = nullptr;
+    unsigned threads() const override { return World::kThreads; }
+    void construct() override {
+      std::memset(storage, 0, sizeof(storage));
+      world = ::new (static_cast<void*>(storage)) World;
+    }
+    void run(unsigned thread) override { world->thread(thread); }
+    void at_rest() override { world->at_rest(); }
+  };
+  Runner runner;
+  return explore(runner, options);
+}
+
+}  // namespace spanalloc::model
