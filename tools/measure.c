@@ -1,0 +1,545 @@
+// spanalloc-measure: runs one command and measures its whole process tree.
+//
+// Memory is RSS + page tables, because a memory cgroup is charged for both. The kernel keeps a peak only for
+// the RSS of a single process, so two readings are combined:
+//   - at the exit stop of every process (ptrace, PTRACE_EVENT_EXIT), when its memory still stands: the
+//   kernel's
+//     peak RSS (VmHWM) plus its page tables (VmPTE). Exact for one process, however short it runs.
+//   - a sample of all living processes every few milliseconds. More than one process share pages, so there
+//     the proportional share (PSS) of each is summed.
+// The peak is the largest of all readings.
+//
+// ptrace costs a stop at fork, exec and exit of a process and at each signal. Threads are not traced, so that
+// programs with many short threads run at their own speed; a process forked by a thread other than the first
+// is found by the samples instead, through the kernel's list of children.
+#define _GNU_SOURCE
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <getopt.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { kMaxProcesses = 4096, kExecFailed = 127, kNotExecutable = 126, kTimedOut = 124, kOwnFailure = 125 };
+
+enum { kChildrenEvery = 8 };  // samples between two looks for children that threads have forked
+
+struct Process {
+  pid_t pid;
+  bool traced;      // false: found in the kernel's list of children
+  bool announced;   // its parent's fork event has been seen
+  bool held;        // stands at its first stop until it is announced
+  bool own_memory;  // false until it is known not to run in its parent's memory (vfork)
+};
+
+struct Reading {
+  uint64_t rss_kib, hwm_kib, pte_kib, pss_kib;
+};
+
+// `lock` guards every field below it: the main thread (tracer) and the sampler both use them.
+static struct {
+  pthread_mutex_t lock;
+  struct Process processes[kMaxProcesses];
+  size_t process_count;
+  uint64_t processes_seen;
+  uint64_t most_at_once;
+  uint64_t peak_kib, peak_rss_kib, peak_pte_kib;
+  uint64_t samples, exit_readings;
+  const char* expected;  // object that every process is expected to have mapped, or NULL
+  uint64_t expected_yes, expected_no;
+  bool root_mapped_expected;
+  bool timed_out;
+  bool done;
+} g = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+static pid_t g_root;
+static bool g_root_started;  // under g.lock: the root has called exec
+static double g_interval_s = 0.005;
+static double g_timeout_s = 0;
+
+static double now(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void die(const char* what) {
+  fprintf(stderr, "spanalloc-measure: %s: %s\n", what, strerror(errno));
+  exit(kOwnFailure);
+}
+
+// ---- reading /proc ----
+
+// Reads a whole small file of /proc; false when the process is gone.
+static bool read_proc(pid_t pid, const char* name, char* buffer, size_t size) {
+  char path[96];
+  snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return false;
+  size_t filled = 0;
+  for (;;) {
+    ssize_t n = read(fd, buffer + filled, size - 1 - filled);
+    if (n <= 0) break;
+    filled += (size_t)n;
+    if (filled == size - 1) break;
+  }
+  close(fd);
+  buffer[filled] = '\0';
+  return filled > 0;
+}
+
+// Value in KiB of a line "Key:   123 kB"; 0 when there is none.
+static uint64_t field(const char* text, const char* key) {
+  const char* at = strstr(text, key);
+  return at == NULL ? 0 : strtoull(at + strlen(key), NULL, 10);
+}
+
+static bool read_status(pid_t pid, struct Reading* r) {
+  char text[4096];
+  if (!read_proc(pid, "status", text, sizeof text)) return false;
+  if (strstr(text, "VmRSS:") == NULL) return false;  // its memory is gone already
+  *r = (struct Reading){
+      .rss_kib = field(text, "VmRSS:"), .hwm_kib = field(text, "VmHWM:"), .pte_kib = field(text, "VmPTE:")};
+  r->pss_kib = r->rss_kib;
+  return true;
+}
+
+static void read_pss(pid_t pid, struct Reading* r) {
+  char text[4096];
+  if (read_proc(pid, "smaps_rollup", text, sizeof text)) r->pss_kib = field(text, "\nPss:");
+}
+
+static bool maps_object(pid_t pid, const char* object) {
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
+  FILE* file = fopen(path, "re");
+  if (file == NULL) return false;
+  char* line = NULL;
+  size_t capacity = 0;
+  bool found = false;
+  while (!found && getline(&line, &capacity, file) > 0) {
+    char* name = strchr(line, '/');
+    if (name == NULL) continue;
+    name[strcspn(name, "\n")] = '\0';
+    found = strcmp(name, object) == 0;
+  }
+  free(line);
+  fclose(file);
+  return found;
+}
+
+// ---- the list of processes (callers hold the lock) ----
+
+static struct Process* find(pid_t pid) {
+  for (size_t i = 0; i < g.process_count; i++) {
+    if (g.processes[i].pid == pid) return &g.processes[i];
+  }
+  return NULL;
+}
+
+static struct Process* find_or_add(pid_t pid) {
+  struct Process* p = find(pid);
+  if (p != NULL || g.process_count == kMaxProcesses) return p;
+  p = &g.processes[g.process_count++];
+  *p = (struct Process){.pid = pid};
+  g.processes_seen++;
+  return p;
+}
+
+static void drop(pid_t pid) {
+  struct Process* p = find(pid);
+  if (p != NULL) *p = g.processes[--g.process_count];
+}
+
+static void raise_to(uint64_t* peak, uint64_t value) {
+  if (value > *peak) *peak = value;
+}
+
+// One reading of all living processes. `exiting` stands at its exit stop: its own peak is final.
+static void read_tree(pid_t exiting) {
+  struct Reading sum = {0};
+  uint64_t alive = 0, exiting_peak = 0;
+  for (size_t i = 0; i < g.process_count; i++) {
+    struct Process* p = &g.processes[i];
+    struct Reading r;
+    if (!p->own_memory || !read_status(p->pid, &r)) continue;
+    if (g.process_count > 1) read_pss(p->pid, &r);
+    alive++;
+    sum.rss_kib += r.pss_kib;
+    sum.pte_kib += r.pte_kib;
+    if (p->pid == exiting) exiting_peak = r.hwm_kib;
+    if (p->pid == exiting) raise_to(&g.peak_kib, r.hwm_kib + r.pte_kib);
+  }
+  raise_to(&g.most_at_once, alive);
+  raise_to(&g.peak_rss_kib, sum.rss_kib > exiting_peak ? sum.rss_kib : exiting_peak);
+  raise_to(&g.peak_pte_kib, sum.pte_kib);
+  raise_to(&g.peak_kib, sum.rss_kib + sum.pte_kib);
+}
+
+// ---- the sampler ----
+
+// Adds the children of one thread. A new one counts from its second sighting on: until its exec a child made
+// by vfork or posix_spawn runs in its parent's memory, and that is over quickly.
+static void add_children_of(pid_t process, pid_t thread) {
+  char name[64], text[4096];
+  snprintf(name, sizeof name, "task/%d/children", (int)thread);
+  if (!read_proc(process, name, text, sizeof text)) return;
+  for (char* at = text;;) {
+    char* end;
+    long child = strtol(at, &end, 10);
+    if (end == at) return;
+    at = end;
+    struct Process* known = find((pid_t)child);
+    if (known != NULL) {
+      if (!known->traced) known->own_memory = true;
+    } else if (g_root_started) {
+      find_or_add((pid_t)child);
+    }
+  }
+}
+
+// ptrace does not tell of the processes that threads other than the first have forked.
+static void add_untraced_children(void) {
+  for (size_t i = 0; i < g.process_count; i++) {
+    char path[64], text[4096];
+    pid_t parent = g.processes[i].pid;
+    if (!read_proc(parent, "status", text, sizeof text)) continue;
+    if (g.processes[i].traced && field(text, "Threads:") < 2) continue;
+    snprintf(path, sizeof path, "/proc/%d/task", (int)parent);
+    DIR* threads = opendir(path);
+    if (threads == NULL) continue;
+    for (struct dirent* entry; (entry = readdir(threads)) != NULL;) {
+      // Children of a traced first thread are traced themselves and come with their own events.
+      const pid_t thread = atoi(entry->d_name);
+      if (thread == 0 || (g.processes[i].traced && thread == parent)) continue;
+      add_children_of(parent, thread);
+    }
+    closedir(threads);
+  }
+}
+
+static void drop_vanished(void) {
+  for (size_t i = g.process_count; i-- > 0;) {
+    if (!g.processes[i].traced && kill(g.processes[i].pid, 0) != 0)
+      g.processes[i] = g.processes[--g.process_count];
+  }
+}
+
+static void sleep_for(double seconds) {
+  struct timespec t = {.tv_sec = (time_t)seconds,
+                       .tv_nsec = (long)((seconds - (double)(time_t)seconds) * 1e9)};
+  nanosleep(&t, NULL);
+}
+
+static void* sample(void* argument) {
+  const double deadline = g_timeout_s > 0 ? now() + g_timeout_s : 0;
+  bool done = false;
+  (void)argument;
+  while (!done) {
+    const double begin = now();
+    pthread_mutex_lock(&g.lock);
+    if (g.samples % kChildrenEvery == 0) {
+      drop_vanished();
+      add_untraced_children();
+    }
+    read_tree(0);
+    g.samples++;
+    if (deadline > 0 && begin > deadline) {
+      g.timed_out = true;
+      for (size_t i = 0; i < g.process_count; i++) kill(g.processes[i].pid, SIGKILL);
+      kill(g_root, SIGKILL);
+    }
+    done = g.done;
+    pthread_mutex_unlock(&g.lock);
+    // At most a tenth of the time goes into reading, so that it does not slow down what is measured.
+    const double cost = now() - begin;
+    sleep_for(cost * 9 > g_interval_s ? cost * 9 : g_interval_s);
+  }
+  return NULL;
+}
+
+// ---- the tracer ----
+
+static void resume(pid_t pid, int signal) {
+  ptrace(PTRACE_CONT, pid, NULL, (void*)(intptr_t)signal);
+}
+
+// A child announced by its parent's fork event. Its own first stop may have come before: then it waits.
+static void child_announced(pid_t parent, bool own_memory) {
+  unsigned long child = 0;
+  if (ptrace(PTRACE_GETEVENTMSG, parent, NULL, &child) != 0) return;
+  pthread_mutex_lock(&g.lock);
+  struct Process* p = find_or_add((pid_t)child);
+  bool held = false;
+  if (p != NULL) {
+    held = p->held;
+    *p = (struct Process){.pid = p->pid, .traced = true, .announced = true, .own_memory = own_memory};
+  }
+  pthread_mutex_unlock(&g.lock);
+  if (held) resume((pid_t)child, 0);
+}
+
+static void first_stop(pid_t pid) {
+  pthread_mutex_lock(&g.lock);
+  struct Process* p = find_or_add(pid);
+  const bool hold = p != NULL && !p->announced;
+  if (hold) p->held = p->traced = true;
+  pthread_mutex_unlock(&g.lock);
+  if (!hold) resume(pid, 0);
+}
+
+static void executed(pid_t pid) {
+  pthread_mutex_lock(&g.lock);
+  struct Process* p = find_or_add(pid);
+  if (p != NULL) *p = (struct Process){.pid = pid, .traced = true, .announced = true, .own_memory = true};
+  g_root_started = true;
+  pthread_mutex_unlock(&g.lock);
+}
+
+static void exiting(pid_t pid) {
+  pthread_mutex_lock(&g.lock);
+  struct Process* p = find(pid);
+  if (p != NULL && p->own_memory) {
+    read_tree(pid);
+    g.exit_readings++;
+    if (g.expected != NULL) {
+      const bool mapped = maps_object(pid, g.expected);
+      if (mapped) g.expected_yes++;
+      if (!mapped) g.expected_no++;
+      if (pid == g_root) g.root_mapped_expected = mapped;
+    }
+  }
+  pthread_mutex_unlock(&g.lock);
+}
+
+static bool is_stop_signal(int signal) {
+  return signal == SIGSTOP || signal == SIGTSTP || signal == SIGTTIN || signal == SIGTTOU;
+}
+
+static void handle_stop(pid_t pid, int status) {
+  const int signal = WSTOPSIG(status);
+  switch (status >> 16) {
+    case 0:
+      resume(pid, signal);
+      return;
+    case PTRACE_EVENT_STOP:
+      if (is_stop_signal(signal)) {
+        ptrace(PTRACE_LISTEN, pid, NULL, NULL);
+      } else {
+        first_stop(pid);
+      }
+      return;
+    case PTRACE_EVENT_FORK:
+      child_announced(pid, true);
+      break;
+    case PTRACE_EVENT_VFORK:
+      child_announced(pid, false);
+      break;
+    case PTRACE_EVENT_EXEC:
+      executed(pid);
+      break;
+    case PTRACE_EVENT_EXIT:
+      exiting(pid);
+      break;
+    default:
+      break;
+  }
+  resume(pid, 0);
+}
+
+// Until the root has ended. Processes that it leaves behind run on, untraced, once this one ends.
+static int trace_until_end(struct rusage* usage) {
+  for (;;) {
+    int status;
+    pid_t pid = wait4(-1, &status, __WALL, usage);
+    if (pid < 0 && errno == EINTR) continue;
+    if (pid < 0) die("wait4");
+    if (WIFSTOPPED(status)) {
+      handle_stop(pid, status);
+      continue;
+    }
+    pthread_mutex_lock(&g.lock);
+    drop(pid);
+    pthread_mutex_unlock(&g.lock);
+    if (pid == g_root) return status;
+  }
+}
+
+// ---- starting and reporting ----
+
+static void prepend_preload(const char* path) {
+  const char* old = getenv("LD_PRELOAD");
+  char* joined = NULL;
+  if (asprintf(&joined, "%s%s%s", path, old != NULL && *old != '\0' ? ":" : "", old != NULL ? old : "") < 0) {
+    die("asprintf");
+  }
+  setenv("LD_PRELOAD", joined, 1);
+  free(joined);
+}
+
+struct Options {
+  const char* out;
+  const char* preload;
+  const char* set[16];
+  int set_count;
+  char** command;
+};
+
+static _Noreturn void run_command(const struct Options* o, int go, int failure) {
+  char byte;
+  if (read(go, &byte, 1) != 1) _exit(kOwnFailure);
+  for (int i = 0; i < o->set_count; i++) putenv((char*)o->set[i]);
+  if (o->preload != NULL) prepend_preload(o->preload);
+  execvp(o->command[0], o->command);
+  const int error = errno;
+  if (write(failure, &error, sizeof error) < 0) _exit(kOwnFailure);
+  _exit(kExecFailed);
+}
+
+// Signals sent to this process go on to the command. Those of the terminal have reached it already.
+static void forward(int signal, siginfo_t* info, void* context) {
+  (void)context;
+  if (info->si_code != SI_KERNEL && g_root > 0) kill(g_root, signal);
+}
+
+static void forward_signals(void) {
+  struct sigaction action = {.sa_sigaction = forward, .sa_flags = SA_SIGINFO | SA_RESTART};
+  sigaction(SIGINT, &action, NULL);
+  sigaction(SIGTERM, &action, NULL);
+  sigaction(SIGHUP, &action, NULL);
+  sigaction(SIGQUIT, &action, NULL);
+}
+
+static double seconds(struct timeval t) {
+  return (double)t.tv_sec + (double)t.tv_usec * 1e-6;
+}
+
+static void report(const struct Options* o, int status, double wall, const struct rusage* u) {
+  int fd = STDERR_FILENO;
+  if (o->out != NULL) fd = open(o->out, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+  if (fd < 0) die(o->out);
+  if (g.exit_readings == 0) {  // no ptrace here: the kernel's peak RSS of the largest process is the floor
+    raise_to(&g.peak_rss_kib, (uint64_t)u->ru_maxrss);
+    raise_to(&g.peak_kib, (uint64_t)u->ru_maxrss + g.peak_pte_kib);
+  }
+  dprintf(fd,
+          "{\"exit_code\": %d, \"signal\": %d, \"timed_out\": %s, \"wall_s\": %.6f, \"user_s\": %.6f, "
+          "\"system_s\": %.6f, \"minor_faults\": %ld, \"major_faults\": %ld, \"peak_kib\": %lu, "
+          "\"peak_rss_kib\": %lu, \"peak_page_tables_kib\": %lu, \"processes\": %lu, "
+          "\"most_processes_at_once\": %lu, \"exit_readings\": %lu, \"samples\": %lu, "
+          "\"expected_mapped\": %s, \"processes_with_expected\": %lu, \"processes_without_expected\": %lu, "
+          "\"process_id\": %d}\n",
+          WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+          g.timed_out ? "true" : "false", wall, seconds(u->ru_utime), seconds(u->ru_stime), u->ru_minflt,
+          u->ru_majflt, g.peak_kib, g.peak_rss_kib, g.peak_pte_kib, g.processes_seen, g.most_at_once,
+          g.exit_readings, g.samples, g.root_mapped_expected ? "true" : "false", g.expected_yes,
+          g.expected_no, (int)g_root);
+}
+
+// Ends this process the way the command ended.
+static _Noreturn void end_like(int status) {
+  if (g.timed_out) exit(kTimedOut);
+  if (WIFEXITED(status)) exit(WEXITSTATUS(status));
+  const int signal = WTERMSIG(status);
+  setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0});  // one core dump, the command's, is enough
+  struct sigaction standard = {.sa_handler = SIG_DFL};
+  sigaction(signal, &standard, NULL);
+  raise(signal);
+  exit(128 + signal);
+}
+
+static void usage(FILE* to) {
+  fputs(
+      "usage: spanalloc-measure [options] -- COMMAND...\n"
+      "Runs COMMAND and writes one JSON line with its time, CPU, page faults and peak memory (RSS + page\n"
+      "tables, the whole process tree). Ends with the command's exit code or signal.\n"
+      "  --out FILE        where the line goes (default: stderr)\n"
+      "  --preload LIST    put LIST in front of LD_PRELOAD for COMMAND\n"
+      "  --set NAME=VALUE  set a variable for COMMAND (up to 16 times)\n"
+      "  --expect OBJECT   check at each process's end that OBJECT (a real path) is mapped in it\n"
+      "  --timeout SECS    kill the process tree after SECS; exit code 124\n"
+      "  --interval MS     time between two samples (default 5)\n"
+      "example: spanalloc-measure --preload build/release/lib/libspanalloc.so -- ls -l\n",
+      to);
+}
+
+static struct Options parse(int argc, char** argv) {
+  static const struct option known[] = {
+      {"out", required_argument, NULL, 'o'},     {"preload", required_argument, NULL, 'p'},
+      {"set", required_argument, NULL, 's'},     {"expect", required_argument, NULL, 'e'},
+      {"timeout", required_argument, NULL, 't'}, {"interval", required_argument, NULL, 'i'},
+      {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
+  struct Options o = {0};
+  for (int c; (c = getopt_long(argc, argv, "+h", known, NULL)) != -1;) {
+    if (c == 'o')
+      o.out = optarg;
+    else if (c == 'p')
+      o.preload = optarg;
+    else if (c == 'e')
+      g.expected = optarg;
+    else if (c == 't')
+      g_timeout_s = strtod(optarg, NULL);
+    else if (c == 'i')
+      g_interval_s = strtod(optarg, NULL) / 1000;
+    else if (c == 's' && o.set_count < 16 && strchr(optarg, '=') != NULL)
+      o.set[o.set_count++] = optarg;
+    else {
+      usage(c == 'h' ? stdout : stderr);
+      exit(c == 'h' ? 0 : kOwnFailure);
+    }
+  }
+  o.command = argv + optind;
+  if (*o.command == NULL) {
+    usage(stderr);
+    exit(kOwnFailure);
+  }
+  return o;
+}
+
+int main(int argc, char** argv) {
+  const struct Options o = parse(argc, argv);
+  int go[2], failure[2];
+  if (pipe2(go, O_CLOEXEC) != 0 || pipe2(failure, O_CLOEXEC) != 0) die("pipe");
+  g_root = fork();
+  if (g_root < 0) die("fork");
+  if (g_root == 0) run_command(&o, go[0], failure[1]);
+  close(failure[1]);
+  forward_signals();
+
+  const long events = PTRACE_O_TRACEEXIT | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACEEXEC;
+  const bool traced = ptrace(PTRACE_SEIZE, g_root, NULL, (void*)events) == 0;
+  g.processes[0] =
+      (struct Process){.pid = g_root, .traced = traced, .announced = true, .own_memory = !traced};
+  g.process_count = g.processes_seen = 1;
+  g_root_started = !traced;
+  pthread_t sampler;
+  if (pthread_create(&sampler, NULL, sample, NULL) != 0) die("pthread_create");
+
+  const double begin = now();
+  if (write(go[1], "", 1) != 1) die("write");
+  struct rusage used;
+  const int status = trace_until_end(&used);
+  const double wall = now() - begin;
+  pthread_mutex_lock(&g.lock);
+  g.done = true;
+  pthread_mutex_unlock(&g.lock);
+  pthread_join(sampler, NULL);
+
+  int error;
+  if (read(failure[0], &error, sizeof error) == (ssize_t)sizeof error) {
+    fprintf(stderr, "spanalloc-measure: %s: %s\n", o.command[0], strerror(error));
+    return error == ENOENT ? kExecFailed : kNotExecutable;
+  }
+  report(&o, status, wall, &used);
+  end_like(status);
+}

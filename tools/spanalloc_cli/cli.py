@@ -1,0 +1,248 @@
+"""The command line: options, help texts, tables. Loaded only when it is needed (see start.py)."""
+
+import json
+import os
+import shutil
+import sys
+from typing import List, Optional
+
+import typer
+import typer.core
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from spanalloc_cli import VERSION, libraries, run as run_module
+from spanalloc_cli.compare import Comparison, Contender
+
+# Plain help texts: typer escapes brackets for a markup that is not rendered here.
+typer.core.HAS_RICH = False
+HELP_SETTINGS = {"help_option_names": ["-h", "--help"]}
+# What follows COMMAND's first word belongs to COMMAND, also without the `--`.
+COMMAND_SETTINGS = {**HELP_SETTINGS, "allow_interspersed_args": False}
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, rich_markup_mode=None, context_settings=HELP_SETTINGS,
+    pretty_exceptions_enable=False,
+    help="Run programs on spanalloc, and see what that gains over the allocator they have.",
+)
+_places = None
+
+
+def _fail(text, code=run_module.OWN_FAILURE):
+    print(f"spanalloc: {text}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def _console():
+    """The table's console. Not a terminal: no colours, and wide enough that nothing is cut."""
+    if sys.stdout.isatty():
+        return Console()
+    return Console(width=int(os.environ.get("COLUMNS", "140")), no_color=True, highlight=False)
+
+
+def _print_version(wanted: bool):
+    if wanted:
+        print(f"spanalloc {VERSION}")
+        raise typer.Exit(0)
+
+
+@app.callback()
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_print_version, is_eager=True, help="Print the version.")
+):
+    pass
+
+
+@app.command("run", context_settings=COMMAND_SETTINGS)
+def run_command(
+    command: List[str] = typer.Argument(..., metavar="-- COMMAND...", help="The program and its arguments."),
+    config: str = typer.Option(
+        libraries.DEFAULT_CONFIG, "--config", "-c", metavar="NAME", help="Which of our libraries; see `spanalloc list`."
+    ),
+):
+    """Run a program with spanalloc as its malloc.
+
+    The program takes the place of this command: exit code and signals are its own. Exit codes of the command
+    itself: 127 no such program, 126 not executable, 125 anything else.
+
+    \b
+    Example:  spanalloc run -- python3 -c 'print("hello")'
+    """
+    raise typer.Exit(run_module.run(_places, config, command))
+
+
+def _named_contender(text):
+    """A contender from an argument of --with: NAME or NAME=PATH."""
+    name, equals, path = text.partition("=")
+    if equals:
+        if not os.path.isfile(path):
+            _fail(f"--with {text}: there is no file {path}")
+        return Contender(name, path)
+    others = libraries.other_allocators()
+    if name in others:
+        return Contender(name, others[name])
+    ours = libraries.our_configs(_places)
+    if name in ours:
+        return Contender(name, ours[name], ours=True)
+    if name in libraries.SHIPPED_CONFIGS:
+        try:
+            libraries.require_config(_places, name)
+        except libraries.Missing as error:
+            _fail(error)
+    known = ", ".join([*ours, *others])
+    return _fail(f"--with {name}: not found on this machine. Found: {known}. For any other: --with {name}=PATH")
+
+
+def _contenders(chosen):
+    base = libraries.glibc()
+    if not base:
+        _fail("this system's C library is not glibc: there is nothing to compare with")
+    contenders = [Contender("glibc", base)]
+    ours = libraries.our_configs(_places)
+    if not ours:
+        print("spanalloc: none of our libraries is built; `spanalloc list` says how", file=sys.stderr)
+    if chosen:
+        if libraries.DEFAULT_CONFIG in ours:
+            contenders.append(Contender(libraries.DEFAULT_CONFIG, ours[libraries.DEFAULT_CONFIG], ours=True))
+        contenders += [_named_contender(text) for text in chosen]
+    else:
+        contenders += [Contender(name, path, ours=True) for name, path in ours.items()]
+        contenders += [Contender(name, path) for name, path in libraries.other_allocators().items()]
+    unique = {}
+    for contender in contenders:
+        unique.setdefault(contender.name, contender)
+    return list(unique.values())
+
+
+def _run_with_progress(comparison):
+    total = len(comparison.contenders) * (comparison.rounds + 1)
+    if not sys.stderr.isatty():
+        def say(text):
+            if text:
+                print(text, file=sys.stderr, flush=True)
+        comparison.run_all(say)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task("starting", total=total)
+
+        def advance(text):
+            if text is None:
+                progress.advance(task)
+            else:
+                progress.update(task, description=text)
+
+        comparison.run_all(advance)
+
+
+def _memory(kib):
+    return f"{kib / 1024:.1f} MiB"
+
+
+def _time(seconds):
+    return f"{seconds:.3f} s" if seconds >= 0.1 else f"{seconds * 1000:.2f} ms"
+
+
+def _ratio(value):
+    if value is None:
+        return "-"
+    colour = "green" if value < 0.975 else "red" if value > 1.025 else ""
+    text = f"{value:.2f}"
+    return f"[{colour}]{text}[/]" if colour else text
+
+
+def _table(comparison):
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    table.add_column("allocator")
+    for heading in ("time", "CPU", "peak memory", "page faults", "time/glibc", "memory/glibc"):
+        table.add_column(heading, justify="right")
+    table.add_column("note")
+    for c in comparison.contenders:
+        name = f"[bold]spanalloc {c.name}[/]" if c.ours else c.name
+        if c.problem or not c.runs:
+            table.add_row(name, *["-"] * 6, c.problem or "not run")
+            continue
+        median, ratio = c.medians(), comparison.ratios(c)
+        note = "" if c.processes_ours == c.processes else f"in {c.processes_ours} of {c.processes} processes"
+        table.add_row(
+            name, _time(median["wall_s"]), _time(median["cpu_s"]), _memory(median["peak_kib"]),
+            f"{median['page_faults']:,.0f}", _ratio(ratio["wall_s"]), _ratio(ratio["peak_kib"]), note,
+        )
+    return table
+
+
+@app.command("compare", context_settings=COMMAND_SETTINGS)
+def compare_command(
+    command: List[str] = typer.Argument(..., metavar="-- COMMAND...", help="The program and its arguments."),
+    runs: int = typer.Option(5, "--runs", "-n", min=1, help="Counted runs under each allocator."),
+    with_: Optional[List[str]] = typer.Option(
+        None, "--with", "-w", metavar="NAME[=PATH]",
+        help="Compare glibc and our standard config with just these: a config, an allocator found on this machine, "
+        "or NAME=PATH of any shared object that defines malloc. May be repeated. Default: all there are.",
+    ),
+    json_file: Optional[str] = typer.Option(None, "--json", metavar="FILE", help="Write every run's figures to FILE."),
+    timeout: float = typer.Option(600.0, "--timeout", min=0.1, metavar="SECONDS", help="Give up on a run after this."),
+):
+    """Run a program under every allocator and compare time and memory.
+
+    The allocators take turns, each round in another order, after one uncounted warm-up run each in which a
+    probe inside the program checks whose malloc it really uses. The table shows medians. Memory is the peak of
+    RSS + page tables, summed over the program's whole process tree. glibc's row preloads libc itself, so that
+    a program linked against another allocator is compared rightly. The program's output is not shown.
+
+    \b
+    Example:  spanalloc compare -n 5 -- python3 -c 'x = [str(i) for i in range(10**6)]'
+    """
+    if not shutil.which(command[0]):
+        _fail(f"{command[0]}: command not found", run_module.NOT_FOUND)
+    for helper in (_places.measure, _places.probe):
+        if not os.path.isfile(helper):
+            _fail(f"{helper} is missing; build it with:  cmake --build --preset release")
+    comparison = Comparison(_places, command, _contenders(with_ or []), runs, timeout)
+    try:
+        _run_with_progress(comparison)
+    except KeyboardInterrupt:
+        _fail("interrupted", 130)
+    base = comparison.contenders[0]
+    if base.problem:
+        if comparison.last_errors:
+            print(comparison.last_errors.rstrip(), file=sys.stderr)
+        _fail(f"no comparison: the command under glibc: {base.problem}", 1)
+    if json_file:
+        with open(json_file, "w", encoding="utf-8") as file:
+            json.dump(comparison.as_json(), file, indent=1)
+            file.write("\n")
+    _console().print(_table(comparison))
+    print(f"Medians of {runs} runs each, in rotation. Memory: peak of RSS + page tables, whole process tree.")
+    if any(c.problem for c in comparison.contenders if c.ours):
+        raise typer.Exit(1)
+
+
+@app.command("list", context_settings=HELP_SETTINGS)
+def list_command():
+    """List our configs and the other allocators found on this machine.
+
+    \b
+    Example:  spanalloc list
+    """
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    for heading in ("name", "kind", "library"):
+        table.add_column(heading, overflow="fold")
+    ours = libraries.our_configs(_places)
+    for name in dict.fromkeys([*libraries.SHIPPED_CONFIGS, *ours]):
+        table.add_row(name, "spanalloc", ours.get(name, "not built: cmake --preset release && cmake --build --preset release"))
+    table.add_row("glibc", "C library", libraries.glibc() or "not found")
+    for name, path in libraries.other_allocators().items():
+        table.add_row(name, "other", path)
+    _console().print(table)
+    missing = [name for name in ("jemalloc", "tcmalloc", "mimalloc", "tbbmalloc") if name not in libraries.other_allocators()]
+    if missing:
+        print("Debian has more to compare with: apt install libjemalloc2 libtcmalloc-minimal4 libmimalloc2.0 libtbbmalloc2")
+
+
+def main(places, arguments):
+    global _places
+    _places = places
+    app(args=arguments, prog_name="spanalloc")

@@ -1,0 +1,102 @@
+"""Which allocators there are: our configs, and others that are installed on this machine."""
+
+import glob
+import os
+import re
+
+DEFAULT_CONFIG = "standard"
+SHIPPED_CONFIGS = ("standard", "oopsla15")
+
+# Shared objects that define the malloc family, by the name used in tables. The first that exists counts.
+OTHER_ALLOCATORS = {
+    "jemalloc": ("libjemalloc.so.2", "libjemalloc.so"),
+    "tcmalloc": ("libtcmalloc_minimal.so.4", "libtcmalloc.so.4", "libtcmalloc_minimal.so"),
+    "mimalloc": ("libmimalloc.so.3", "libmimalloc.so.2", "libmimalloc.so.2.0", "libmimalloc.so"),
+    "tbbmalloc": ("libtbbmalloc_proxy.so.2", "libtbbmalloc_proxy.so"),
+    "snmalloc": ("libsnmallocshim.so",),
+    "rpmalloc": ("librpmallocwrap.so", "librpmalloc.so"),
+    "hoard": ("libhoard.so",),
+    "scalloc": ("libscalloc.so",),
+}
+
+
+class Places:
+    """Where the launcher says our files are."""
+
+    def __init__(self, library_dir, helper_dir):
+        self.library_dir = os.path.normpath(library_dir)
+        self.helper_dir = os.path.normpath(helper_dir)
+
+    @property
+    def measure(self):
+        return os.path.join(self.helper_dir, "spanalloc-measure")
+
+    @property
+    def probe(self):
+        return os.path.join(self.helper_dir, "spanalloc-probe.so")
+
+
+class Missing(Exception):
+    """A library that was asked for is not there; the text says what to do."""
+
+
+def config_path(places, config):
+    """Where the library of a config is or would be."""
+    name = "libspanalloc.so" if config == DEFAULT_CONFIG else f"libspanalloc-{config}.so"
+    return os.path.join(places.library_dir, name)
+
+
+def our_configs(places):
+    """{config: path} of the libraries that are built, the default first."""
+    found = {}
+    for path in sorted(glob.glob(os.path.join(places.library_dir, "libspanalloc*.so"))):
+        match = re.fullmatch(r"libspanalloc(?:-([\w-]+))?\.so", os.path.basename(path))
+        if match:
+            found[match.group(1) or DEFAULT_CONFIG] = path
+    first = [name for name in SHIPPED_CONFIGS if name in found]
+    return {name: found[name] for name in first + [n for n in found if n not in first]}
+
+
+def require_config(places, config):
+    """Path of a config's library. Missing, with what to do, when there is none."""
+    path = config_path(places, config)
+    if re.fullmatch(r"[\w-]+", config) and os.path.isfile(path):
+        return path
+    if config in SHIPPED_CONFIGS:
+        raise Missing(
+            f"config '{config}' is not built (no {path}).\n"
+            "Build it in the source tree with:  cmake --preset release && cmake --build --preset release\n"
+            "or let scripts/try install what that needs and do it."
+        )
+    known = list(dict.fromkeys([*SHIPPED_CONFIGS, *our_configs(places)]))
+    raise Missing(f"unknown config '{config}'. Known: {', '.join(known)}.")
+
+
+def _library_directories():
+    triplet = f"{os.uname().machine}-linux-gnu"
+    return [
+        *filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")),
+        "/usr/local/lib", f"/usr/local/lib/{triplet}", f"/usr/lib/{triplet}", f"/lib/{triplet}",
+        "/usr/local/lib64", "/usr/lib64", "/usr/lib",
+    ]
+
+
+def other_allocators():
+    """{name: path} of the other allocators found on this machine."""
+    found = {}
+    for name, files in OTHER_ALLOCATORS.items():
+        candidates = (os.path.join(d, f) for f in files for d in _library_directories())
+        path = next((p for p in candidates if os.path.isfile(p)), None)
+        if path:
+            found[name] = path
+    return found
+
+
+def glibc():
+    """Path of the C library that this process itself runs on; None if it is not glibc."""
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+        for line in maps:
+            path = line.split(maxsplit=5)[-1].strip()
+            if os.path.basename(path) == "libc.so.6":
+                return path
+    return None
