@@ -41,25 +41,32 @@ class Atomic {
 
   // A failed compare-exchange stores the value seen in `expected`; its order is the load half of the name.
   bool compare_exchange_weak_relaxed(T& expected, T desired) noexcept {
-    return cell_.compare_exchange_weak(expected, desired, std::memory_order_relaxed, std::memory_order_relaxed);
+    return cell_.compare_exchange_weak(expected, desired, std::memory_order_relaxed,
+                                       std::memory_order_relaxed);
   }
   bool compare_exchange_weak_acquire(T& expected, T desired) noexcept {
-    return cell_.compare_exchange_weak(expected, desired, std::memory_order_acquire, std::memory_order_acquire);
+    return cell_.compare_exchange_weak(expected, desired, std::memory_order_acquire,
+                                       std::memory_order_acquire);
   }
   bool compare_exchange_weak_release(T& expected, T desired) noexcept {
-    return cell_.compare_exchange_weak(expected, desired, std::memory_order_release, std::memory_order_relaxed);
+    return cell_.compare_exchange_weak(expected, desired, std::memory_order_release,
+                                       std::memory_order_relaxed);
   }
   bool compare_exchange_weak_acq_rel(T& expected, T desired) noexcept {
-    return cell_.compare_exchange_weak(expected, desired, std::memory_order_acq_rel, std::memory_order_acquire);
+    return cell_.compare_exchange_weak(expected, desired, std::memory_order_acq_rel,
+                                       std::memory_order_acquire);
   }
   bool compare_exchange_strong_acquire(T& expected, T desired) noexcept {
-    return cell_.compare_exchange_strong(expected, desired, std::memory_order_acquire, std::memory_order_acquire);
+    return cell_.compare_exchange_strong(expected, desired, std::memory_order_acquire,
+                                         std::memory_order_acquire);
   }
   bool compare_exchange_strong_acq_rel(T& expected, T desired) noexcept {
-    return cell_.compare_exchange_strong(expected, desired, std::memory_order_acq_rel, std::memory_order_acquire);
+    return cell_.compare_exchange_strong(expected, desired, std::memory_order_acq_rel,
+                                         std::memory_order_acquire);
   }
   bool compare_exchange_strong_seq_cst(T& expected, T desired) noexcept {
-    return cell_.compare_exchange_strong(expected, desired, std::memory_order_seq_cst, std::memory_order_seq_cst);
+    return cell_.compare_exchange_strong(expected, desired, std::memory_order_seq_cst,
+                                         std::memory_order_seq_cst);
   }
 
   T fetch_add_relaxed(T value) noexcept { return cell_.fetch_add(value, std::memory_order_relaxed); }

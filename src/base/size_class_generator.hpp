@@ -28,6 +28,8 @@ constexpr std::uint32_t divisibility_magic32(std::uint32_t d) {
   return static_cast<std::uint32_t>(UINT32_MAX / d + 1);
 }
 /// The same with 64 bits: exact for all x < 2^64 / d. d > 1.
-constexpr std::uint64_t divisibility_magic64(std::uint64_t d) { return UINT64_MAX / d + 1; }
+constexpr std::uint64_t divisibility_magic64(std::uint64_t d) {
+  return UINT64_MAX / d + 1;
+}
 
 }  // namespace spanalloc

@@ -25,7 +25,9 @@
 namespace spanalloc::os {
 
 ErrnoGuard::ErrnoGuard() : saved_(errno) {}
-ErrnoGuard::~ErrnoGuard() { errno = saved_; }
+ErrnoGuard::~ErrnoGuard() {
+  errno = saved_;
+}
 
 std::size_t page_size() {
   static constinit Atomic<std::size_t> cached{0};
@@ -214,8 +216,9 @@ std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t h
   }
   if (good && value >= low && value <= high) return value;
   char line[256];
-  const int n = snprintf(line, sizeof line, "spanalloc: ignored SPANALLOC_%s=%.64s: want a number from %llu to %llu\n",
-                         name, text, static_cast<unsigned long long>(low), static_cast<unsigned long long>(high));
+  const int n =
+      snprintf(line, sizeof line, "spanalloc: ignored SPANALLOC_%s=%.64s: want a number from %llu to %llu\n",
+               name, text, static_cast<unsigned long long>(low), static_cast<unsigned long long>(high));
   if (n > 0) write_text(2, line, min_of(static_cast<std::size_t>(n), sizeof line - 1));
   return fallback;
 }

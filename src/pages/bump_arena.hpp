@@ -59,7 +59,8 @@ class BumpArena {
     const unsigned bits = static_cast<unsigned>(
         min_of(cap, left == SIZE_MAX ? kUnreservedBits : max_of(kMinBits, log2_ceil(left) + 1)));
     // Between 2^40 and 2^46: below where the kernel and the loader place anything by themselves.
-    const std::uintptr_t place = (std::uintptr_t{1} << 40) + (os::random_bits() & 0x1fff) * (std::uintptr_t{1} << 32);
+    const std::uintptr_t place =
+        (std::uintptr_t{1} << 40) + (os::random_bits() & 0x1fff) * (std::uintptr_t{1} << 32);
     return claim(align_up(place, kAlignment), std::size_t{1} << bits, 0);
   }
 
@@ -137,7 +138,8 @@ class BumpArena {
       os::release(granule_address(opened_), needed * kGranule);
       return OpenResult::kRefused;
     }
-    if (os::address_space_left() < needed * kGranule || opened_ + needed >= capacity_) return OpenResult::kRefused;
+    if (os::address_space_left() < needed * kGranule || opened_ + needed >= capacity_)
+      return OpenResult::kRefused;
     lost_ += needed;
     opened_ += needed;
     keep_gap(next_, next_ < opened_ - needed ? opened_ - needed : next_);

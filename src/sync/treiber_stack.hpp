@@ -8,8 +8,8 @@
 // Invariant: top.number heads a null-terminated chain of links; every element of the chain is in this stack
 // and in no other. ABA: a pop that read (top, next) may be overtaken by pops and pushes that bring `top`
 // back with another `next`. The 32-bit tag beside the number changes with every successful push and pop, so
-// that the compare-and-swap fails; it would take exactly k * 2^32 operations between one thread's load and its
-// compare-and-swap to fool it.
+// that the compare-and-swap fails; it would take exactly k * 2^32 operations between one thread's load and
+// its compare-and-swap to fool it.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +40,8 @@ class TreiberStack {
   std::uint32_t pop(Links&& links) noexcept {
     std::uint64_t top = top_.load_acquire();  // acquire: pairs with the push that made it, to read its link
     while (number_of(top) != 0) {
-      // May read the link of an element that was popped meanwhile: then the tag has moved on and the CAS fails.
+      // May read the link of an element that was popped meanwhile: then the tag has moved on and the CAS
+      // fails.
       const std::uint32_t next = links(number_of(top)).load_relaxed();
       if (top_.compare_exchange_weak_acq_rel(top, advance(top, next))) return number_of(top);
     }
@@ -56,7 +57,9 @@ class TreiberStack {
     return 0;
   }
 
-  bool looks_empty() const noexcept { return number_of(top_.load_relaxed()) == 0; }  // a hint, nothing follows
+  bool looks_empty() const noexcept {
+    return number_of(top_.load_relaxed()) == 0;
+  }  // a hint, nothing follows
 
  private:
   static std::uint32_t number_of(std::uint64_t top) { return static_cast<std::uint32_t>(top); }

@@ -1,10 +1,10 @@
 // When a thread starts and stops using an engine.
 //
-// An engine registers one hook per process. A thread that first needs per-thread state calls `watch_this_thread`;
-// the hook then runs when that thread exits, after C++ thread_local destructors and as late among the
-// pthread key destructors as POSIX allows (the hook re-arms itself for the first rounds), so that most
-// destructors of other libraries still find the engine alive. What they do after that must still work: the
-// engine treats such a thread as one without state.
+// An engine registers one hook per process. A thread that first needs per-thread state calls
+// `watch_this_thread`; the hook then runs when that thread exits, after C++ thread_local destructors and as
+// late among the pthread key destructors as POSIX allows (the hook re-arms itself for the first rounds), so
+// that most destructors of other libraries still find the engine alive. What they do after that must still
+// work: the engine treats such a thread as one without state.
 #pragma once
 
 #include "base/bits.hpp"

@@ -1,0 +1,48 @@
+// The product's engine, as engines/engine.hpp wants it.
+#pragma once
+
+#include <cstddef>
+
+#include "engines/engine.hpp"
+#include "engines/virtual_span/standard/census.hpp"
+#include "engines/virtual_span/standard/frontend.hpp"
+#include "engines/virtual_span/standard/heap.hpp"
+#include "thread/lifecycle.hpp"
+
+namespace spanalloc {
+
+struct StandardEngine {
+  static constexpr const char* kName = "standard";
+
+  template <class OnSlow>
+  SPANALLOC_INLINE static void* allocate_or(std::size_t n, OnSlow slow) {
+    return standard::Frontend::allocate_or(n, slow);
+  }
+  static void* allocate_slow(std::size_t n) { return standard::Frontend::allocate_slow(n); }
+  SPANALLOC_INLINE static void* allocate(std::size_t n) {
+    return allocate_or(n, [](std::size_t size) { return allocate_slow(size); });
+  }
+  static void* allocate_aligned(std::size_t n, std::size_t alignment) {
+    return standard::Frontend::allocate_aligned(n, alignment);
+  }
+  static void* allocate_zeroed(std::size_t n) { return standard::Frontend::allocate_zeroed(n); }
+  SPANALLOC_INLINE static void deallocate(void* p) { standard::Frontend::deallocate(p); }
+  static std::size_t usable_size(const void* p) { return standard::Frontend::usable_size(p); }
+  static void* resize(void* p, std::size_t n) { return standard::Frontend::resize(p, n); }
+  static bool owns(const void* p) { return standard::Frontend::owns(p); }
+  static bool trim() { return standard::Frontend::trim(); }
+  static EngineStatistics statistics() { return standard::Census::statistics(); }
+  static SpanCensus census() { return standard::Census::take(); }
+
+  static void process_start() {
+    thread::register_fork_handlers([] { standard::Heap::lock_for_fork(); },
+                                   [] { standard::Heap::unlock_in_parent(); },
+                                   [] {
+                                     const standard::Lab* lab = standard::thread_state.lab;
+                                     standard::Heap::recover_in_child(lab == nullptr ? 0 : lab->number);
+                                   });
+  }
+};
+static_assert(Engine<StandardEngine>);
+
+}  // namespace spanalloc

@@ -1,0 +1,131 @@
+// The constant-time frontend: what malloc and free run through.
+//
+//   allocate_or ---- hit: pop the hot list of the class (thread-local)
+//       | miss
+//       +-> allocate_slow -> pop (medium classes, last block of a list) -> refill -> hot span's reserve list,
+//             untouched blocks, remote list | else hot -> parked, and a new hot span: settle what others
+//             pointed out, own reusable spans, orphans, Heap::take_span
+//
+//   deallocate ----- hit: push on the hot list of the class, if the block lies in its hot span
+//       | else
+//       +-> deallocate_elsewhere -> own parked span: push on its list, count; at its floor: an event
+//                                 -> own hot span (medium class): push
+//                                 -> someone else's: SpanProtocol::free_remote
+//                                 -> not in the arena: large object, or fatal
+//
+// How a free finds the hot list without looking at the span's record: `hints` maps the low 16 bits of the
+// page number (address >> 16) to a small class. It is only a guess, set when a span becomes hot; the guess is
+// believed if the class's hot span of this very thread has exactly this page number. That comparison is also
+// the check that the pointer lies in memory of ours; one multiplication checks that it is a block's start.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "base/poison.hpp"
+#include "engines/virtual_span/standard/heap.hpp"
+#include "engines/virtual_span/standard/thread_state.hpp"
+#include "os/os.hpp"
+#include "thread/lifecycle.hpp"
+
+namespace spanalloc::standard {
+
+class Frontend {
+  using Protocol = Heap::Protocol;
+
+ public:
+  /// Any n. A miss returns slow(n).
+  template <class OnSlow>
+  SPANALLOC_INLINE static void* allocate_or(std::size_t n, OnSlow slow) {
+    // n == 0 and n > SIZE_MAX - 15 give class 0, whose list is always empty.
+    const std::size_t c = (n + kQuantum - 1) / kQuantum;
+    if (SPANALLOC_UNLIKELY(c > kSmallClasses)) return slow(n);
+    ThreadState& t = thread_state;
+    Block* block = t.head[c];
+    const std::uint64_t link = block->link;
+    // Too large: the list's last block, no block at all, or a link that the program has overwritten. Zero: a
+    // block that follows itself; an overwritten link again.
+    if (SPANALLOC_UNLIKELY(link - 1 >= kGranule - 1)) return slow(n);
+    t.head[c] = pointer_to<Block>(address_of(block) ^ link);
+    unpoison(block, c * kQuantum);
+    return block;
+  }
+
+  /// After a miss, or any n at all; nullptr when memory is out.
+  static void* allocate_slow(std::size_t n);
+
+  SPANALLOC_INLINE static void deallocate(void* p) {
+    const std::uintptr_t a = address_of(p);
+    const std::uint64_t page = a >> kGranuleBits;
+    const std::size_t c = hints_[page & 0xffff].load_relaxed();
+    ThreadState& t = thread_state;
+    if (SPANALLOC_UNLIKELY(t.hot_page[c] != page)) return deallocate_elsewhere(p);
+    const std::uint32_t magic = t.magic[c];
+    if (SPANALLOC_UNLIKELY(static_cast<std::uint32_t>(a & (kGranule - 1)) * magic >= magic)) {
+      return deallocate_elsewhere(p);  // null looks like page 0; anything else is no block's start
+    }
+    Block* block = static_cast<Block*>(p);
+    const std::uint64_t link = address_of(t.head[c]) ^ a;
+    if (SPANALLOC_UNLIKELY(link == 0)) return freed_twice(p);
+    block->link = link;
+    t.head[c] = block;
+    poison(block + 1, c * kQuantum - sizeof(Block));
+  }
+
+  /// Blocks of class c. nullptr when memory is out.
+  static void* allocate_class(unsigned c);
+  static void* allocate_aligned(std::size_t n, std::size_t alignment);
+  static void* allocate_zeroed(std::size_t n);
+  static std::size_t usable_size(const void* p);
+  static void* resize(void* p, std::size_t n);
+  static bool owns(const void* p);
+  /// Gives back what this thread and the pools hold without need.
+  static bool trim();
+  static void thread_exit();
+
+ private:
+  friend struct Census;
+
+  static void deallocate_elsewhere(void* p);
+  SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) { os::fatal("double free of", p); }
+  static void deallocate_outside_spans(void* p);
+
+  // The LAB of this thread; with none to be had, nullptr.
+  static Lab* lab_of_thread() {
+    Lab* lab = thread_state.lab;
+    return SPANALLOC_LIKELY(lab != nullptr) ? lab : attach();
+  }
+  static Lab* attach();
+  static void detach(Lab* lab);
+
+  static Block*& head_of(Lab* lab, unsigned c) {
+    return c <= kSmallClasses ? thread_state.head[c] : lab->medium_head[c - kSmallClasses - 1];
+  }
+  static Block* block_at(std::uint32_t number, unsigned c, std::uint32_t one_based) {
+    return reinterpret_cast<Block*>(Heap::address(number) +
+                                    std::size_t{one_based - 1} * kClassTable[c].block_size);
+  }
+
+  static void* allocate_listed(Lab* lab, unsigned c);
+  static void* allocate_single(unsigned c, unsigned core, bool& zero);
+  static bool refill(Lab* lab, unsigned c);
+  static void carve(Span& span, std::uint32_t number, unsigned c, Block*& head);
+  static std::uint32_t find_span(Lab* lab, unsigned c, Block*& head);
+  static void make_hot(Lab* lab, unsigned c, std::uint32_t number);
+  static void leave_hot(Lab* lab, unsigned c);
+  static std::uint32_t gather_free_blocks(Lab* lab, unsigned c, Span& span);
+  static bool retire_hot_if_empty(Lab* lab, unsigned c);
+  static void check_listed(std::uint64_t link, const Block* block, unsigned c);
+  /// Number of the block (1-based) that starts at `a` in a span; fatal if none does.
+  static std::uint32_t block_number(std::uintptr_t a, std::uint32_t number, unsigned c);
+
+  static inline constinit Atomic<std::uint8_t> hints_[1 << 16];
+  static inline constinit thread::ExitHook exit_hook_;
+};
+
+}  // namespace spanalloc::standard
+
+#include "engines/virtual_span/standard/frontend_impl.hpp"

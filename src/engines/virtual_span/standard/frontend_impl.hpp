@@ -1,0 +1,366 @@
+// Slow paths of Frontend; see frontend.hpp for the call tree.
+#pragma once
+
+#include "engines/virtual_span/standard/frontend.hpp"
+
+namespace spanalloc::standard {
+
+// --- Allocation -------------------------------------------------------------------------------------------
+
+[[gnu::noinline]] inline void* Frontend::allocate_slow(std::size_t n) {
+  if (SPANALLOC_UNLIKELY(n > kMaxBlock)) return Heap::large().allocate(n, kQuantum);
+  return allocate_class(class_of(n == 0 ? 1 : n));
+}
+
+inline void* Frontend::allocate_class(unsigned c) {
+  Lab* lab = lab_of_thread();
+  // No LAB left (there is room for 262,144 living threads), or no memory for one.
+  if (SPANALLOC_UNLIKELY(lab == nullptr)) return Heap::large().allocate(kClassTable[c].block_size, kQuantum);
+  bool zero = false;
+  void* p = c < kFirstSingle ? allocate_listed(lab, c) : allocate_single(c, Heap::core_of(lab->number), zero);
+  if (SPANALLOC_UNLIKELY(thread_state.exited)) detach(lab);
+  return p;
+}
+
+inline void* Frontend::allocate_listed(Lab* lab, unsigned c) {
+  Block*& head = head_of(lab, c);
+  const ClassInfo& info = kClassTable[c];
+  for (;;) {
+    Block* block = head;
+    if (SPANALLOC_LIKELY(block != no_block())) {
+      Block* next = next_of(block);
+      if (SPANALLOC_UNLIKELY(block->link - 1 >= info.virtual_span - std::uint64_t{1}) && next != no_block()) {
+        os::fatal("free list overwritten (write after free?) at", block);
+      }
+      head = next;
+      unpoison(block, info.block_size);
+      return block;
+    }
+    if (!refill(lab, c)) return nullptr;
+  }
+}
+
+// One block a span: it is never hot. The word says parked, one block out, owned by nobody: whoever frees the
+// block brings it to free and gives the span to the pool.
+inline void* Frontend::allocate_single(unsigned c, unsigned core, bool& zero) {
+  const std::uint32_t number = Heap::take_span(kClassTable[c].order, core);
+  if (number == 0) return nullptr;
+  Span& span = Heap::span(number);
+  zero = span.zero;
+  span.size_class = static_cast<std::uint8_t>(c);
+  span.unpublished.store_relaxed(0);
+  span.list = ListId::kNone;
+  // Release: a stale freer of an earlier life may look at the record under a lock.
+  span.word.store_release(SpanWord::make(kOrphanage, SpanState::kParked, 1).bits);
+  unpoison(Heap::address(number), kClassTable[c].block_size);
+  return Heap::address(number);
+}
+
+// Puts blocks on the class's empty hot list. False: out of memory.
+inline bool Frontend::refill(Lab* lab, unsigned c) {
+  Block*& head = head_of(lab, c);
+  const ClassInfo& info = kClassTable[c];
+  while (head == no_block()) {
+    const std::uint32_t number = lab->hot[c].load_relaxed();
+    if (number == 0) {
+      const std::uint32_t found = find_span(lab, c, head);
+      if (found == 0) return false;
+      make_hot(lab, c, found);
+      continue;
+    }
+    Span& span = Heap::span(number);
+    if (span.free_list != no_block()) {
+      head = span.free_list;
+      span.free_list = no_block();
+    } else if (span.carved < info.blocks) {
+      carve(span, number, c, head);
+    } else {
+      const SpanWord word{span.word.load_relaxed()};  // a stale look only delays the choice
+      std::uint32_t count = info.blocks - word.outstanding();
+      if (count >= info.refill_remotes) {
+        head = block_at(number, c, take_remotes(span.word, info.blocks, count));
+      } else {
+        leave_hot(lab, c);
+        Protocol::hot_to_parked(number, lab->number, 0);
+      }
+    }
+  }
+  return true;
+}
+
+// Links up the untouched blocks that start in the next page (at least one), in address order.
+inline void Frontend::carve(Span& span, std::uint32_t number, unsigned c, Block*& head) {
+  const ClassInfo& info = kClassTable[c];
+  const std::size_t offset = std::size_t{span.carved} * info.block_size;
+  const std::size_t page_end = align_down(offset, kPageForTail) + kPageForTail;
+  std::uint32_t count =
+      static_cast<std::uint32_t>((page_end - offset + info.block_size - 1) / info.block_size);
+  count = static_cast<std::uint32_t>(min_of(count, info.blocks - span.carved));
+  char* first = Heap::address(number) + offset;
+  for (std::uint32_t i = 0; i < count; ++i) {
+    Block* block = reinterpret_cast<Block*>(first + std::size_t{i} * info.block_size);
+    unpoison(block, sizeof(Block));
+    poison(block + 1, info.block_size - sizeof(Block));
+    link_to(block, i + 1 < count ? reinterpret_cast<Block*>(first + std::size_t{i + 1} * info.block_size)
+                                 : no_block());
+  }
+  span.carved += count;
+  head = reinterpret_cast<Block*>(first);
+}
+
+// A span for class c, word already hot for this LAB; blocks that came with it are on `head` and its
+// free_list.
+inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
+  const std::uint32_t me = lab->number;
+  std::uint32_t remote_head = 0;
+  Protocol::settle_attention(me);
+  std::uint32_t number = Protocol::reusable_to_hot(me, c, me, remote_head);
+  if (number == 0) number = Protocol::reusable_to_hot(kOrphanage, c, me, remote_head);
+  if (number != 0) {
+    if (remote_head != 0) head = block_at(number, c, remote_head);
+    return number;
+  }
+  number = Heap::take_span(kClassTable[c].order, Heap::core_of(me));
+  if (number == 0) return 0;
+  Span& span = Heap::span(number);
+  span.size_class = static_cast<std::uint8_t>(c);
+  span.carved = 0;
+  span.free_list = no_block();
+  span.unpublished.store_relaxed(0);
+  span.list = ListId::kNone;
+  // Release: a stale freer of an earlier life may look at the record under a lock.
+  span.word.store_release(SpanWord::make(me, SpanState::kHot, kClassTable[c].blocks).bits);
+  return number;
+}
+
+inline void Frontend::make_hot(Lab* lab, unsigned c, std::uint32_t number) {
+  lab->hot[c].store_relaxed(number);
+  if (c > kSmallClasses) return;
+  const std::uint64_t page = address_of(Heap::address(number)) >> kGranuleBits;
+  thread_state.hot_page[c] = page;
+  thread_state.magic[c] = divisibility_magic32(kClassTable[c].block_size);
+  // Racy by design: a hint that another thread overwrites costs a slower free, never a wrong one. Written
+  // only when it changes, so that spans reused for their class leave the shared line alone.
+  Atomic<std::uint8_t>& hint = hints_[page & 0xffff];
+  if (hint.load_relaxed() != c) hint.store_relaxed(static_cast<std::uint8_t>(c));
+}
+
+inline void Frontend::leave_hot(Lab* lab, unsigned c) {
+  lab->hot[c].store_relaxed(0);
+  if (c > kSmallClasses) return;
+  thread_state.hot_page[c] = 0;
+  thread_state.magic[c] = 0;
+}
+
+// --- Freeing ----------------------------------------------------------------------------------------------
+
+inline std::uint32_t Frontend::block_number(std::uintptr_t a, std::uint32_t number, unsigned c) {
+  const ClassInfo& info = kClassTable[c];
+  const std::uint64_t offset = a - address_of(Heap::address(number));
+  // One multiplication gives quotient (high half) and divisibility (low half); see divisibility_magic32.
+  const unsigned __int128 product = static_cast<unsigned __int128>(offset) * info.magic;
+  const std::uint64_t index = static_cast<std::uint64_t>(product >> 64);
+  if (SPANALLOC_UNLIKELY(static_cast<std::uint64_t>(product) >= info.magic || index >= info.blocks)) {
+    os::fatal("free of a pointer that is not the start of a block:", pointer_to(a));
+  }
+  return static_cast<std::uint32_t>(index) + 1;
+}
+
+[[gnu::noinline]] inline void Frontend::deallocate_elsewhere(void* p) {
+  const std::uintptr_t a = address_of(p);
+  std::size_t granule = 0;
+  if (SPANALLOC_UNLIKELY(!Heap::granule_of(a, granule))) return deallocate_outside_spans(p);
+  std::uint32_t number = 0;
+  Span& span = Heap::span_of_granule(granule, number);
+  // Relaxed: as long as the caller's block is out, what is read here (owner me or not me, class) stands
+  // still.
+  const SpanWord word{span.word.load_relaxed()};
+  const unsigned c = span.size_class;
+  if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree))
+    os::fatal("free of memory that is free already (double free):", p);
+  const std::uint32_t block_no = block_number(a, number, c);
+  Block* block = static_cast<Block*>(p);
+  ThreadState& t = thread_state;
+  if (word.identity() == t.parked_identity) {
+    if (SPANALLOC_UNLIKELY(span.free_list == block)) return freed_twice(p);
+    const std::uint32_t floor = span.floor;
+    const std::uint32_t unpublished = span.unpublished.load_relaxed() + 1;
+    link_to(block, span.free_list);
+    poison(block + 1, kClassTable[c].block_size - sizeof(Block));
+    span.free_list = block;
+    // Release: who finds the span empty by this count hands its memory on, after all that we did to it. From
+    // here on the span may be claimed by another thread and belongs to us only if the protocol says so.
+    span.unpublished.store_release(unpublished);
+    if (static_cast<std::int32_t>(word.outstanding() - unpublished) <= static_cast<std::int32_t>(floor)) {
+      Protocol::settle_after_local_free(number, t.lab->number);
+    }
+    return;
+  }
+  if (word.identity() == t.hot_identity) {
+    Block*& head = head_of(t.lab, c);
+    if (SPANALLOC_UNLIKELY(head == block)) return freed_twice(p);
+    link_to(block, head);
+    poison(block + 1, kClassTable[c].block_size - sizeof(Block));
+    head = block;
+    return;
+  }
+  poison(block + 1, kClassTable[c].block_size - sizeof(Block));
+  if (SPANALLOC_UNLIKELY(word.head() == block_no) ||
+      !Protocol::free_remote(number, block_no, [&](std::uint32_t head) {
+        link_to(block, head == 0 ? no_block() : block_at(number, c, head));
+      })) {
+    freed_twice(p);
+  }
+}
+
+SPANALLOC_COLD inline void Frontend::deallocate_outside_spans(void* p) {
+  if (p == nullptr) return;
+  if (Heap::large().free(p)) return;
+  os::fatal("free of a pointer that this allocator did not return:", p);
+}
+
+// --- Everything else --------------------------------------------------------------------------------------
+
+inline void* Frontend::allocate_aligned(std::size_t n, std::size_t alignment) {
+  const unsigned c = class_of_aligned(n, alignment);
+  if (c == 0) return Heap::large().allocate(n, alignment);
+  return allocate_class(c);
+}
+
+inline void* Frontend::allocate_zeroed(std::size_t n) {
+  if (n > kMaxBlock) return Heap::large().allocate(n, kQuantum);
+  bool zero = false;
+  void* p = nullptr;
+  const unsigned c = n <= kMaxListed ? 0 : class_of(n);
+  Lab* lab = c != 0 ? thread_state.lab : nullptr;
+  if (lab != nullptr && c >= kFirstSingle) {
+    p = allocate_single(c, Heap::core_of(lab->number), zero);
+  } else {
+    p = allocate_or(n, [](std::size_t size) { return allocate_slow(size); });
+  }
+  return p == nullptr || zero ? p : memset(p, 0, n);
+}
+
+inline std::size_t Frontend::usable_size(const void* p) {
+  const std::uintptr_t a = address_of(p);
+  std::size_t granule = 0;
+  if (!Heap::granule_of(a, granule)) {
+    if (p == nullptr) return 0;
+    const std::size_t bytes = Heap::large().usable_size(p);
+    if (bytes == 0) os::fatal("size asked of a pointer that this allocator did not return:", p);
+    return bytes;
+  }
+  std::uint32_t number = 0;
+  const Span& span = Heap::span_of_granule(granule, number);
+  const SpanWord word{span.word.load_relaxed()};  // the caller's block keeps the span as it is
+  if (word.state() == SpanState::kFree) os::fatal("size asked of memory that is free:", p);
+  block_number(a, number, span.size_class);
+  return kClassTable[span.size_class].block_size;
+}
+
+inline void* Frontend::resize(void* p, std::size_t n) {
+  const std::uintptr_t a = address_of(p);
+  std::size_t granule = 0;
+  if (!Heap::granule_of(a, granule)) return n > kMaxBlock ? Heap::large().resize(p, n) : nullptr;
+  if (n == 0 || n > kMaxBlock) return nullptr;
+  std::uint32_t number = 0;
+  const Span& span = Heap::span_of_granule(granule, number);
+  return class_of(n) == span.size_class ? p : nullptr;
+}
+
+inline bool Frontend::owns(const void* p) {
+  std::size_t granule = 0;
+  if (!Heap::granule_of(address_of(p), granule)) return p != nullptr && Heap::large().usable_size(p) != 0;
+  std::uint32_t number = 0;
+  const Span& span = Heap::span_of_granule(granule, number);
+  return SpanWord{span.word.load_relaxed()}.state() != SpanState::kFree;
+}
+
+// --- Threads ----------------------------------------------------------------------------------------------
+
+SPANALLOC_COLD inline Lab* Frontend::attach() {
+  Lab* lab = Heap::take_lab();
+  if (lab == nullptr) return nullptr;
+  ThreadState& t = thread_state;
+  t.parked_identity = SpanWord::identity_of(lab->number, SpanState::kParked);
+  t.hot_identity = SpanWord::identity_of(lab->number, SpanState::kHot);
+  t.lab = lab;  // before the hook: registering it may call malloc
+  if (!t.exited && !exit_hook_.watch_this_thread(&thread_exit)) t.exited = true;
+  return lab;
+}
+
+inline void Frontend::thread_exit() {
+  thread_state.exited = true;
+  if (thread_state.lab != nullptr) detach(thread_state.lab);
+}
+
+// Ends a LAB: hot spans park with what is free in them, parked spans go to the orphanage, empty ones to the
+// pool.
+inline void Frontend::detach(Lab* lab) {
+  for (unsigned c = 1; c < kFirstSingle; ++c) {
+    const std::uint32_t number = lab->hot[c].load_relaxed();
+    if (number == 0) continue;
+    const std::uint32_t free_blocks = gather_free_blocks(lab, c, Heap::span(number));
+    leave_hot(lab, c);
+    Protocol::hot_to_parked(number, lab->number, free_blocks);
+  }
+  Protocol::orphan_all(lab->number, kClasses);
+  ThreadState& t = thread_state;
+  t.parked_identity = t.hot_identity = ~std::uint64_t{0};
+  t.lab = nullptr;
+  Heap::return_lab(lab);
+}
+
+// Moves the hot list in front of the span's reserve and counts both and what was never carved.
+inline std::uint32_t Frontend::gather_free_blocks(Lab* lab, unsigned c, Span& span) {
+  const ClassInfo& info = kClassTable[c];
+  Block*& head = head_of(lab, c);
+  std::uint32_t count = info.blocks - span.carved;
+  const auto walk = [&](Block* block) {
+    Block* last = nullptr;
+    for (; block != no_block(); block = next_of(block)) {
+      check_listed(block->link, block, c);
+      if (++count > info.blocks) os::fatal("more free blocks than the span has (double free) at", block);
+      last = block;
+    }
+    return last;
+  };
+  Block* last = walk(head);
+  walk(span.free_list);
+  if (last != nullptr) {
+    link_to(last, span.free_list);
+    span.free_list = head;
+    head = no_block();
+  }
+  return count;
+}
+
+inline void Frontend::check_listed(std::uint64_t link, const Block* block, unsigned c) {
+  if (link - 1 < kClassTable[c].virtual_span - std::uint64_t{1}) return;
+  if ((link ^ address_of(block)) == address_of(no_block())) return;
+  os::fatal("free list overwritten (write after free?) at", block);
+}
+
+// A hot span with no block out has no use for anybody else as long as it is hot.
+inline bool Frontend::retire_hot_if_empty(Lab* lab, unsigned c) {
+  const std::uint32_t number = lab->hot[c].load_relaxed();
+  if (number == 0) return false;
+  Span& span = Heap::span(number);
+  const std::uint32_t free_blocks = gather_free_blocks(lab, c, span);
+  if (SpanWord{span.word.load_relaxed()}.outstanding() != free_blocks) return false;
+  leave_hot(lab, c);
+  Protocol::hot_to_parked(number, lab->number, free_blocks);
+  return true;
+}
+
+inline bool Frontend::trim() {
+  if (!Heap::started()) return false;
+  if (Lab* lab = thread_state.lab; lab != nullptr) {
+    Protocol::settle_attention(lab->number);
+    for (unsigned c = 1; c < kFirstSingle; ++c) retire_hot_if_empty(lab, c);
+  }
+  Heap::steal_from_sleeping_labs();
+  return Heap::purge_free_before(UINT64_MAX) != 0;
+}
+
+}  // namespace spanalloc::standard

@@ -1,0 +1,254 @@
+// Slow paths of Heap; see heap.hpp.
+#pragma once
+
+#include "engines/virtual_span/standard/heap.hpp"
+
+namespace spanalloc::standard {
+
+// --- Start ------------------------------------------------------------------------------------------------
+
+SPANALLOC_COLD inline bool Heap::start_slow() {
+  LockGuard guard(registry_lock_);
+  if (started_.load_relaxed() != 0) return true;
+  if (!arena_.start() || !spans_.start(arena_.capacity())) return false;
+  // One LAB a living thread. Under a limit, tables may take 1/256 of it.
+  const std::size_t left = os::address_space_left();
+  std::size_t labs = 1u << 18;
+  if (left != SIZE_MAX) labs = max_of(min_of(labs, left / 256 / sizeof(Lab)), 128);
+  if (!labs_.start(labs) || !labs_.ensure(1) || !spans_.ensure(1)) return false;
+  lab_capacity_ = static_cast<std::uint32_t>(labs);
+  const unsigned cores = os::cpu_count();
+  dirty_.set_cores(cores);
+  zero_.set_cores(cores);
+  decay_ms_ = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
+  started_.store_release(1);  // release: pairs with start()
+  return true;
+}
+
+// --- LABs -------------------------------------------------------------------------------------------------
+
+SPANALLOC_COLD inline Lab* Heap::take_lab() {
+  if (!start()) return nullptr;
+  LockGuard guard(registry_lock_);
+  std::uint32_t number = free_lab_;
+  if (number != 0) {
+    free_lab_ = labs_[number].next_free;
+  } else {
+    if (labs_used_ + 1 >= lab_capacity_ || !labs_.ensure(labs_used_ + 2)) return nullptr;
+    number = ++labs_used_;
+    labs_[number].number = number;
+    for (Block*& head : labs_[number].medium_head) head = no_block();
+  }
+  labs_[number].alive.store_relaxed(1);
+  live_labs_.fetch_add_relaxed(1);
+  return &labs_[number];
+}
+
+SPANALLOC_COLD inline void Heap::return_lab(Lab* lab) {
+  LockGuard guard(registry_lock_);
+  lab->alive.store_relaxed(0);
+  lab->next_free = free_lab_;
+  free_lab_ = lab->number;
+  live_labs_.fetch_sub_relaxed(1);
+}
+
+// --- Pool -------------------------------------------------------------------------------------------------
+
+inline std::uint32_t Heap::take_from(Pool& pool, unsigned order, unsigned core) {
+  std::uint32_t number = pool.get_local(order, core, links());
+  if (number == 0) number = pool.get_from_other_core(order, core, links());
+  for (unsigned larger = order + 1; number == 0 && larger <= kMaxOrder; ++larger) {
+    number = pool.get_local(larger, core, links());
+    if (number == 0) number = pool.get_from_other_core(larger, core, links());
+    if (number != 0) split(pool, number, larger, order, core);
+  }
+  return number;
+}
+
+// Halves a span until its first part has the order wanted; the other halves go to the pool.
+inline void Heap::split(Pool& pool, std::uint32_t number, unsigned from, unsigned to, unsigned core) {
+  const bool zero = spans_[number].zero;
+  const std::uint64_t freed_at = spans_[number].freed_at;
+  while (from > to) {
+    --from;
+    const std::uint32_t upper = number + (1u << from);
+    set_order(upper, from);
+    spans_[upper].zero = zero;
+    spans_[upper].freed_at = freed_at;
+    pool.put(from, core, upper, links());
+  }
+  set_order(number, to);
+}
+
+inline void Heap::set_order(std::uint32_t number, unsigned order) {
+  for (std::uint32_t i = 0; i < (1u << order); ++i) {
+    spans_[number + i].order = static_cast<std::uint8_t>(order);
+    spans_[number + i].exists = true;
+  }
+}
+
+SPANALLOC_COLD inline std::uint32_t Heap::take_fresh(unsigned order) {
+  const std::uint32_t number = arena_.allocate(order);
+  if (number == 0) return 0;
+  const std::uint32_t end = number + (1u << order);
+  {
+    LockGuard guard(registry_lock_);
+    if (!spans_.ensure(end)) {
+      // No memory for the record: the range is lost until the process ends. The table is opened in steps
+      // of 64 MiB worth of spans, so this happens at most once each time memory is that short.
+      return 0;
+    }
+    if (end - 1 > known_.load_relaxed()) known_.store_release(end - 1);  // release: the table is open so far
+  }
+  set_order(number, order);
+  spans_[number].zero = true;
+  return number;
+}
+
+inline std::uint32_t Heap::take_span(unsigned order, unsigned core) {
+  if (const std::uint32_t number = take_from(dirty_, order, core)) return number;
+  if (const std::uint32_t number = take_from(zero_, order, core)) {
+    make_room(order);
+    return number;
+  }
+  if (steal_from_sleeping_labs() != 0) {
+    if (const std::uint32_t number = take_from(dirty_, order, core)) return number;
+  }
+  make_room(order);
+  return take_fresh(order);
+}
+
+inline void Heap::put_in_pool(std::uint32_t number) {
+  Span& s = spans_[number];
+  const std::uint64_t now = os::now_ms();
+  s.zero = false;
+  s.freed_at = now;
+  poison(address(number), kGranule << s.order);
+  const Lab* lab = thread_state.lab;
+  dirty_.put(s.order, core_of(lab == nullptr ? 0 : lab->number), number, links());
+  purge_by_decay(now);
+}
+
+// Memory of this order is about to be touched for the first time while smaller dirty spans lie idle: give as
+// much of theirs back, so that changing sizes does not add up.
+inline void Heap::make_room(unsigned order) {
+  std::size_t wanted = order == 0 ? 0 : kGranule << order;
+  for (unsigned smaller = 0; smaller < order && wanted > 0; ++smaller) {
+    for (unsigned core = 0; core < dirty_.cores() && wanted > 0; ++core) {
+      while (wanted > 0) {
+        const std::uint32_t number = dirty_.get_local(smaller, core, links());
+        if (number == 0) break;
+        if (!purge_span(number)) {
+          dirty_.put(smaller, core, number, links());
+          return;
+        }
+        zero_.put(smaller, core, number, links());
+        wanted -= min_of(wanted, kGranule << smaller);
+      }
+    }
+  }
+}
+
+inline bool Heap::purge_span(std::uint32_t number) {
+  Span& s = spans_[number];
+  if (!os::purge(address(number), kGranule << s.order)) return false;
+  s.zero = true;
+  return true;
+}
+
+// Takes one stack apart; young spans go back in their order, old ones are purged.
+inline std::size_t Heap::purge_stack(unsigned order, unsigned core, std::uint64_t deadline) {
+  if (dirty_.looks_empty(order, core)) return 0;
+  std::size_t bytes = 0;
+  std::uint32_t first_kept = 0;
+  std::uint32_t last_kept = 0;
+  for (std::uint32_t number = dirty_.take_all(order, core); number != 0;) {
+    const std::uint32_t next = spans_[number].pool_link.load_relaxed();  // ours: taken with acquire
+    if (spans_[number].freed_at < deadline && purge_span(number)) {
+      zero_.put(order, core, number, links());
+      bytes += kGranule << order;
+    } else {
+      if (first_kept == 0) {
+        first_kept = number;
+      } else {
+        spans_[last_kept].pool_link.store_relaxed(number);
+      }
+      last_kept = number;
+    }
+    number = next;
+  }
+  if (first_kept != 0) dirty_.put_chain(order, core, first_kept, last_kept, links());
+  return bytes;
+}
+
+inline std::size_t Heap::purge_free_before(std::uint64_t deadline) {
+  std::size_t bytes = 0;
+  for (unsigned order = 0; order < kOrders; ++order) {
+    for (unsigned core = 0; core < dirty_.cores(); ++core) bytes += purge_stack(order, core, deadline);
+  }
+  return bytes;
+}
+
+inline void Heap::purge_by_decay(std::uint64_t now) {
+  std::uint64_t due = next_purge_.load_relaxed();
+  if (SPANALLOC_LIKELY(now < due)) return;
+  // One thread wins the round; a loser's failure means that somebody else is at it.
+  if (!next_purge_.compare_exchange_strong_acq_rel(due, now + decay_ms_ / 2 + 1)) return;
+  if (due != 0 && now >= decay_ms_) purge_free_before(now - decay_ms_);
+}
+
+SPANALLOC_COLD inline std::uint32_t Heap::steal_from_sleeping_labs() {
+  std::uint32_t stolen = 0;
+  const std::uint32_t count = lab_count();
+  for (std::uint32_t number = 1; number <= count; ++number) stolen += Protocol::steal_hidden_empties(number);
+  return stolen;
+}
+
+// --- Fork -------------------------------------------------------------------------------------------------
+
+// Order: registry, LABs by number, orphanage, arena, large objects: the order in which anyone nests them.
+inline void Heap::lock_for_fork() {
+  registry_lock_.lock();
+  for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.lock();
+  if (started()) labs_[kOrphanage].lock.lock();
+  arena_.lock_for_fork();
+  large_.lock_for_fork();
+}
+
+inline void Heap::unlock_in_parent() {
+  large_.unlock_after_fork_in_parent();
+  arena_.unlock_after_fork();
+  if (started()) labs_[kOrphanage].lock.unlock();
+  for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.unlock();
+  registry_lock_.unlock();
+}
+
+inline void Heap::recover_in_child(std::uint32_t survivor) {
+  large_.reset_after_fork_in_child();
+  arena_.unlock_after_fork();
+  if (started()) labs_[kOrphanage].lock.unlock();
+  for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.unlock();
+  registry_lock_.unlock();
+  for (std::uint32_t number = 1; number <= lab_count(); ++number) {
+    Lab& gone = labs_[number];
+    if (number == survivor || gone.alive.load_relaxed() == 0) continue;
+    // Its hot lists were in its thread's own memory, in whatever state: what is on them is lost, so these
+    // spans never become empty. Frees into them still work. On no list, owned by nobody.
+    for (Atomic<std::uint32_t>& hot : gone.hot) {
+      const std::uint32_t lost = hot.load_relaxed();
+      if (lost == 0) continue;
+      const SpanWord word{spans_[lost].word.load_relaxed()};  // this is the only thread
+      if (word.identity() == SpanWord::identity_of(number, SpanState::kHot)) {
+        spans_[lost].word.store_relaxed(word.with_state(SpanState::kParked).with_owner(kOrphanage).bits);
+        spans_[lost].list = ListId::kNone;
+        lost_to_fork_.fetch_add_relaxed(1);
+      }
+      hot.store_relaxed(0);
+    }
+    for (Block*& head : gone.medium_head) head = no_block();
+    Protocol::orphan_all(number, kClasses);
+    return_lab(&gone);
+  }
+}
+
+}  // namespace spanalloc::standard

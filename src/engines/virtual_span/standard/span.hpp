@@ -1,0 +1,58 @@
+// A span's record in the side table (one a granule; the record of the first granule of a span speaks for it)
+// and the free lists inside blocks.
+#pragma once
+
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "engines/virtual_span/standard/span_word.hpp"
+
+namespace spanalloc::standard {
+
+/// A free block. `link` is the address of the next free block, xor this block's own address: within a span
+/// the result is smaller than the span, so one comparison tells a good link from an overwritten one, and no
+/// list can lead out of its span. The last block links to kNoBlock, which lies in no span: its link is always
+/// too large.
+struct Block {
+  std::uint64_t link;
+};
+
+inline constexpr Block kNoBlock{~std::uint64_t{0}};
+
+// kNoBlock is never written: no block is ever pushed at its address.
+inline Block* no_block() {
+  return const_cast<Block*>(&kNoBlock);
+}
+SPANALLOC_INLINE Block* next_of(Block* b) {
+  return pointer_to<Block>(address_of(b) ^ b->link);
+}
+SPANALLOC_INLINE void link_to(Block* b, Block* next) {
+  b->link = address_of(b) ^ address_of(next);
+}
+
+/// Which of its LAB's lists a span stands on.
+enum class ListId : std::uint8_t { kNone = 0, kFloating, kReusable, kAttention };
+
+/// Life: expected -> hot -> parked (floating, reusable) -> free -> hot ...; single-block spans: free ->
+/// parked.
+struct alignas(kCacheLine) Span {
+  Atomic<std::uint64_t> word;         ///< shared: SpanWord
+  Atomic<std::uint32_t> unpublished;  ///< written by the owner only, read by all: its frees not yet in `word`
+  std::uint32_t floor;                ///< owner: a local free that leaves <= floor blocks out is an event
+  Block* free_list;                 ///< owner: parked: its freed blocks; hot: a reserve behind the LAB's head
+  std::uint32_t carved;             ///< owner: blocks 1..carved have been on a list; the rest is untouched
+  std::uint32_t next;               ///< lock of the owning LAB: neighbours on the list `list`
+  std::uint32_t prev;               ///< "
+  ListId list;                      ///< "
+  std::uint8_t size_class;          ///< constant while the span is not free
+  std::uint8_t order;               ///< constant while not in a pool; valid in every granule's record
+  bool exists;                      ///< set once, when the arena hands the granule out
+  std::uint8_t mark;                ///< the census's
+  bool zero;                        ///< who holds the free span: all its memory reads as zero
+  Atomic<std::uint32_t> pool_link;  ///< the pool stack that the free span is in
+  std::uint64_t freed_at;           ///< who holds the free span: os::now_ms() when it became free
+};
+static_assert(sizeof(Span) == kCacheLine);
+
+}  // namespace spanalloc::standard

@@ -1,0 +1,348 @@
+// How a span moves between its LAB's lists, its owners and the pool. The words in span_word.hpp decide; this
+// file adds the lists, which are guarded by the owning LAB's lock.
+//
+// Invariants (checked by the models, argued in docs/concurrency.md):
+//  I1  word.state == parked and capacity > 1: the span stands on exactly one list of LAB word.owner, or the
+//      thread that is moving it holds that LAB's lock. The change hot -> parked and the linking are one
+//      critical section, and so are unlinking and parked -> hot.
+//  I2  parked -> free happens once: by the compare-and-swap that brings `outstanding` to 0, or, under the
+//  LAB's
+//      lock, by one that finds outstanding == unpublished. Whoever succeeded claims the span: it takes the
+//      lock, unlinks the span if somebody had it linked, and gives it to the pool. Others leave a free span
+//      on a list alone: its claimer is on the way.
+//  I3  The owner of a parked span changes only under the locks of both LABs (old before orphanage).
+//  I4  A parked span that is empty but unclaimed (outstanding == unpublished > 0, both last freers looked too
+//      early) has been listed since its owner last settled it, so it stands on the attention list, or the
+//      freer that set the listed bit is about to put it there. The owner's next slow path settles that list.
+//
+// World supplies what surrounds the protocol, so that models can run it with three spans:
+//   static Span& span(number); static LabLists& lab(number); static void put_in_pool(number);
+//   static uint32_t capacity(size_class); static uint32_t reuse_outstanding(size_class);
+//   static [[noreturn]] void corrupted(number)
+#pragma once
+
+#include <cstdint>
+
+#include "engines/virtual_span/standard/span.hpp"
+#include "engines/virtual_span/standard/span_word.hpp"
+#include "sync/spin_lock.hpp"
+
+namespace spanalloc::standard {
+
+inline constexpr std::uint32_t kOrphanage = 0;  // the LAB that owns what nobody owns
+
+/// The lists of one LAB; all fields but the flag are guarded by the lock. Zero-initialisable, never freed.
+template <unsigned kClassCount>
+struct LabLists {
+  SpinLock lock;
+  Atomic<std::uint32_t> attention_waiting{0};  ///< shared: 1 when the attention list may hold something
+  std::uint32_t floating = 0;
+  std::uint32_t attention = 0;
+  Atomic<std::uint32_t> reusable[kClassCount];  ///< changed under the lock; a look without it is a hint
+};
+
+template <class World>
+class SpanProtocol {
+  using Lists = typename World::Lists;
+
+ public:
+  /// A thread that does not own the span frees block `block`; link(head) writes the block's link. Returns
+  /// false, with nothing changed, if the span says that this block cannot be out.
+  template <class Link>
+  static bool free_remote(std::uint32_t number, std::uint32_t block, Link&& link) {
+    Span& span = World::span(number);
+    SpanWord after{};
+    switch (free_remotely(span.word, block, after, link)) {
+      case RemoteFree::kBadFree:
+        return false;
+      case RemoteFree::kEmptied:
+        parked_to_pool(number, after.owner());
+        return true;
+      case RemoteFree::kListed:
+        raise_attention(number, after.owner());
+        return true;
+      case RemoteFree::kDone:
+        // Acquire: with the owner's release store; a hint, confirmed under the lock. After our free the span
+        // may be anything already: the record stays readable.
+        if (after.state() == SpanState::kParked && after.outstanding() == span.unpublished.load_acquire()) {
+          raise_attention(number, after.owner());
+        }
+        return true;
+    }
+    return true;
+  }
+
+  /// Owner, after a local free into a parked span that reached the span's floor.
+  static void settle_after_local_free(std::uint32_t number, std::uint32_t me) {
+    Lists& lab = World::lab(me);
+    {
+      LockGuard guard(lab.lock);
+      // Our own free may have let another thread claim the span: then it is no longer ours to look at.
+      const SpanWord now{World::span(number).word.load_acquire()};
+      if (now.identity() != SpanWord::identity_of(me, SpanState::kParked)) return;
+      if (!fold_and_place(lab, number, me)) return;
+    }
+    World::put_in_pool(number);
+  }
+
+  /// Owner's slow path: settles every span that other threads pointed out. Cheap when there is none.
+  static void settle_attention(std::uint32_t me) {
+    Lists& lab = World::lab(me);
+    if (lab.attention_waiting.load_relaxed() == 0) return;  // a later slow path will see it
+    std::uint32_t emptied = 0;
+    {
+      LockGuard guard(lab.lock);
+      lab.attention_waiting.store_relaxed(0);  // set again only under the lock
+      for (std::uint32_t number = lab.attention; number != 0;) {
+        const std::uint32_t next = World::span(number).next;
+        if (fold_and_place(lab, number, me)) chain(emptied, number);
+        number = next;
+      }
+    }
+    put_chain_in_pool(emptied);
+  }
+
+  /// Any thread, on a pool miss or trim: claims the spans on a LAB's attention list that are empty already.
+  /// Their owner may be asleep. Does not wait for a busy lock. Returns how many it put into the pool.
+  static std::uint32_t steal_hidden_empties(std::uint32_t owner) {
+    Lists& lab = World::lab(owner);
+    if (lab.attention_waiting.load_relaxed() == 0 || !lab.lock.try_lock()) return 0;
+    std::uint32_t emptied = 0;
+    std::uint32_t count = 0;
+    for (std::uint32_t number = lab.attention; number != 0;) {
+      const std::uint32_t next = World::span(number).next;
+      if (claim_if_hidden_empty(number)) {
+        unlink(lab, number);
+        chain(emptied, number);
+        ++count;
+      }
+      number = next;
+    }
+    lab.lock.unlock();
+    put_chain_in_pool(emptied);
+    return count;
+  }
+
+  /// Owner: hot -> parked (or free). `free_blocks` of the span are on the owner's list or were never carved.
+  static void hot_to_parked(std::uint32_t number, std::uint32_t me, std::uint32_t free_blocks) {
+    Span& span = World::span(number);
+    Lists& lab = World::lab(me);
+    {
+      LockGuard guard(lab.lock);
+      span.unpublished.store_relaxed(free_blocks);  // nobody reads it before the word says parked
+      span.list = ListId::kNone;
+      if (!fold_and_place(lab, number, me)) return;
+    }
+    World::put_in_pool(number);
+  }
+
+  /// Takes a reusable span of a class off `from`'s list (one's own, or the orphanage's: adoption) and makes
+  /// it hot for `me`. Returns 0 if there is none; otherwise `remote_head` is the first block of the remote
+  /// list that came with it. The blocks on span.free_list and those never carved are the caller's as well.
+  static std::uint32_t reusable_to_hot(std::uint32_t from, unsigned size_class, std::uint32_t me,
+                                       std::uint32_t& remote_head) {
+    Lists& lab = World::lab(from);
+    if (lab.reusable[size_class].load_relaxed() == 0) return 0;  // a span put there now serves the next call
+    LockGuard guard(lab.lock);
+    for (std::uint32_t number = lab.reusable[size_class].load_relaxed(); number != 0;
+         number = World::span(number).next) {
+      Span& span = World::span(number);
+      SpanWord before{span.word.load_relaxed()};
+      const SpanWord after = SpanWord::make(me, SpanState::kHot, World::capacity(size_class));
+      bool taken = false;
+      while (before.state() != SpanState::kFree && !taken) {
+        // Acquire: links and contents of remotely freed blocks, and what a former owner did to the record.
+        taken = span.word.compare_exchange_weak_acq_rel(before.bits, after.bits);
+      }
+      if (!taken) continue;  // its claimer waits for this lock to unlink it (I2)
+      unlink(lab, number);
+      span.unpublished.store_relaxed(0);  // meaningless while hot
+      remote_head = before.head();
+      return number;
+    }
+    return 0;
+  }
+
+  /// Owner's end: gives every parked span of LAB `me` to the orphanage; empty ones go to the pool.
+  static void orphan_all(std::uint32_t me, unsigned class_count) {
+    Lists& lab = World::lab(me);
+    Lists& orphanage = World::lab(kOrphanage);
+    std::uint32_t emptied = 0;
+    {
+      LockGuard guard(lab.lock);
+      LockGuard orphan_guard(orphanage.lock);
+      lab.attention_waiting.store_relaxed(0);
+      orphan_list(lab, orphanage, lab.floating, emptied);
+      orphan_list(lab, orphanage, lab.attention, emptied);
+      for (unsigned c = 1; c < class_count; ++c) {
+        orphan_list(lab, orphanage, lab.reusable[c].load_relaxed(), emptied);
+      }
+    }
+    put_chain_in_pool(emptied);
+  }
+
+  /// Who claimed the span (I2) takes it off its last owner's lists and gives it to the pool.
+  static void parked_to_pool(std::uint32_t number, std::uint32_t owner) {
+    // A span of one block is never on a list. The class is still ours to read: the span is claimed.
+    if (World::capacity(World::span(number).size_class) > 1) {
+      Lists& lab = World::lab(owner);
+      LockGuard guard(lab.lock);
+      if (World::span(number).list != ListId::kNone) unlink(lab, number);
+    }
+    World::put_in_pool(number);
+  }
+
+ private:
+  // Puts a span that a remote free was first to touch before its owner's eyes; or claims it, if it is empty.
+  static void raise_attention(std::uint32_t number, std::uint32_t owner) {
+    Lists& lab = World::lab(owner);
+    {
+      LockGuard guard(lab.lock);
+      Span& span = World::span(number);
+      // We no longer hold a block of it: it may have gone anywhere. If it says that it is parked with this
+      // LAB then, under this LAB's lock, it is on its lists (I1), in this life or another: both are served.
+      const SpanWord now{span.word.load_acquire()};
+      if (now.state() != SpanState::kParked || now.owner() != owner || span.list == ListId::kNone) return;
+      if (owner == kOrphanage) {
+        unlink(lab, number);
+        place(lab, number, now, kOrphanage);
+        return;
+      }
+      if (!claim_if_hidden_empty(number)) {
+        if (span.list != ListId::kAttention) {
+          unlink(lab, number);
+          push(lab, number, ListId::kAttention);
+        }
+        lab.attention_waiting.store_relaxed(1);  // the lock orders it
+        return;
+      }
+      unlink(lab, number);
+    }
+    World::put_in_pool(number);
+  }
+
+  // Under the owner's lock: outstanding == unpublished means that no block is out, and that stays so: only
+  // frees of blocks that are out, and owner's steps under this lock, change either.
+  static bool claim_if_hidden_empty(std::uint32_t number) {
+    Span& span = World::span(number);
+    SpanWord now{span.word.load_acquire()};
+    while (now.state() == SpanState::kParked && now.outstanding() != 0 &&
+           now.outstanding() == span.unpublished.load_acquire()) {  // acquire: after the owner's last free
+      const SpanWord after = now.with_outstanding(0).with_state(SpanState::kFree);
+      if (span.word.compare_exchange_weak_acq_rel(now.bits, after.bits)) return true;
+    }
+    return false;
+  }
+
+  // Owner, under its lock: folds its unpublished frees into the word; hot becomes parked on the way. Then the
+  // span goes onto the list that its fill asks for. True: it was empty and is claimed and unlinked.
+  static bool fold_and_place(Lists& lab, std::uint32_t number, std::uint32_t me) {
+    Span& span = World::span(number);
+    const std::uint32_t unpublished = span.unpublished.load_relaxed();  // our own
+    SpanWord before{span.word.load_relaxed()};
+    SpanWord after{};
+    do {
+      if (before.state() == SpanState::kFree) return false;  // claimed; its claimer waits for this lock
+      if (unpublished > before.outstanding()) World::corrupted(number);
+      after = before.with_outstanding(before.outstanding() - unpublished).with_state(SpanState::kParked);
+      after = after.with_listed(false);
+      if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
+      // Release: a later claimer or adopter sees our lists and record. Acquire: we may be that claimer.
+    } while (!span.word.compare_exchange_weak_acq_rel(before.bits, after.bits));
+    span.unpublished.store_relaxed(0);  // read by others for decisions only under this lock
+    if (span.list != ListId::kNone) unlink(lab, number);
+    if (after.state() == SpanState::kFree) return true;
+    place(lab, number, after, me);
+    return false;
+  }
+
+  static void place(Lists& lab, std::uint32_t number, SpanWord word, std::uint32_t owner) {
+    Span& span = World::span(number);
+    const unsigned c = span.size_class;
+    // Orphans serve whoever needs a block: any free block makes them reusable.
+    const std::uint32_t limit = owner == kOrphanage ? World::capacity(c) - 1 : World::reuse_outstanding(c);
+    if (word.outstanding() <= limit) {
+      span.floor = 0;
+      push(lab, number, ListId::kReusable);
+    } else {
+      span.floor = limit;
+      push(lab, number, ListId::kFloating);
+    }
+  }
+
+  static void orphan_list(Lists& lab, Lists& orphanage, std::uint32_t head, std::uint32_t& emptied) {
+    for (std::uint32_t number = head; number != 0;) {
+      Span& span = World::span(number);
+      const std::uint32_t next = span.next;
+      const std::uint32_t unpublished = span.unpublished.load_relaxed();
+      SpanWord before{span.word.load_relaxed()};
+      SpanWord after{};
+      bool moved = false;
+      while (before.state() != SpanState::kFree && !moved) {
+        if (unpublished > before.outstanding()) World::corrupted(number);
+        after = before.with_outstanding(before.outstanding() - unpublished).with_owner(kOrphanage);
+        after = after.with_listed(false);
+        if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
+        moved = span.word.compare_exchange_weak_acq_rel(before.bits, after.bits);
+      }
+      if (moved) {  // else: its claimer will unlink it from this LAB's list
+        unlink(lab, number);
+        span.unpublished.store_relaxed(0);
+        if (after.state() == SpanState::kFree) {
+          chain(emptied, number);
+        } else {
+          place(orphanage, number, after, kOrphanage);
+        }
+      }
+      number = next;
+    }
+  }
+
+  static std::uint32_t head_of(const Lists& lab, ListId list, unsigned size_class) {
+    if (list == ListId::kReusable) return lab.reusable[size_class].load_relaxed();
+    return list == ListId::kAttention ? lab.attention : lab.floating;
+  }
+  static void set_head(Lists& lab, ListId list, unsigned size_class, std::uint32_t number) {
+    if (list == ListId::kReusable) {
+      lab.reusable[size_class].store_relaxed(number);
+    } else {
+      (list == ListId::kAttention ? lab.attention : lab.floating) = number;
+    }
+  }
+
+  static void push(Lists& lab, std::uint32_t number, ListId list) {
+    Span& span = World::span(number);
+    const std::uint32_t head = head_of(lab, list, span.size_class);
+    span.list = list;
+    span.prev = 0;
+    span.next = head;
+    if (head != 0) World::span(head).prev = number;
+    set_head(lab, list, span.size_class, number);
+  }
+
+  static void unlink(Lists& lab, std::uint32_t number) {
+    Span& span = World::span(number);
+    if (span.next != 0) World::span(span.next).prev = span.prev;
+    if (span.prev != 0) {
+      World::span(span.prev).next = span.next;
+    } else {
+      set_head(lab, span.list, span.size_class, span.next);
+    }
+    span.list = ListId::kNone;
+  }
+
+  // Claimed spans collected under a lock, linked through `next`, to be put into the pool after it.
+  static void chain(std::uint32_t& first, std::uint32_t number) {
+    World::span(number).next = first;
+    first = number;
+  }
+  static void put_chain_in_pool(std::uint32_t number) {
+    while (number != 0) {
+      const std::uint32_t next = World::span(number).next;
+      World::put_in_pool(number);
+      number = next;
+    }
+  }
+};
+
+}  // namespace spanalloc::standard

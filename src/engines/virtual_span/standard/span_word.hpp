@@ -1,0 +1,121 @@
+// The one word per span that decides everything two threads could disagree about: who owns the span, in which
+// state it is, how many of its blocks are out, and the list of blocks freed by other threads. Every
+// transition is one compare-and-swap on it, so "the last free" and "the span is free now" are the same atomic
+// step.
+//
+//   bits 63..40  owner: number of the LAB (0: the orphanage)
+//   bits 39..38  state
+//   bit  32      listed: a remote free has happened since the owner last settled the span
+//   bits 31..16  remote head: number of the block freed last by a thread other than the owner (0: none)
+//   bits 15..0   outstanding
+//
+// Equation, for a span that is not free:
+//   capacity = outstanding + length(remote list) + published
+// where `published` are the blocks that the owner has freed and folded in. In the hands of the program are
+//   outstanding - unpublished            (parked; `unpublished`: owner's frees not folded in yet)
+//   outstanding - blocks on the owner's lists - blocks never carved     (hot)
+//
+// No ABA: every transition is a function of the word alone. A push that is overtaken by changes which bring
+// the same word back links to the same head block in the same span, and is right again.
+#pragma once
+
+#include <cstdint>
+
+#include "base/atomic.hpp"
+
+namespace spanalloc::standard {
+
+enum class SpanState : std::uint64_t {
+  kFree = 0,    ///< in the pool, being put there, or still expected (never handed out: the record is zero)
+  kHot = 1,     ///< the owner allocates from it
+  kParked = 2,  ///< owned, not hot: floating or reusable, by the LAB list that it stands on
+};
+
+struct SpanWord {
+  std::uint64_t bits = 0;
+
+  static constexpr unsigned kHeadShift = 16;
+  static constexpr unsigned kIdentityShift = 38;
+  static constexpr unsigned kOwnerShift = 40;
+  static constexpr std::uint64_t kListedBit = std::uint64_t{1} << 32;
+  static constexpr std::uint64_t kMaxOwner = (std::uint64_t{1} << 24) - 2;  // all ones is no LAB's number
+
+  static constexpr SpanWord make(std::uint64_t owner, SpanState state, std::uint64_t outstanding) {
+    return {owner << kOwnerShift | static_cast<std::uint64_t>(state) << kIdentityShift | outstanding};
+  }
+
+  constexpr std::uint32_t outstanding() const { return static_cast<std::uint32_t>(bits & 0xffff); }
+  constexpr std::uint32_t head() const { return static_cast<std::uint32_t>(bits >> kHeadShift & 0xffff); }
+  constexpr bool listed() const { return (bits & kListedBit) != 0; }
+  constexpr SpanState state() const { return static_cast<SpanState>(bits >> kIdentityShift & 3); }
+  constexpr std::uint32_t owner() const { return static_cast<std::uint32_t>(bits >> kOwnerShift); }
+  /// Owner and state together: one comparison tells "parked, and mine".
+  constexpr std::uint64_t identity() const { return bits >> kIdentityShift; }
+  static constexpr std::uint64_t identity_of(std::uint64_t owner, SpanState state) {
+    return make(owner, state, 0).identity();
+  }
+
+  constexpr SpanWord with_outstanding(std::uint64_t n) const { return {(bits & ~std::uint64_t{0xffff}) | n}; }
+  constexpr SpanWord with_head(std::uint64_t block) const {
+    return {(bits & ~(std::uint64_t{0xffff} << kHeadShift)) | block << kHeadShift};
+  }
+  constexpr SpanWord with_listed(bool on) const { return {on ? bits | kListedBit : bits & ~kListedBit}; }
+  constexpr SpanWord with_state(SpanState state) const {
+    return {(bits & ~(std::uint64_t{3} << kIdentityShift)) | static_cast<std::uint64_t>(state)
+                                                                 << kIdentityShift};
+  }
+  constexpr SpanWord with_owner(std::uint64_t owner) const {
+    return {(bits & ((std::uint64_t{1} << kOwnerShift) - 1)) | owner << kOwnerShift};
+  }
+  friend constexpr bool operator==(SpanWord, SpanWord) = default;
+};
+
+/// What a remote free leaves to do.
+enum class RemoteFree {
+  kDone,     ///< nothing
+  kEmptied,  ///< parked -> free: the caller claimed the span; it unlinks it and gives it to the pool
+  kListed,   ///< first one since the owner settled: the caller puts the span on the owner's attention list
+  kBadFree,  ///< the span is free, or all its blocks are: the pointer was freed before
+};
+
+/// Any thread that does not own the span frees block number `block` (1-based). `link(head)` writes the
+/// block's link to block number `head` before the block is published.
+template <class Link>
+RemoteFree free_remotely(Atomic<std::uint64_t>& cell, std::uint32_t block, SpanWord& after, Link&& link) {
+  SpanWord before{cell.load_relaxed()};  // a guess; the compare-and-swap decides
+  RemoteFree result{};
+  do {
+    if (before.state() == SpanState::kFree || before.outstanding() == 0) return RemoteFree::kBadFree;
+    link(before.head());
+    after = before.with_outstanding(before.outstanding() - 1).with_head(block);
+    result = RemoteFree::kDone;
+    if (before.state() == SpanState::kParked) {
+      if (after.outstanding() == 0) {
+        after = after.with_state(SpanState::kFree);
+        result = RemoteFree::kEmptied;
+      } else if (!before.listed()) {
+        after = after.with_listed(true);
+        result = RemoteFree::kListed;
+      }
+    }
+    // Release: whoever takes the list or the span sees the link and the program's last writes to the block.
+    // Acquire: who claims the span hands its memory on, after everything that earlier freers did.
+  } while (!cell.compare_exchange_weak_acq_rel(before.bits, after.bits));
+  return result;
+}
+
+/// Owner, span hot: takes the whole remote list; returns its first block (0: there was none) and its length.
+inline std::uint32_t take_remotes(Atomic<std::uint64_t>& cell, std::uint32_t capacity, std::uint32_t& count) {
+  SpanWord before{cell.load_relaxed()};
+  SpanWord after{};
+  do {
+    count = capacity - before.outstanding();
+    if (count == 0) return 0;
+    after = before.with_outstanding(capacity).with_head(0);
+    // Acquire: the links and contents of the blocks. Nothing to release: the word only loses its list, but
+    // the release half keeps the freers' release sequence intact for a later claimer.
+  } while (!cell.compare_exchange_weak_acq_rel(before.bits, after.bits));
+  return before.head();
+}
+
+}  // namespace spanalloc::standard
