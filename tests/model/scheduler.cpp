@@ -95,7 +95,7 @@ Result Explorer::explore(Program& program, const Options& options) {
   active_ = true;
   do {
     run_execution();
-    if (memory_.learned_sharing() && !failed_) {
+    if (memory_.learned_sharing()) {
       // Until now a variable was taken for private and its operations were no scheduling points: start again.
       memory_.forget_learned();
       path_.clear();

@@ -1,0 +1,97 @@
+// sync/spin_lock.hpp under the checker.
+#include "sync/spin_lock.hpp"
+
+#include "model_test.hpp"
+
+namespace spanalloc::model {
+namespace {
+
+// The naive lock looks and takes in two steps.
+class TwoStepLock {
+ public:
+  void lock() {
+    while (word_.load_acquire() != 0) spin_hint();
+    word_.store_relaxed(1);
+  }
+  void unlock() { word_.store_release(0); }
+
+ private:
+  Atomic<std::uint32_t> word_{0};
+};
+
+// Excludes, but hands nothing over: the unlock is not a release.
+class UnorderedLock {
+ public:
+  void lock() {
+    for (std::uint32_t free = 0; !word_.compare_exchange_strong_acquire(free, 1); free = 0) spin_hint();
+  }
+  void unlock() { word_.store_relaxed(0); }
+
+ private:
+  Atomic<std::uint32_t> word_{0};
+};
+
+template <class Lock, unsigned kCount>
+struct Counting {
+  static constexpr unsigned kThreads = kCount;
+  Lock lock;
+  Plain<unsigned> count;
+  void thread(unsigned) {
+    lock.lock();
+    count.set(count.get() + 1);
+    lock.unlock();
+  }
+  void at_rest() { MODEL_CHECK(count.get() == kCount); }
+};
+
+using TwoStep = Counting<TwoStepLock, 2>;
+using Unordered = Counting<UnorderedLock, 2>;
+using TwoThreads = Counting<SpinLock, 2>;
+using ThreeThreads = Counting<SpinLock, 3>;
+
+TEST(SpinLock, NaiveLocksAreFoundOut) {
+  EXPECT_FINDS(TwoStep, "data race", {.memory = MemoryModel::interleaving});
+  for (const MemoryModel memory : {MemoryModel::tso, MemoryModel::pso, MemoryModel::views}) {
+    EXPECT_FINDS(TwoStep, "data race", {.memory = memory});
+    EXPECT_FINDS(Unordered, "data race", {.memory = memory});
+  }
+}
+
+TEST(SpinLock, ExcludesAndHandsOver) {
+  for (const MemoryModel memory : {MemoryModel::tso, MemoryModel::pso, MemoryModel::views}) {
+    EXPECT_HOLDS(TwoThreads, {.memory = memory, .preemptions = 6});
+    EXPECT_HOLDS(ThreeThreads, {.memory = memory, .preemptions = bound(3, 5)});
+  }
+}
+
+// A failed try_lock takes nothing; a successful one excludes.
+struct TryLock {
+  static constexpr unsigned kThreads = 3;
+  SpinLock lock;
+  Plain<unsigned> count;
+  unsigned successes = 0;
+  void thread(unsigned self) {
+    if (self == 0) {
+      LockGuard guard(lock);
+      count.set(count.get() + 1);
+      ++successes;
+    } else if (lock.try_lock()) {
+      count.set(count.get() + 1);
+      ++successes;
+      lock.unlock();
+    }
+  }
+  void at_rest() {
+    MODEL_CHECK(count.get() == successes);
+    MODEL_CHECK(lock.try_lock());
+  }
+};
+
+TEST(SpinLock, TryLock) {
+  for (const MemoryModel memory : {MemoryModel::tso, MemoryModel::pso, MemoryModel::views}) {
+    EXPECT_HOLDS(TryLock, {.memory = memory, .preemptions = bound(3, 5)});
+  }
+}
+
+}  // namespace
+}  // namespace spanalloc::model
