@@ -1,0 +1,88 @@
+#!/usr/bin/env python3
+"""Instructions a malloc/free pair takes, counted exactly by callgrind.
+
+The program is workloads/pair_loop.c: 100 blocks allocated, one byte written into each, all freed. Two runs of
+different length are counted and subtracted, so that start-up does not matter. The count includes the loop and
+the procedure linkage table (14 on x86-64).
+
+    bench/instruction_count.py              the table
+    bench/instruction_count.py --check      fails when one of our libraries is above its bound
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+
+import common
+
+SIZES = (64, 400)
+ORDERS = ("forward", "reverse")
+ROUNDS = 500
+PAIRS_A_ROUND = 100
+BOUNDS = {"standard": 45.0, "oopsla15": 70.0}
+
+
+def count(program, library, size, order, rounds):
+    """Instructions of one run of the program."""
+    command = [
+        "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--", program, str(size), order, str(rounds),
+    ]
+    run = subprocess.run(
+        command, env=dict(os.environ, LD_PRELOAD=library), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True, check=False,
+    )
+    match = re.search(r"Collected : (\d+)", run.stdout)
+    if run.returncode or not match:
+        raise RuntimeError(f"callgrind failed with {library}:\n{run.stdout[-2000:]}")
+    return int(match.group(1))
+
+
+def pair_count(program, library, size, order):
+    short = count(program, library, size, order, ROUNDS)
+    long = count(program, library, size, order, 2 * ROUNDS)
+    return (long - short) / (ROUNDS * PAIRS_A_ROUND)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    common.add_build_option(parser)
+    parser.add_argument("--check", action="store_true", help="check our libraries against their bounds, no others")
+    options = parser.parse_args()
+    build = common.Build(options.build)
+    program = build.program("pair_loop")
+    checks = common.Checks()
+
+    allocators = [a for a in build.allocators() if not options.check or (a[2] and a[0] in BOUNDS)]
+    headings = [f"{size} {order}" for size in SIZES for order in ORDERS]
+    print(f"{'instructions a pair':<22}" + "".join(f"{h:>14}" for h in headings), flush=True)
+    for name, library, ours in allocators:
+        label = f"spanalloc {name}" if ours else name
+        if not build.defines_malloc(library, [program, "64", "forward", "1"]):
+            print(f"{label:<22}  not measured: its malloc is not the one called")
+            continue
+        print(f"{label:<22}", end="", flush=True)
+        figures = {}
+        for size in SIZES:
+            for order in ORDERS:
+                figures[size, order] = pair_count(program, library, size, order)
+                print(f"{figures[size, order]:14.1f}", end="", flush=True)
+        print()
+        if options.check:
+            for (size, order), figure in figures.items():
+                text = f"{label}, {size} bytes, {order}: {figure:.1f} instructions, at most {BOUNDS[name]:.0f}"
+                checks.check(figure <= BOUNDS[name], text)
+    if options.check:
+        measured = {name for name, _, _ in allocators}
+        for name in BOUNDS:
+            if name not in measured:
+                checks.check(False, f"spanalloc {name} is not built")
+        checks.finish()
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except (RuntimeError, FileNotFoundError) as error:
+        sys.exit(f"instruction_count: {error}")
