@@ -1,0 +1,82 @@
+// `ulimit -v`: the reservation shrinks to what is allowed, and programs run.
+#include <stdlib.h>
+#include <sys/resource.h>
+
+#include "support/harness.hpp"
+
+namespace {
+
+using Arguments = std::vector<std::string>;
+constexpr std::size_t kMiB = 1u << 20;
+
+std::string sibling(const char* name) {
+  const char* folder = getenv("SPANALLOC_TEST_PROGRAMS");
+  CHECK(folder != nullptr, "SPANALLOC_TEST_PROGRAMS is not set");
+  return std::string(folder) + "/" + name;
+}
+
+void sixty_four_threads_in_1_gib(const Arguments&) {
+  std::vector<std::string> command = {sibling("workload"), "mixed", "64", "4", "8000"};
+  // A thread's hot spans of the paper's config take 2 MiB of address space a class: 64 threads cannot have
+  // them all. It may say so, and must go on.
+  if (!harness::is_standard()) command.push_back("refusals");
+  const auto outcome = harness::run(command, [] { harness::limit_resource(RLIMIT_AS, 1024 * kMiB); });
+  harness::expect_success(outcome, "64 threads under 1 GiB");
+  printf("%s", outcome.out.c_str());
+}
+
+void few_threads_in_256_mib(const Arguments&) {
+  std::vector<std::string> command = {sibling("workload"), "mixed", "4", "4", "20000"};
+  if (!harness::is_standard()) command.push_back("refusals");
+  const auto outcome = harness::run(command, [] { harness::limit_resource(RLIMIT_AS, 256 * kMiB); });
+  harness::expect_success(outcome, "4 threads under 256 MiB");
+  printf("%s", outcome.out.c_str());
+}
+
+void simple_programs(std::size_t limit) {
+  const std::vector<std::vector<std::string>> commands = {
+      {"/bin/true"},
+      {"/bin/ls", "-la", "/usr/bin"},
+      {"/bin/sh", "-c", "echo hello | sort | wc -l"},
+      {"/usr/bin/sort", "/etc/services"},
+      {"/usr/bin/python3", "-c", "pass"},
+      {"/usr/bin/python3", "-c", "print(sum(len(str(i)) for i in range(100000)))"},
+  };
+  for (const auto& command : commands) {
+    const auto prepare = [limit] { harness::limit_resource(RLIMIT_AS, limit); };
+    const auto outcome = harness::run(command, prepare);
+    if (outcome.exited(127)) continue;  // this machine has no such program
+    CHECK(outcome.exited(0), "%s under %zu MiB: %s", command[0].c_str(), limit / kMiB,
+          outcome.describe().c_str());
+    CHECK(outcome.err.empty(), "%s under %zu MiB said: %s", command[0].c_str(), limit / kMiB,
+          outcome.err.c_str());
+  }
+}
+
+void programs_in_64_mib(const Arguments&) {
+  simple_programs(64 * kMiB);
+}
+void programs_in_256_mib(const Arguments&) {
+  simple_programs(256 * kMiB);
+}
+
+// Limits at which nobody can do much: a program may fail for want of memory, but says so; it never crashes.
+void too_tiny(const Arguments&) {
+  for (std::size_t mib = 4; mib <= 32; mib += 2) {
+    const auto outcome =
+        harness::run({"/bin/ls", "/"}, [mib] { harness::limit_resource(RLIMIT_AS, mib * kMiB); });
+    CHECK(!outcome.killed_by(11) && !outcome.killed_by(7) && !outcome.killed_by(6), "ls under %zu MiB: %s",
+          mib, outcome.describe().c_str());
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return harness::run_case(argc, argv,
+                           {{"sixty_four_threads_in_1_gib", sixty_four_threads_in_1_gib},
+                            {"few_threads_in_256_mib", few_threads_in_256_mib},
+                            {"programs_in_64_mib", programs_in_64_mib},
+                            {"programs_in_256_mib", programs_in_256_mib},
+                            {"too_tiny", too_tiny}});
+}

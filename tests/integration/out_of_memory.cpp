@@ -1,0 +1,269 @@
+// Out of memory is an ordinary event: null and ENOMEM, nothing lost, nothing torn, and once memory has been
+// freed everything works again.
+#include <errno.h>
+#include <malloc.h>
+#include <pthread.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+
+#include <atomic>
+#include <new>
+#include <thread>
+
+#include "support/harness.hpp"
+
+namespace {
+
+using Arguments = std::vector<std::string>;
+constexpr std::size_t kMiB = 1u << 20;
+
+// Hidden from the optimiser, which knows that these sizes cannot succeed.
+std::size_t opaque(std::size_t n) {
+  asm volatile("" : "+r"(n));
+  return n;
+}
+// Hidden as well: after a refused realloc the block is still ours.
+void* opaque(void* p) {
+  asm volatile("" : "+r"(p));
+  return p;
+}
+
+void expect_refused(void* p, const char* call, std::size_t n) {
+  CHECK(p == nullptr, "%s of %zu gave %p", call, n, p);
+  CHECK(errno == ENOMEM, "%s of %zu: errno %d instead of ENOMEM", call, n, errno);
+  errno = 0;
+}
+
+void huge_sizes(const Arguments&) {
+  harness::require_library_malloc();
+  void* kept = malloc(100);
+  harness::fill(kept, 100);
+  errno = 0;
+  for (const std::size_t n :
+       {SIZE_MAX, SIZE_MAX - 15, SIZE_MAX - 4095, SIZE_MAX - 4 * kMiB, SIZE_MAX / 2 + 1, SIZE_MAX / 2,
+        SIZE_MAX / 2 - 4096, std::size_t{1} << 62, std::size_t{1} << 48}) {
+    expect_refused(malloc(opaque(n)), "malloc", n);
+    expect_refused(calloc(1, opaque(n)), "calloc", n);
+    expect_refused(calloc(opaque(n), 16), "calloc", n);
+    expect_refused(realloc(nullptr, opaque(n)), "realloc of null", n);
+    expect_refused(realloc(opaque(kept), opaque(n)), "realloc", n);
+    expect_refused(reallocarray(opaque(kept), opaque(n), 8), "reallocarray", n);
+    expect_refused(memalign(64, opaque(n)), "memalign", n);
+    expect_refused(aligned_alloc(1 << 20, opaque(n)), "aligned_alloc", n);
+    expect_refused(valloc(opaque(n)), "valloc", n);
+    expect_refused(pvalloc(opaque(n)), "pvalloc", n);
+    void* slot = kept;
+    const int result = posix_memalign(&slot, 4096, opaque(n));
+    CHECK(result == ENOMEM && slot == kept, "posix_memalign of %zu: %d", n, result);
+    CHECK(::operator new(opaque(n), std::nothrow) == nullptr, "nothrow new of %zu", n);
+    bool threw = false;
+    try {
+      ::operator delete(::operator new(opaque(n)));
+    } catch (const std::bad_alloc&) {
+      threw = true;
+    }
+    CHECK(threw, "operator new of %zu did not throw", n);
+  }
+  CHECK(harness::intact(kept, 100), "a refused realloc changed its block");
+  free(kept);
+}
+
+// Blocks of one size in a list that threads through them, so that the test itself needs no memory.
+struct Block {
+  Block* next;
+};
+
+struct Pile {
+  Block* top = nullptr;
+  std::size_t count = 0;
+
+  bool add(std::size_t size) {
+    void* p = malloc(size);
+    if (p == nullptr) return false;
+    if (size > sizeof(Block)) {
+      harness::fill(static_cast<char*>(p) + sizeof(Block), body(size));
+    }
+    top = new (p) Block{top};
+    ++count;
+    return true;
+  }
+  void clear(std::size_t size) {
+    while (top != nullptr) {
+      Block* block = top;
+      top = block->next;
+      CHECK(harness::intact(reinterpret_cast<char*>(block) + sizeof(Block), body(size)),
+            "block %p of %zu bytes was overwritten", static_cast<void*>(block), size);
+      free(block);
+    }
+    count = 0;
+  }
+  // Only the start of big blocks is written, so that the address limit binds before the machine does.
+  static std::size_t body(std::size_t size) { return (size < 4096 ? size : 4096) - sizeof(Block); }
+};
+
+void fill_to_the_brim(const Arguments& arguments) {
+  harness::require_library_malloc();
+  CHECK(arguments.size() == 2, "usage: fill SIZE LEAST_MIB");
+  const std::size_t size = strtoull(arguments[0].c_str(), nullptr, 10);
+  const std::size_t least = strtoull(arguments[1].c_str(), nullptr, 10) * kMiB;
+  Pile pile;
+  errno = 0;
+  while (pile.add(size)) {
+  }
+  CHECK(errno == ENOMEM, "malloc(%zu) at the limit: errno %d", size, errno);
+  const std::size_t first = pile.count;
+  CHECK(first * size >= least, "only %zu blocks of %zu bytes before ENOMEM", first, size);
+
+  errno = 0;
+  expect_refused(malloc(size), "malloc at the limit", size);
+  expect_refused(realloc(pile.top, std::size_t{1} << 40), "realloc at the limit", std::size_t{1} << 40);
+  expect_refused(calloc(1, std::size_t{1} << 40), "calloc at the limit", std::size_t{1} << 40);
+
+  // One freed, one allocated: the block that came back is usable again at once.
+  Block* block = pile.top;
+  pile.top = block->next;
+  --pile.count;
+  free(block);
+  CHECK(pile.add(size), "nothing to be had after a free at the limit (size %zu)", size);
+
+  for (int round = 0; round < 3; ++round) {
+    pile.clear(size);
+    while (pile.add(size)) {
+    }
+    CHECK(pile.count >= first - first / 10, "refill %d of size %zu: %zu blocks, at first %zu", round, size,
+          pile.count, first);
+  }
+  pile.clear(size);
+  void* large = malloc(8 * kMiB);
+  CHECK(large != nullptr, "8 MiB refused after everything was freed (size %zu)", size);
+  memset(large, 1, 8 * kMiB);
+  free(large);
+}
+
+void until_null(const Arguments&) {
+  harness::require_library_malloc();
+  for (const std::size_t size : {16, 64, 200, 1000, 4000, 20000, 70000, 300000, 1500000, 6000000}) {
+    // The paper's config spends 2 MiB of address space on every 32 KiB of small blocks.
+    const std::size_t least = size > 1000000 ? 100 : harness::is_standard() ? 24 : size >= 20000 ? 2 : 0;
+    const auto outcome = harness::run_self({"fill", std::to_string(size), std::to_string(least)},
+                                           [] { harness::limit_resource(RLIMIT_AS, 512 * kMiB); });
+    harness::expect_success(outcome, ("fill with blocks of " + std::to_string(size)).c_str());
+  }
+}
+
+void threads_fill(const Arguments&) {
+  harness::require_library_malloc();
+  constexpr int kThreads = 6;
+  pthread_barrier_t barrier;
+  pthread_barrier_init(&barrier, nullptr, kThreads);
+  std::atomic<std::size_t> bytes[3] = {};
+  auto worker = [&](unsigned id) {
+    static constexpr std::size_t kSizes[] = {48, 700, 5000, 40000, 200000, 3000000};
+    for (int round = 0; round < 3; ++round) {
+      pthread_barrier_wait(&barrier);
+      Pile piles[6];
+      harness::Random random(id * 77 + static_cast<unsigned>(round));
+      for (int refused = 0; refused < 30;) {
+        const std::size_t which = random.below(6);
+        errno = 0;
+        if (piles[which].add(kSizes[which])) {
+          bytes[round].fetch_add(kSizes[which]);
+        } else {
+          CHECK(errno == ENOMEM, "errno %d", errno);
+          ++refused;
+        }
+      }
+      pthread_barrier_wait(&barrier);
+      for (int i = 0; i < 6; ++i) piles[i].clear(kSizes[i]);
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned i = 0; i < kThreads; ++i) threads.emplace_back(worker, i);
+  for (auto& thread : threads) thread.join();
+  for (int round = 1; round < 3; ++round) {
+    CHECK(bytes[round] >= bytes[0] / 2, "round %d got %zu bytes, the first got %zu", round,
+          bytes[round].load(), bytes[0].load());
+  }
+}
+
+void threads_until_null(const Arguments&) {
+  const auto outcome =
+      harness::run_self({"threads_fill"}, [] { harness::limit_resource(RLIMIT_AS, 768 * kMiB); });
+  harness::expect_success(outcome, "six threads at the limit");
+}
+
+// A limit set after the library has made its reservation.
+void limit_at_run_time(const Arguments&) {
+  harness::require_library_malloc();
+  free(malloc(100));
+  harness::limit_resource(RLIMIT_AS, harness::memory().address_space * 1024 + 64 * kMiB);
+  constexpr std::size_t kSize = 1500000;
+  Pile pile;
+  errno = 0;
+  while (pile.count < 4096 && pile.add(kSize)) {
+  }
+  if (pile.count < 4096) CHECK(errno == ENOMEM, "errno %d", errno);
+  const std::size_t first = pile.count;
+  CHECK(first >= 20, "only %zu blocks of %zu bytes in 64 MiB", first, kSize);
+  void* small[1000];
+  for (void*& p : small) {
+    p = malloc(40);
+    CHECK(p != nullptr, "40 bytes refused although they need no address space beyond the reservation");
+    harness::fill(p, 40);
+  }
+  pile.clear(kSize);
+  while (pile.count < first && pile.add(kSize)) {
+  }
+  CHECK(pile.count >= first - 2, "second filling: %zu blocks, first %zu", pile.count, first);
+  pile.clear(kSize);
+  for (void* p : small) {
+    CHECK(harness::intact(p, 40), "small block %p overwritten", p);
+    free(p);
+  }
+}
+
+void* reserve_of_handler = nullptr;
+int handler_calls = 0;
+
+void new_handler_frees(const Arguments&) {
+  const auto outcome = harness::run_self({"handler"}, [] { harness::limit_resource(RLIMIT_AS, 512 * kMiB); });
+  harness::expect_success(outcome, "a new_handler that frees");
+}
+
+void handler(const Arguments&) {
+  harness::require_library_malloc();
+  reserve_of_handler = malloc(128 * kMiB);
+  CHECK(reserve_of_handler != nullptr, "no 128 MiB under 512 MiB");
+  std::set_new_handler([] {
+    ++handler_calls;
+    if (reserve_of_handler == nullptr) throw std::bad_alloc();
+    free(reserve_of_handler);
+    reserve_of_handler = nullptr;
+  });
+  // More than what is left beside the handler's block, less than what is left without it.
+  Pile pile;
+  while (pile.add(4 * kMiB)) {
+  }
+  void* p = ::operator new(100 * kMiB);
+  CHECK(p != nullptr && handler_calls == 1, "the handler ran %d times", handler_calls);
+  CHECK(::operator new(400 * kMiB, std::nothrow) == nullptr, "400 MiB from a full address space");
+  CHECK(handler_calls == 2, "nothrow new: the handler ran %d times", handler_calls);
+  ::operator delete(p);
+  pile.clear(4 * kMiB);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return harness::run_case(argc, argv,
+                           {{"huge_sizes", huge_sizes},
+                            {"until_null", until_null},
+                            {"threads_until_null", threads_until_null},
+                            {"limit_at_run_time", limit_at_run_time},
+                            {"new_handler_frees", new_handler_frees},
+                            {"fill", fill_to_the_brim},
+                            {"threads_fill", threads_fill},
+                            {"handler", handler}});
+}

@@ -1,0 +1,36 @@
+#!/bin/sh
+# vm.overcommit_memory=2: every writable byte is charged, reservations are not. Runs a workload and simple
+# programs in that mode. The setting is the whole machine's: it is restored whatever happens.
+#   overcommit.sh WORKLOAD_PROGRAM
+# SPANALLOC_LIBRARY names the library; it is preloaded here, into the programs under test only.
+set -u
+setting=/proc/sys/vm/overcommit_memory
+workload=$1
+
+skip() { echo "SKIPPED: $*"; exit 77; }
+[ -w "$setting" ] || skip "cannot write $setting"
+before=$(cat "$setting") || skip "cannot read $setting"
+restore() { echo "$before" >"$setting"; }
+trap restore EXIT
+trap 'exit 1' INT TERM HUP
+echo 2 2>/dev/null >"$setting" || skip "the kernel does not let us set $setting"
+[ "$(cat "$setting")" = 2 ] || skip "$setting did not take the value 2"
+
+limit=$(awk '/CommitLimit/ { print $2 }' /proc/meminfo)
+used=$(awk '/Committed_AS/ { print $2 }' /proc/meminfo)
+[ "$((limit - used))" -gt 1000000 ] || skip "only $((limit - used)) KiB may still be committed on this machine"
+
+failed=0
+check() {
+  if LD_PRELOAD=$SPANALLOC_LIBRARY "$@" >/dev/null; then
+    echo "ok: $*"
+  else
+    echo "FAILED with $?: $*"
+    failed=1
+  fi
+}
+check /bin/true
+check ls /
+check sh -c 'seq 1 100000 | sort -R | wc -l'
+check "$workload" mixed 8 16 10000
+exit $failed

@@ -1,0 +1,98 @@
+// What every integration program shares: checks, skips, child processes, memory readings, and the proof that
+// the malloc under test is the library's.
+//
+// A program holds several cases; CTest runs one case a process, so that a skip or a crash in one hides no
+// other. The environment names the library (SPANALLOC_LIBRARY) and its config (SPANALLOC_CONFIG).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+namespace harness {
+
+/// Prints one line and ends the process: exit 1 (failed) or 77 (CTest counts it as skipped).
+[[noreturn, gnu::format(printf, 3, 4)]] void fail(const char* file, int line, const char* format, ...);
+[[noreturn, gnu::format(printf, 1, 2)]] void skip(const char* format, ...);
+
+#define CHECK(condition, ...)                                         \
+  do {                                                                \
+    if (!(condition)) harness::fail(__FILE__, __LINE__, __VA_ARGS__); \
+  } while (false)
+
+/// Ends the process unless malloc, free and the rest resolve to the library that SPANALLOC_LIBRARY names.
+void require_library_malloc();
+/// The library under test; empty only when the environment does not say.
+std::string library_path();
+/// True for the product's config; false for the paper's, which promises less about memory.
+bool is_standard();
+/// True when the long versions of tests were asked for (SPANALLOC_TEST_FULL=1).
+bool is_full_run();
+
+/// One reading of /proc/self/status, in KiB. Taken without allocating.
+struct Memory {
+  std::size_t resident = 0;
+  std::size_t peak_resident = 0;
+  std::size_t page_tables = 0;
+  std::size_t locked = 0;
+  std::size_t address_space = 0;
+  std::size_t footprint() const { return resident + page_tables; }
+};
+Memory memory();
+/// Lines in /proc/self/maps, counted without allocating.
+std::size_t map_count();
+
+/// How a child process ended and what it wrote.
+struct Outcome {
+  int status = 0;
+  std::string out;
+  std::string err;
+  bool exited(int code) const;
+  bool killed_by(int signal) const;
+  std::string describe() const;
+};
+
+/// Runs a command; `prepare` runs in the child between fork and exec. The child dies after `seconds`.
+Outcome run(const std::vector<std::string>& command, const std::function<void()>& prepare = {},
+            unsigned seconds = 120);
+/// Runs another case of this program as a fresh process.
+Outcome run_self(const std::vector<std::string>& arguments, const std::function<void()>& prepare = {},
+                 unsigned seconds = 120);
+/// Runs a function in a forked child, which then exits with 0.
+Outcome run_forked(const std::function<void()>& body, unsigned seconds = 60);
+/// Skips if the child skipped, fails if it did anything but exit with 0.
+void expect_success(const Outcome& outcome, const char* what);
+
+/// Sets a soft and hard resource limit of the calling process.
+void limit_resource(int resource, std::size_t bytes);
+
+/// Fills a block with bytes that depend on its address and size; `intact` tells whether they still stand.
+void fill(void* block, std::size_t size);
+bool intact(const void* block, std::size_t size);
+bool all_zero(const void* block, std::size_t size);
+
+/// A small, fast and reproducible random number generator (splitmix64).
+class Random {
+ public:
+  explicit Random(std::uint64_t seed) : state_(seed) {}
+  std::uint64_t next();
+  /// Uniform below `bound` (bound > 0).
+  std::size_t below(std::size_t bound) { return static_cast<std::size_t>(next() % bound); }
+  /// A size with a realistic skew: mostly small, now and then up to `largest`.
+  std::size_t size(std::size_t largest);
+
+ private:
+  std::uint64_t state_;
+};
+
+/// One case: its name on the command line and what it does with the arguments after it.
+struct Case {
+  const char* name;
+  std::function<void(const std::vector<std::string>&)> body;
+};
+/// Runs the case that argv[1] names; prints "ok" when it returns.
+int run_case(int argc, char** argv, const std::vector<Case>& cases);
+
+}  // namespace harness
