@@ -3,7 +3,8 @@
 // each call site shows what it relies on and a reviewer can ask why.
 //
 // Model tests replace this file as a whole: when SPANALLOC_ATOMIC_BACKEND names a header, that header
-// supplies `Atomic<T>` and `spin_hint()` and every structure built on them runs under the model scheduler.
+// supplies `Atomic<T>`, `Plain<T>` and `spin_hint()` and every structure built on them runs under the model
+// scheduler.
 #pragma once
 
 #ifdef SPANALLOC_ATOMIC_BACKEND
@@ -79,6 +80,11 @@ class Atomic {
  private:
   std::atomic<T> cell_;
 };
+
+/// A variable of a shared structure that is not atomic: its owner or a lock guards it, as its comment says.
+/// Nothing but T itself here; the models check each access for data races.
+template <class T>
+using Plain = T;
 
 /// Tells the core that this is a spin-wait.
 inline void spin_hint() noexcept {

@@ -183,17 +183,8 @@ inline std::uint32_t Frontend::block_number(std::uintptr_t a, std::uint32_t numb
   ThreadState& t = thread_state;
   if (word.identity() == t.parked_identity) {
     if (SPANALLOC_UNLIKELY(span.free_list == block)) return freed_twice(p);
-    const std::uint32_t floor = span.floor;
-    const std::uint32_t unpublished = span.unpublished.load_relaxed() + 1;
-    link_to(block, span.free_list);
     poison(block + 1, kClassTable[c].block_size - sizeof(Block));
-    span.free_list = block;
-    // Release: who finds the span empty by this count hands its memory on, after all that we did to it. From
-    // here on the span may be claimed by another thread and belongs to us only if the protocol says so.
-    span.unpublished.store_release(unpublished);
-    if (static_cast<std::int32_t>(word.outstanding() - unpublished) <= static_cast<std::int32_t>(floor)) {
-      Protocol::settle_after_local_free(number, t.lab->number);
-    }
+    Protocol::free_parked(span, number, word, block, t.lab->number);
     return;
   }
   if (word.identity() == t.hot_identity) {

@@ -39,13 +39,13 @@ enum class ListId : std::uint8_t { kNone = 0, kFloating, kReusable, kAttention }
 struct alignas(kCacheLine) Span {
   Atomic<std::uint64_t> word;         ///< shared: SpanWord
   Atomic<std::uint32_t> unpublished;  ///< written by the owner only, read by all: its frees not yet in `word`
-  std::uint32_t floor;                ///< owner: a local free that leaves <= floor blocks out is an event
-  Block* free_list;                 ///< owner: parked: its freed blocks; hot: a reserve behind the LAB's head
-  std::uint32_t carved;             ///< owner: blocks 1..carved have been on a list; the rest is untouched
-  std::uint32_t next;               ///< lock of the owning LAB: neighbours on the list `list`
-  std::uint32_t prev;               ///< "
-  ListId list;                      ///< "
-  std::uint8_t size_class;          ///< constant while the span is not free
+  Plain<std::uint32_t> floor;         ///< owner: a local free that leaves <= floor blocks out is an event
+  Plain<Block*> free_list;          ///< owner: parked: its freed blocks; hot: a reserve behind the LAB's head
+  Plain<std::uint32_t> carved;      ///< owner: blocks 1..carved have been on a list; the rest is untouched
+  Plain<std::uint32_t> next;        ///< lock of the owning LAB: neighbours on the list `list`
+  Plain<std::uint32_t> prev;        ///< "
+  Plain<ListId> list;               ///< "
+  Plain<std::uint8_t> size_class;   ///< constant while the span is not free
   std::uint8_t order;               ///< constant while not in a pool; valid in every granule's record
   bool exists;                      ///< set once, when the arena hands the granule out
   std::uint8_t mark;                ///< the census's

@@ -36,8 +36,8 @@ template <unsigned kClassCount>
 struct LabLists {
   SpinLock lock;
   Atomic<std::uint32_t> attention_waiting{0};  ///< shared: 1 when the attention list may hold something
-  std::uint32_t floating = 0;
-  std::uint32_t attention = 0;
+  Plain<std::uint32_t> floating{0};
+  Plain<std::uint32_t> attention{0};
   Atomic<std::uint32_t> reusable[kClassCount];  ///< changed under the lock; a look without it is a hint
 };
 
@@ -70,6 +70,22 @@ class SpanProtocol {
         return true;
     }
     return true;
+  }
+
+  /// Owner `me` frees `block` into its parked span; `word` is the span's word as it was read while the block
+  /// was still out. No lock and no read-modify-write unless the free brings the span to its floor.
+  SPANALLOC_INLINE static void free_parked(Span& span, std::uint32_t number, SpanWord word, Block* block,
+                                           std::uint32_t me) {
+    const std::uint32_t floor = span.floor;
+    const std::uint32_t unpublished = span.unpublished.load_relaxed() + 1;
+    link_to(block, span.free_list);
+    span.free_list = block;
+    // Release: who finds the span empty by this count hands its memory on, after all that we did to it. From
+    // here on the span may be claimed by another thread and belongs to us only if the protocol says so.
+    span.unpublished.store_release(unpublished);
+    if (static_cast<std::int32_t>(word.outstanding() - unpublished) <= static_cast<std::int32_t>(floor)) {
+      settle_after_local_free(number, me);
+    }
   }
 
   /// Owner, after a local free into a parked span that reached the span's floor.
