@@ -26,7 +26,6 @@ inline constexpr std::size_t kGranule = std::size_t{1} << kGranuleBits;
 inline constexpr unsigned kMaxOrder = 4;  // 1 MiB
 inline constexpr unsigned kOrders = kMaxOrder + 1;
 
-// Small classes are those whose free-list heads stand in thread-local storage.
 inline constexpr std::size_t kQuantum = 16;
 inline constexpr std::size_t kMaxSmall = 512;
 inline constexpr unsigned kSmallClasses = kMaxSmall / kQuantum;  // classes 1 .. kSmallClasses
@@ -37,9 +36,11 @@ inline constexpr unsigned kClasses =
     1 + kSmallClasses + (log2_floor(kMaxBlock) - log2_floor(kMaxSmall)) * kStepsPerDoubling;
 inline constexpr unsigned kFirstSingle =
     1 + kSmallClasses + (log2_floor(kMaxListed) - log2_floor(kMaxSmall)) * kStepsPerDoubling;
-// Classes kSmallClasses+1 .. kFirstSingle-1 keep their heads in the LAB.
-inline constexpr unsigned kMediumClasses = kFirstSingle - kSmallClasses - 1;
-inline constexpr unsigned kMinBlocks = 8;              // blocks a span of a medium class, at least
+// Classes 1 .. kThreadClasses keep their hot lists in thread-local storage, as many as fit
+// (thread_state.hpp); classes kThreadClasses+1 .. kFirstSingle-1 keep them in the LAB.
+inline constexpr unsigned kThreadClasses = 28;  // up to 448 bytes
+inline constexpr unsigned kLabClasses = kFirstSingle - kThreadClasses - 1;
+inline constexpr unsigned kMinBlocks = 8;  // blocks of a span that is not a single-block span, at least
 inline constexpr std::size_t kPageForTail = 4 * kKiB;  // real spans end on such a boundary
 
 /// Class of a request of n bytes, 1 <= n <= kMaxBlock.
@@ -121,14 +122,14 @@ constexpr bool classes_hold() {
     // Block numbers are 1-based 16-bit fields of the span word.
     if (k.blocks < 1 || k.blocks >= 0xffff) return false;
     if ((c < kFirstSingle) != (k.blocks > 1)) return false;
-    if (c <= kSmallClasses && (k.order != 0 || k.blocks < 2)) return false;
+    if (c <= kThreadClasses && (k.order != 0 || k.blocks < 2)) return false;
     // A span that parks full must not be reusable at once.
     if (k.blocks > 1 && (k.reuse_outstanding >= k.blocks || k.reuse_outstanding == 0)) return false;
   }
   return block_size_of(kClasses - 1) == kMaxBlock && block_size_of(kFirstSingle - 1) == kMaxListed;
 }
 static_assert(classes_hold());
-static_assert(kClasses == 121 && kFirstSingle == 81 && kMediumClasses == 48);
+static_assert(kClasses == 121 && kFirstSingle == 81 && kThreadClasses <= kSmallClasses);
 
 /// Smallest class whose blocks hold n bytes and are aligned to `alignment` (a power of two, at most
 /// kMaxBlock); 0 when there is none.

@@ -2,21 +2,22 @@
 //
 //   allocate_or ---- hit: pop the hot list of the class (thread-local)
 //       | miss
-//       +-> allocate_slow -> pop (medium classes, last block of a list) -> refill -> hot span's reserve list,
+//       +-> allocate_slow -> pop (larger classes, last block of a list) -> refill -> hot span's reserve list,
 //             untouched blocks, remote list | else hot -> parked, and a new hot span: settle what others
 //             pointed out, own reusable spans, orphans, Heap::take_span
 //
 //   deallocate ----- hit: push on the hot list of the class, if the block lies in its hot span
 //       | else
 //       +-> deallocate_elsewhere -> own parked span: push on its list, count; at its floor: an event
-//                                 -> own hot span (medium class): push
+//                                 -> own hot span (larger class, or hint lost): push
 //                                 -> someone else's: SpanProtocol::free_remote
 //                                 -> not in the arena: large object, or fatal
 //
-// How a free finds the hot list without looking at the span's record: `hints` maps the low 16 bits of the
-// page number (address >> 16) to a small class. It is only a guess, set when a span becomes hot; the guess is
-// believed if the class's hot span of this very thread has exactly this page number. That comparison is also
-// the check that the pointer lies in memory of ours; one multiplication checks that it is a block's start.
+// How a free finds the hot list without looking at the span's record: `hint` maps the low byte of the page
+// number (address >> 16) to a class. It is only a guess, set when a span becomes hot; the guess is believed
+// if that class's hot span has exactly this page number. That comparison is also the check that the pointer
+// lies in memory of ours; one multiplication checks that it is a block's start. A hint lost to another hot
+// span whose page number ends in the same byte costs that class's frees the detour, nothing else.
 #pragma once
 
 #include <cstddef>
@@ -41,10 +42,12 @@ class Frontend {
   template <class OnSlow>
   SPANALLOC_INLINE static void* allocate_or(std::size_t n, OnSlow slow) {
     // n == 0 and n > SIZE_MAX - 15 give class 0, whose list is always empty.
-    const std::size_t c = (n + kQuantum - 1) / kQuantum;
-    if (SPANALLOC_UNLIKELY(c > kSmallClasses)) return slow(n);
+    std::size_t c = (n + kQuantum - 1) / kQuantum;
+    opaque(c);
+    if (SPANALLOC_UNLIKELY(c > kThreadClasses)) return slow(n);
     ThreadState& t = thread_state;
     Block* block = t.head[c];
+    keep_in_result_register(block);
     const std::uint64_t link = block->link;
     // Too large: the list's last block, no block at all, or a link that the program has overwritten. Zero: a
     // block that follows itself; an overwritten link again.
@@ -60,16 +63,16 @@ class Frontend {
   SPANALLOC_INLINE static void deallocate(void* p) {
     const std::uintptr_t a = address_of(p);
     const std::uint64_t page = a >> kGranuleBits;
-    const std::size_t c = hints_[page & 0xffff].load_relaxed();
     ThreadState& t = thread_state;
+    const std::size_t c = t.hint[page & 0xff];
     if (SPANALLOC_UNLIKELY(t.hot_page[c] != page)) return deallocate_elsewhere(p);
-    const std::uint32_t magic = t.magic[c];
-    if (SPANALLOC_UNLIKELY(static_cast<std::uint32_t>(a & (kGranule - 1)) * magic >= magic)) {
+    const auto offset = static_cast<std::uint32_t>(a & (kGranule - 1));
+    if (SPANALLOC_UNLIKELY(offset * t.start[c].magic >= t.start[c].limit)) {
       return deallocate_elsewhere(p);  // null looks like page 0; anything else is no block's start
     }
     Block* block = static_cast<Block*>(p);
-    const std::uint64_t link = address_of(t.head[c]) ^ a;
-    if (SPANALLOC_UNLIKELY(link == 0)) return freed_twice(p);
+    std::uint64_t link = address_of(t.head[c]);
+    if (SPANALLOC_UNLIKELY(xor_is_zero(link, a))) return freed_twice(p);
     block->link = link;
     t.head[c] = block;
     poison(block + 1, c * kQuantum - sizeof(Block));
@@ -102,7 +105,7 @@ class Frontend {
   static void detach(Lab* lab);
 
   static Block*& head_of(Lab* lab, unsigned c) {
-    return c <= kSmallClasses ? thread_state.head[c] : lab->medium_head[c - kSmallClasses - 1];
+    return c <= kThreadClasses ? thread_state.head[c] : lab->head[c - kThreadClasses - 1];
   }
   static Block* block_at(std::uint32_t number, unsigned c, std::uint32_t one_based) {
     return reinterpret_cast<Block*>(Heap::address(number) +
@@ -122,7 +125,6 @@ class Frontend {
   /// Number of the block (1-based) that starts at `a` in a span; fatal if none does.
   static std::uint32_t block_number(std::uintptr_t a, std::uint32_t number, unsigned c);
 
-  static inline constinit Atomic<std::uint8_t> hints_[1 << 16];
   static inline constinit thread::ExitHook exit_hook_;
 };
 

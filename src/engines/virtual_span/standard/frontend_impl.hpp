@@ -135,21 +135,20 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
 
 inline void Frontend::make_hot(Lab* lab, unsigned c, std::uint32_t number) {
   lab->hot[c].store_relaxed(number);
-  if (c > kSmallClasses) return;
+  if (c > kThreadClasses) return;
+  ThreadState& t = thread_state;
   const std::uint64_t page = address_of(Heap::address(number)) >> kGranuleBits;
-  thread_state.hot_page[c] = page;
-  thread_state.magic[c] = divisibility_magic32(kClassTable[c].block_size);
-  // Racy by design: a hint that another thread overwrites costs a slower free, never a wrong one. Written
-  // only when it changes, so that spans reused for their class leave the shared line alone.
-  Atomic<std::uint8_t>& hint = hints_[page & 0xffff];
-  if (hint.load_relaxed() != c) hint.store_relaxed(static_cast<std::uint8_t>(c));
+  const std::uint32_t magic = divisibility_magic32(kClassTable[c].block_size);
+  t.hot_page[c] = page;
+  t.start[c] = {magic, magic};
+  t.hint[page & 0xff] = static_cast<std::uint8_t>(c);
 }
 
 inline void Frontend::leave_hot(Lab* lab, unsigned c) {
   lab->hot[c].store_relaxed(0);
-  if (c > kSmallClasses) return;
+  if (c > kThreadClasses) return;
   thread_state.hot_page[c] = 0;
-  thread_state.magic[c] = 0;
+  thread_state.start[c] = {};
 }
 
 // --- Freeing ----------------------------------------------------------------------------------------------

@@ -36,7 +36,7 @@ struct Lab : LabLists<kClasses> {
   std::uint32_t next_free = 0;              ///< registry lock, while unused
   Atomic<std::uint32_t> alive{0};           ///< written by the owner
   Atomic<std::uint32_t> hot[kFirstSingle];  ///< written by the owner: hot span of each class, 0: none
-  Block* medium_head[kMediumClasses] = {};  ///< owner: hot lists of the classes above kSmallClasses
+  Block* head[kLabClasses] = {};            ///< owner: hot lists of classes above kThreadClasses
 };
 
 class Heap {

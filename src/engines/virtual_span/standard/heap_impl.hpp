@@ -37,7 +37,7 @@ SPANALLOC_COLD inline Lab* Heap::take_lab() {
     if (labs_used_ + 1 >= lab_capacity_ || !labs_.ensure(labs_used_ + 2)) return nullptr;
     number = ++labs_used_;
     labs_[number].number = number;
-    for (Block*& head : labs_[number].medium_head) head = no_block();
+    for (Block*& head : labs_[number].head) head = no_block();
   }
   labs_[number].alive.store_relaxed(1);
   live_labs_.fetch_add_relaxed(1);
@@ -245,7 +245,7 @@ inline void Heap::recover_in_child(std::uint32_t survivor) {
       }
       hot.store_relaxed(0);
     }
-    for (Block*& head : gone.medium_head) head = no_block();
+    for (Block*& head : gone.head) head = no_block();
     Protocol::orphan_all(number, kClasses);
     return_lab(&gone);
   }

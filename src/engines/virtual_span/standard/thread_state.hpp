@@ -1,5 +1,5 @@
-// What a thread keeps in its own memory: the hot lists of the small classes and who it is. 16 bytes and a
-// multiplier a class keep it below the 1 KiB of initial-exec TLS that a dlopen'ed library may have.
+// What a thread keeps in its own memory: the hot lists of the small classes and who it is. Initial-exec TLS
+// of a library that may be loaded by dlopen has to stay below 1 KiB: that decides kThreadClasses.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +13,39 @@ namespace spanalloc::standard {
 
 struct Lab;
 
+/// Is an offset in a span a block's start? uint32(offset * magic) < limit. The two are equal (see
+/// divisibility_magic32) and stand here twice so that both can be memory operands; {0, 0}: nothing is.
+struct StartCheck {
+  std::uint32_t magic;
+  std::uint32_t limit;
+};
+
 /// Entry 0 of each array belongs to no class: requests of size 0 and those that overflow land there, as do
-/// pointers whose hint is unset; it never holds a block or matches a page.
+/// pointers whose hint is unset; it never holds a block or passes a check.
 struct ThreadState {
-  Block* head[kSmallClasses + 1];             ///< hot list of each small class; kNoBlock when empty
-  std::uint64_t hot_page[kSmallClasses + 1];  ///< address >> 16 of the hot span; 0: none
-  std::uint32_t magic[kSmallClasses + 1];     ///< divisibility_magic32 of the block size; 0: no hot span
-  bool exited;                    ///< the exit hook has run: a LAB is taken for one call at a time
-  std::uint64_t parked_identity;  ///< (my LAB, parked) and (my LAB, hot) as in SpanWord::identity();
-  std::uint64_t hot_identity;     ///< all ones while there is no LAB, which equals nothing
-  Lab* lab;
+  Block* head[kThreadClasses + 1];             ///< hot list of each class; kNoBlock when empty
+  std::uint64_t hot_page[kThreadClasses + 1];  ///< address >> 16 of the hot span; 0: none
+  StartCheck start[kThreadClasses + 1];
+  std::uint8_t hint[256];  ///< low byte of a hot span's page number -> class, or what was there before
+  Lab* lab;                ///< nullptr before the first allocation and after the thread's end
+  std::uint64_t
+      parked_identity;         ///< (my LAB, parked) and (my LAB, hot) as in SpanWord::identity(); all ones,
+  std::uint64_t hot_identity;  ///< which equals nothing, while there is no LAB
+  bool exited;                 ///< the exit hook has run: a LAB is taken for one call at a time
 
   constexpr ThreadState()
       : head{},
         hot_page{},
-        magic{},
-        exited(false),
+        start{},
+        hint{},
+        lab(nullptr),
         parked_identity(~0ull),
         hot_identity(~0ull),
-        lab(nullptr) {
+        exited(false) {
     for (Block*& h : head) h = const_cast<Block*>(&kNoBlock);
   }
 };
-static_assert(sizeof(ThreadState) <= 768);
+static_assert(sizeof(ThreadState) <= 1024 - 16);  // thread/lifecycle.cpp has a word more
 
 SPANALLOC_TLS inline constinit thread_local ThreadState thread_state;
 
