@@ -41,7 +41,7 @@ class Build:
     def malloc_object(self, path, command):
         """Real path of the object that defines malloc when `command` runs with `path` preloaded."""
         with tempfile.NamedTemporaryFile(prefix="spanalloc-probe-") as out:
-            environment = dict(os.environ, LD_PRELOAD=f"{path}:{self.places.probe}", SPANALLOC_PROBE_OUT=out.name)
+            environment = dict(os.environ, LD_PRELOAD=f"{self.places.probe}:{path}", SPANALLOC_PROBE_OUT=out.name)
             subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=False)
             lines = out.read().decode().splitlines()
         return os.path.realpath(lines[-1].split("\t")[1]) if lines else None

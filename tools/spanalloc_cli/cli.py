@@ -215,7 +215,7 @@ def compare_command(
             json.dump(comparison.as_json(), file, indent=1)
             file.write("\n")
     _console().print(_table(comparison))
-    print(f"Medians of {runs} runs each, in rotation. Memory: peak of RSS + page tables, whole process tree.")
+    print(f"Medians of {runs} run{'s' * (runs > 1)} each, in rotation. Memory: peak of RSS + page tables, whole process tree.")
     if any(c.problem for c in comparison.contenders if c.ours):
         raise typer.Exit(1)
 

@@ -73,7 +73,7 @@ class Comparison:
     def _warm_up(self, contender):
         with tempfile.NamedTemporaryFile(prefix="spanalloc-probe-") as out:
             record = self._measure(
-                contender, preload=f"{contender.path}:{self.places.probe}", set_=[f"SPANALLOC_PROBE_OUT={out.name}"]
+                contender, preload=f"{self.places.probe}:{contender.path}", set_=[f"SPANALLOC_PROBE_OUT={out.name}"]
             )
             lines = out.read().decode(errors="replace").splitlines()
         contender.problem = failure_text(record, self.timeout)

@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Counts the tests of a ctest run from the JUnit file it wrote.
+
+Prints "skipped: NAME: REASON" for each skipped test, "failed: NAME" for each failed one, and at the end
+"N passed, N failed, N skipped". A test counts as skipped only when it says so itself (exit code 77, or
+GoogleTest's skip) or is disabled; one that could not be started is a failure. Exit code 1 when any failed.
+"""
+
+import re
+import sys
+import xml.etree.ElementTree
+
+OWN_SKIP = ("SKIP_RETURN_CODE", "SKIP_REGULAR_EXPRESSION_MATCHED", "Skipped")
+NOISE = re.compile(r"^\s*$|^\[|^Note: Google|^Running main|^\S+\.(cpp|hpp|c|h|cc):\d+: Skipped$|tests? ran|^Repeating")
+
+
+def skip_reason(output):
+    """The first line of a test's output that is not the framework's."""
+    for line in output.splitlines():
+        if not NOISE.search(line):
+            return re.sub(r"^\s*(skip(ped)?|SKIP(PED)?)\s*:\s*", "", line).strip()
+    return "no reason given"
+
+
+def main():
+    try:
+        suite = xml.etree.ElementTree.parse(sys.argv[1]).getroot()
+    except (OSError, xml.etree.ElementTree.ParseError) as error:
+        print(f"no test results: {error}")
+        print("0 passed, 1 failed, 0 skipped")
+        return 1
+    passed, failed, skipped = 0, [], 0
+    for case in suite.iter("testcase"):
+        name, status = case.get("name"), case.get("status")
+        output = case.findtext("system-out") or ""
+        message = (case.find("skipped").get("message") or "") if case.find("skipped") is not None else ""
+        if status == "run":
+            passed += 1
+        elif status == "disabled":
+            skipped += 1
+            print(f"skipped: {name}: disabled")
+        elif status == "notrun" and message.startswith(OWN_SKIP):
+            skipped += 1
+            print(f"skipped: {name}: {skip_reason(output)}")
+        else:
+            failed.append(f"{name}{': ' + message if message else ''}")
+    for text in failed:
+        print(f"failed: {text}")
+    print(f"{passed} passed, {len(failed)} failed, {skipped} skipped")
+    return 1 if failed or passed + skipped == 0 else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,215 @@
+"""The `spanalloc` command: what it passes through, what it refuses, what it reports."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+import unittest
+
+COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
+BUILD = os.path.dirname(os.path.dirname(COMMAND))
+STANDARD = os.path.join(BUILD, "lib", "libspanalloc.so")
+
+
+def spanalloc(*arguments, **options):
+    options.setdefault("timeout", 100)
+    return subprocess.run(
+        [COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        check=False, **options,
+    )
+
+
+class RunTest(unittest.TestCase):
+    def test_exit_code_is_the_programs(self):
+        self.assertEqual(spanalloc("run", "--", "sh", "-c", "exit 37").returncode, 37)
+
+    def test_double_dash_is_optional(self):
+        self.assertEqual(spanalloc("run", "sh", "-c", "exit 5").returncode, 5)
+
+    def test_signal_is_the_programs(self):
+        run = spanalloc("run", "--", "sh", "-c", "kill -TERM $$")
+        self.assertEqual(run.returncode, -signal.SIGTERM)
+
+    def test_is_the_same_process(self):
+        with subprocess.Popen([COMMAND, "run", "--", "sh", "-c", "echo $$"], stdout=subprocess.PIPE, text=True) as run:
+            self.assertEqual(int(run.stdout.read()), run.pid)
+
+    def test_broken_pipe_ends_the_program(self):
+        # A program that inherits an ignored SIGPIPE would complain instead of ending quietly.
+        run = spanalloc("run", "--", "sh", "-c", "kill -PIPE $$; exit 9")
+        self.assertEqual(run.returncode, -signal.SIGPIPE)
+
+    def test_library_is_the_first_preload(self):
+        run = spanalloc("run", "--", "sh", "-c", "echo $LD_PRELOAD", env=dict(os.environ, LD_PRELOAD="libm.so.6"))
+        self.assertEqual(run.stdout.strip(), f"{STANDARD}:libm.so.6")
+
+    def test_program_is_on_our_malloc(self):
+        run = spanalloc("run", "--", "grep", "-c", "libspanalloc.so", "/proc/self/maps")
+        self.assertGreater(int(run.stdout), 0)
+
+    def test_chosen_config(self):
+        for form in (("--config", "oopsla15"), ("--config=oopsla15",), ("-c", "oopsla15")):
+            run = spanalloc("run", *form, "--", "sh", "-c", "echo $LD_PRELOAD")
+            self.assertTrue(run.stdout.strip().endswith("/libspanalloc-oopsla15.so"), run)
+
+    def test_python_variables_reach_the_program(self):
+        run = spanalloc("run", "--", "sh", "-c", "echo $PYTHONMALLOC", env=dict(os.environ, PYTHONMALLOC="malloc"))
+        self.assertEqual(run.stdout.strip(), "malloc")
+
+    def test_unknown_config_lists_the_known_ones(self):
+        run = spanalloc("run", "--config", "nonesuch", "--", "true")
+        self.assertEqual(run.returncode, 125)
+        for text in ("nonesuch", "standard", "oopsla15"):
+            self.assertIn(text, run.stderr)
+
+    def test_config_is_a_name_not_a_path(self):
+        self.assertEqual(spanalloc("run", "--config", "../lib/x", "--", "true").returncode, 125)
+
+    def test_missing_program(self):
+        run = spanalloc("run", "--", "/nonexistent/program")
+        self.assertEqual((run.returncode, run.stderr), (127, "spanalloc: /nonexistent/program: command not found\n"))
+
+    def test_not_executable(self):
+        run = spanalloc("run", "--", "/etc/passwd")
+        self.assertEqual(run.returncode, 126)
+        self.assertIn("/etc/passwd", run.stderr)
+
+    def test_no_program_is_a_usage_error(self):
+        run = spanalloc("run")
+        self.assertEqual(run.returncode, 2)
+        self.assertIn("COMMAND", run.stderr)
+
+    def test_unknown_option_is_a_usage_error(self):
+        self.assertEqual(spanalloc("run", "--nonesuch", "--", "true").returncode, 2)
+
+    def test_library_that_is_not_built(self):
+        """A launcher in a tree without libraries says how to build them."""
+        with tempfile.TemporaryDirectory() as folder:
+            with open(COMMAND, encoding="utf-8") as file:
+                launcher = file.read()
+            self.assertIn(os.path.join(BUILD, "lib"), launcher)
+            copy = os.path.join(folder, "spanalloc")
+            with open(copy, "w", encoding="utf-8") as file:
+                file.write(launcher.replace(os.path.join(BUILD, "lib"), folder))
+            os.chmod(copy, 0o755)
+            run = subprocess.run([copy, "run", "--", "true"], stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(run.returncode, 125)
+        self.assertIn("cmake --build --preset release", run.stderr)
+
+    def test_help(self):
+        for arguments in (["--help"], ["run", "--help"], ["compare", "--help"], ["list", "--help"]):
+            run = spanalloc(*arguments)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.assertIn("Usage: spanalloc", run.stdout)
+
+
+class CompareTest(unittest.TestCase):
+    def compare(self, *arguments, command=("true",), rounds=3):
+        with tempfile.TemporaryDirectory() as folder:
+            file = os.path.join(folder, "out.json")
+            run = spanalloc("compare", "-n", str(rounds), "--json", file, *arguments, "--", *command)
+            record = None
+            if os.path.exists(file):
+                with open(file, encoding="utf-8") as text:
+                    record = json.load(text)
+        return run, record
+
+    def test_json_holds_every_run(self):
+        run, record = self.compare("--with", "oopsla15")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual(record["command"], ["true"])
+        self.assertEqual([row["name"] for row in record["rows"]], ["glibc", "standard", "oopsla15"])
+        for row in record["rows"]:
+            self.assertIsNone(row["problem"])
+            self.assertEqual(os.path.realpath(row["malloc_defined_by"]), row["path"])
+            self.assertEqual(len(row["runs"]), 3)
+            self.assertEqual(set(row["median"]), {"wall_s", "cpu_s", "peak_kib", "page_faults"})
+            for one in row["runs"]:
+                self.assertEqual((one["exit_code"], one["signal"]), (0, 0))
+                self.assertGreater(one["peak_kib"], 100)
+        self.assertEqual(record["rows"][0]["ratio_to_glibc"]["wall_s"], 1)
+
+    def test_order_rotates(self):
+        _, record = self.compare("--with", "oopsla15")
+        first = ["glibc", "standard", "oopsla15"]
+        self.assertEqual(record["order"], [first, first[1:] + first[:1], first[2:] + first[:2]])
+
+    def test_table_without_colours(self):
+        run, _ = self.compare("--with", "oopsla15", rounds=1)
+        for text in ("allocator", "glibc", "spanalloc standard", "spanalloc oopsla15", "peak memory", "page faults"):
+            self.assertIn(text, run.stdout)
+        self.assertNotIn("\033", run.stdout + run.stderr)
+
+    def test_row_of_another_library(self):
+        run, record = self.compare("--with", f"mine={STANDARD}", rounds=1)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertEqual([row["name"] for row in record["rows"]], ["glibc", "standard", "mine"])
+
+    def test_object_without_malloc_is_not_believed(self):
+        libm = next(p for p in ("/lib/x86_64-linux-gnu/libm.so.6", "/lib/aarch64-linux-gnu/libm.so.6", "/lib64/libm.so.6")
+                    if os.path.exists(p))
+        _, record = self.compare("--with", f"fake={libm}", rounds=1)
+        fake = record["rows"][2]
+        self.assertIn("malloc is in", fake["problem"])
+        self.assertEqual(fake["runs"], [])
+
+    def test_static_program_is_not_believed(self):
+        compiler = shutil.which("cc") or shutil.which("gcc")
+        if not compiler:
+            self.skipTest("no C compiler")
+        with tempfile.TemporaryDirectory() as folder:
+            program = os.path.join(folder, "program")
+            subprocess.run([compiler, "-static", "-x", "c", "-", "-o", program], input=b"int main(void){return 0;}", check=True)
+            run, record = self.compare(command=(program,), rounds=1)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("not preloaded", run.stderr)
+        self.assertIsNone(record)
+
+    def test_crash_under_one_allocator_is_a_row_that_says_so(self):
+        command = ("sh", "-c", "case $LD_PRELOAD in *oopsla15*) kill -SEGV $$ ;; esac")
+        run, record = self.compare("--with", "oopsla15", command=command, rounds=1)
+        self.assertEqual(run.returncode, 1)
+        self.assertEqual(record["rows"][2]["problem"], "killed by SIGSEGV")
+        self.assertIn("killed by SIGSEGV", run.stdout)
+        self.assertIsNone(record["rows"][1]["problem"])
+
+    def test_exit_code_under_one_allocator(self):
+        command = ("sh", "-c", "case $LD_PRELOAD in *oopsla15*) exit 3 ;; esac")
+        _, record = self.compare("--with", "oopsla15", command=command, rounds=1)
+        self.assertEqual(record["rows"][2]["problem"], "failed with exit code 3")
+
+    def test_timeout(self):
+        command = ("sh", "-c", "case $LD_PRELOAD in *oopsla15*) sleep 60 ;; esac")
+        _, record = self.compare("--timeout", "1", "--with", "oopsla15", command=command, rounds=1)
+        self.assertEqual(record["rows"][2]["problem"], "timed out after 1 s")
+
+    def test_failure_under_glibc_is_no_comparison(self):
+        run, _ = self.compare(command=("sh", "-c", "echo what is wrong >&2; exit 3"))
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("exit code 3", run.stderr)
+        self.assertIn("what is wrong", run.stderr)
+
+    def test_missing_program(self):
+        self.assertEqual(self.compare(command=("/nonexistent/program",))[0].returncode, 127)
+
+    def test_unknown_allocator_lists_the_known_ones(self):
+        run, _ = self.compare("--with", "nonesuch")
+        self.assertEqual(run.returncode, 125)
+        self.assertIn("oopsla15", run.stderr)
+
+
+class ListTest(unittest.TestCase):
+    def test_configs_and_paths(self):
+        run = spanalloc("list")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        for text in (STANDARD, "libspanalloc-oopsla15.so", "libc.so.6"):
+            self.assertIn(text, run.stdout)
+
+    def test_version(self):
+        self.assertRegex(spanalloc("--version").stdout, r"^spanalloc \d+\.\d+")
+
+
+if __name__ == "__main__":
+    unittest.main()
