@@ -25,7 +25,7 @@ void atomic_write_update(void* cell, unsigned bytes, std::uint64_t value, Order 
 void atomic_keep(void* cell, unsigned bytes, Order order);
 bool fails_spuriously();
 
-// One access to a variable that no two threads may touch without ordering between them; see plain.hpp.
+// One access to a variable that no two threads may touch without ordering between them; see Plain.
 void plain_access(const void* cell, bool write);
 
 void yield();
@@ -130,6 +130,40 @@ class Atomic {
   }
 
   T cell_;
+};
+
+/// A variable that is not atomic, watched for data races.
+///
+/// Two accesses by different threads, at least one a write, must be ordered by a chain of release and acquire
+/// operations (happens-before, kept as vector clocks); otherwise the execution fails. So a missing acquire or
+/// release is reported even where the values happen to come out right.
+template <class T>
+class Plain {
+ public:
+  constexpr Plain() = default;
+  constexpr explicit Plain(T initial) : value_(initial) {}
+  Plain(const Plain&) = delete;
+  Plain& operator=(const Plain& other) {
+    set(other.get());
+    return *this;
+  }
+  Plain& operator=(T value) {
+    set(value);
+    return *this;
+  }
+  operator T() const { return get(); }
+
+  T get() const {
+    model::plain_access(this, false);
+    return value_;
+  }
+  void set(T value) {
+    model::plain_access(this, true);
+    value_ = value;
+  }
+
+ private:
+  T value_{};
 };
 
 inline void spin_hint() noexcept {

@@ -7,7 +7,6 @@
 #include <cstdlib>
 
 #include "model_atomic.hpp"
-#include "plain.hpp"
 #include "scheduler.hpp"
 
 namespace spanalloc::model {

@@ -1,0 +1,444 @@
+// The standard engine's span protocol under the checker: remote free list, states with eager return, reusable
+// set, adoption, thread termination. Each subject first finds its known traps in naive variants.
+#include "naive_span.hpp"
+#include "standard_world.hpp"
+
+namespace spanalloc::model {
+namespace {
+
+constexpr MemoryModel kMemories[] = {MemoryModel::tso, MemoryModel::pso, MemoryModel::views};
+
+template <class World>
+void expect_holds_everywhere(const char* name, unsigned preemptions, unsigned full_preemptions) {
+  for (const MemoryModel memory : kMemories) {
+    expect_holds<World>(name, {.memory = memory, .preemptions = bound(preemptions, full_preemptions)});
+  }
+}
+#define EXPECT_HOLDS_EVERYWHERE(World, ...) expect_holds_everywhere<World>(#World, __VA_ARGS__)
+
+// --- Remote free list
+// -----------------------------------------------------------------------------------------
+
+// Two threads free into a hot span while its owner takes the list and hands blocks out again.
+struct RemoteFreesIntoHotSpan : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  RemoteFreesIntoHotSpan() : StandardWorld({.capacity = 3}) { start_hot(1, 1, 3); }
+  void thread(unsigned self) {
+    if (self == 0) {
+      allocate_hot(1);
+      allocate_hot(1);
+    } else {
+      free_remote(1, self);
+    }
+  }
+  void at_rest() { check_at_rest(); }
+};
+
+struct TwoRemoteFreesByOne : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  TwoRemoteFreesByOne() : StandardWorld({.capacity = 3}) { start_hot(1, 1, 3); }
+  void thread(unsigned self) {
+    if (self == 0) {
+      allocate_hot(1);
+      allocate_hot(1);
+      allocate_hot(1);
+    } else {
+      free_remote(1, 2);
+      free_remote(1, 3);
+    }
+  }
+  void at_rest() { check_at_rest(); }
+};
+
+TEST(StandardSpan, RemoteFreeList) {
+  EXPECT_FINDS(naive::CountBesideTheList, "taken", {});
+  EXPECT_FINDS(naive::CountServesAsTag, "held", {});
+  EXPECT_HOLDS_EVERYWHERE(TwoRemoteFreesByOne, 6, 10);
+  EXPECT_HOLDS_EVERYWHERE(RemoteFreesIntoHotSpan, 3, 5);
+}
+
+// --- Span states with eager return
+// ------------------------------------------------------------------------------
+
+// The owner and one or two others free the last blocks of a parked span. Its owner's next slow path comes
+// after.
+template <unsigned kFreers, bool kReusable>
+struct LastFrees : StandardWorld {
+  static constexpr unsigned kThreads = kFreers;
+  LastFrees() : StandardWorld({.capacity = kReusable ? 4 : kFreers, .reuse_outstanding = kReusable ? 3 : 1}) {
+    start_parked(1, 1, kFreers);
+  }
+  void thread(unsigned self) { free_any(1, self + 1, self == 0 ? 1 : self + 1); }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+using OwnerAndOneFloating = LastFrees<2, false>;
+using OwnerAndOneReusable = LastFrees<2, true>;
+using OwnerAndTwoFloating = LastFrees<3, false>;
+using OwnerAndTwoReusable = LastFrees<3, true>;
+
+// The owner frees two, so that some of its frees are unpublished when the other comes.
+struct OwnerFreesTwo : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  OwnerFreesTwo() : StandardWorld({.capacity = 4, .reuse_outstanding = 1}) { start_parked(1, 1, 4); }
+  void thread(unsigned self) {
+    free_any(1, self == 0 ? 1 : 2, self + 1);
+    free_any(1, self == 0 ? 3 : 4, self + 1);
+  }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+// The owner never comes back; another thread's pool miss finds the empty span.
+struct OwnerFallsAsleep : OwnerAndOneReusable {
+  void at_rest() {
+    Protocol::steal_hidden_empties(1);
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+// ... or finds it while it becomes empty.
+struct StolenWhileFreed : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  StolenWhileFreed() : StandardWorld({.capacity = 3, .reuse_outstanding = 2}) { start_parked(1, 1, 2); }
+  void thread(unsigned self) {
+    if (self == 2) {
+      Protocol::steal_hidden_empties(1);
+    } else {
+      free_any(1, self + 1, self + 1);
+    }
+  }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+// Nobody but others free: the last of them returns the span without any help of the owner.
+struct OnlyOthersFree : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  OnlyOthersFree() : StandardWorld({.capacity = 2, .reuse_outstanding = 1}) { start_parked(1, 1, 2); }
+  void thread(unsigned self) { free_remote(1, self + 1); }
+  void at_rest() {
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+// A span of one block: whoever frees it returns it; another takes it and uses it again.
+struct SingleBlockSpan : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  SingleBlockSpan() : StandardWorld({.capacity = 2}) { make_single(1); }
+  void thread(unsigned self) {
+    if (self == 0) return free_any(1, 1, 1);
+    const std::uint32_t number = take_from_pool();
+    if (number == 0) return;
+    if (self == 1) {
+      make_single(number);
+      free_any(number, 1, 2);
+    } else {
+      make_hot(number, 3);
+      allocate_hot(number);
+      park(number, 3);
+    }
+  }
+  void at_rest() { check_at_rest(); }
+};
+
+TEST(StandardSpan, StatesWithEagerReturn) {
+  EXPECT_HOLDS(naive::CountsApart, {.memory = MemoryModel::interleaving, .preemptions = 10});
+  EXPECT_FINDS(naive::CountsApart, "in_pool", {});
+  EXPECT_FINDS(naive::CrossesTwoEvents, "in_pool", {});
+  EXPECT_FINDS(naive::EpochForgottenInPool, "in_use_again", {});
+  EXPECT_HOLDS_EVERYWHERE(OwnerAndOneFloating, 6, 10);
+  EXPECT_HOLDS_EVERYWHERE(OwnerAndOneReusable, 6, 10);
+  EXPECT_HOLDS_EVERYWHERE(OwnerFreesTwo, 4, 6);
+  EXPECT_HOLDS_EVERYWHERE(OwnerFallsAsleep, 6, 10);
+  EXPECT_HOLDS_EVERYWHERE(OnlyOthersFree, 6, 10);
+  EXPECT_HOLDS_EVERYWHERE(OwnerAndTwoFloating, 2, 4);
+  EXPECT_HOLDS_EVERYWHERE(OwnerAndTwoReusable, 2, 4);
+  EXPECT_HOLDS_EVERYWHERE(StolenWhileFreed, 2, 4);
+  EXPECT_HOLDS_EVERYWHERE(SingleBlockSpan, 2, 4);
+}
+
+// --- Reusable set
+// ---------------------------------------------------------------------------------------------
+
+// The owner opens a span (floating to reusable by frees), takes it out of the set, hands a block out and
+// parks it, while others free.
+template <unsigned kOthers>
+struct OpenAndTake : StandardWorld {
+  static constexpr unsigned kThreads = 1 + kOthers;
+  OpenAndTake() : StandardWorld({.capacity = 3, .reuse_outstanding = 2}) { start_parked(1, 1, 3); }
+  void thread(unsigned self) {
+    if (self != 0) return free_remote(1, self);
+    free_any(1, 3, 1);
+    const std::uint32_t number = find_reusable(1);
+    if (number == 0) return;
+    allocate_hot(number);
+    park(number, 1);
+  }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    check_at_rest();
+  }
+};
+
+using OpenAndTakeAgainstOne = OpenAndTake<1>;
+using OpenAndTakeAgainstTwo = OpenAndTake<2>;
+
+// Two spans on the same lists, so that neighbours are unlinked under each other.
+struct Neighbours : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  Neighbours() : StandardWorld({.spans = 2, .capacity = 2, .reuse_outstanding = 1}) {
+    start_parked(1, 1, 1);
+    start_parked(2, 1, 2);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      const std::uint32_t number = find_reusable(1);
+      if (number != 0) park(number, 1);
+    } else if (self == 1) {
+      free_remote(1, 1);
+    } else {
+      free_remote(2, 1);
+      free_remote(2, 2);
+    }
+  }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    check_at_rest();
+  }
+};
+
+// A hot span leaves while another thread frees into it: neither "hot, not my business" nor "floating, my
+// business" may be what nobody acts on.
+template <unsigned kOthers>
+struct LeaveHot : StandardWorld {
+  static constexpr unsigned kThreads = 1 + kOthers;
+  LeaveHot() : StandardWorld({.capacity = 2, .reuse_outstanding = 1}) { start_hot(1, 1, 2); }
+  void thread(unsigned self) {
+    if (self != 0) return free_remote(1, self);
+    if (allocate_hot(1) == 0) park(1, 1);
+  }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    const SpanWord word{span(1).word.load_relaxed()};
+    // With a free block a parked span can be found: that is what its next user asks for.
+    if (word.state() == SpanState::kParked && word.outstanding() < 2)
+      MODEL_CHECK(span(1).list == ListId::kReusable);
+    check_at_rest();
+  }
+};
+
+using LeaveHotAgainstOne = LeaveHot<1>;
+using LeaveHotAgainstTwo = LeaveHot<2>;
+
+TEST(StandardSpan, ReusableSetOpenAndClose) {
+  EXPECT_FINDS(naive::ReusableThenLinked, "in_pool", {});
+  EXPECT_FINDS(naive::PutIntoClosedSet, "reachable", {});
+  EXPECT_FINDS(naive::SharedLink, "next", {});
+  EXPECT_FINDS(naive::FreeBetweenRefillAndFloating, "remote_frees", {});
+  EXPECT_HOLDS_EVERYWHERE(OpenAndTakeAgainstOne, 4, 6);
+  EXPECT_HOLDS_EVERYWHERE(OpenAndTakeAgainstTwo, 2, 3);
+  EXPECT_HOLDS_EVERYWHERE(Neighbours, 2, 3);
+  EXPECT_HOLDS_EVERYWHERE(LeaveHotAgainstOne, 6, 8);
+  EXPECT_HOLDS_EVERYWHERE(LeaveHotAgainstTwo, 3, 4);
+}
+
+// --- Adoption
+// ---------------------------------------------------------------------------------------------------
+
+// Two threads want the same orphan while a third frees its last block.
+struct TwoAdopters : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  TwoAdopters() : StandardWorld({.capacity = 2, .reuse_outstanding = 1}) {
+    start_parked(1, 3, 1);
+    orphan(3);
+  }
+  void thread(unsigned self) {
+    if (self == 2) return free_remote(1, 1);
+    const std::uint32_t me = self + 1;
+    const std::uint32_t number = find_reusable(me);
+    if (number == 0) return;
+    allocate_hot(number);
+    park(number, me);
+  }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    Protocol::settle_attention(2);
+    check_at_rest();
+  }
+};
+
+// One adopts, hands out, parks and frees again; another frees what the former owner had handed out.
+struct AdoptAndFree : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  AdoptAndFree() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+    start_parked(1, 3, 2);
+    orphan(3);
+  }
+  void thread(unsigned self) {
+    if (self == 1) {
+      free_remote(1, 1);
+      free_remote(1, 2);
+      return;
+    }
+    const std::uint32_t number = find_reusable(1);
+    if (number == 0) return;
+    const std::uint32_t b = allocate_hot(number);
+    park(number, 1);
+    free_any(number, b, 1);
+  }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+TEST(StandardSpan, Adoption) {
+  EXPECT_FINDS(naive::StaleEpochAfterAdoption, "in_pool", {});
+  EXPECT_FINDS(naive::PutToOldOwner, "links", {});
+  EXPECT_HOLDS_EVERYWHERE(AdoptAndFree, 4, 6);
+  EXPECT_HOLDS_EVERYWHERE(TwoAdopters, 2, 3);
+}
+
+// --- Thread termination
+// -------------------------------------------------------------------------------------------
+
+// A thread ends with a hot span, others free its blocks meanwhile. No empty span may remain, nobody settles
+// later.
+template <unsigned kOthers>
+struct EndsWithHotSpan : StandardWorld {
+  static constexpr unsigned kThreads = 1 + kOthers;
+  EndsWithHotSpan() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) { start_hot(1, 1, kOthers); }
+  void thread(unsigned self) {
+    if (self != 0) return free_remote(1, self);
+    park(1, 1);
+    orphan(1);
+  }
+  void at_rest() {
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+using EndsWithHotAgainstOne = EndsWithHotSpan<1>;
+using EndsWithHotAgainstTwo = EndsWithHotSpan<2>;
+
+// A thread ends with a parked span in which it has unpublished frees; then its LAB serves a new thread.
+template <unsigned kOthers>
+struct EndsWithParkedSpan : StandardWorld {
+  static constexpr unsigned kThreads = 1 + kOthers;
+  EndsWithParkedSpan() : StandardWorld({.capacity = 1 + kOthers + 1, .reuse_outstanding = 1}) {
+    start_parked(1, 1, 2 + kOthers);
+  }
+  void thread(unsigned self) {
+    if (self != 0) return free_remote(1, self);
+    free_any(1, 1 + kOthers, 1);
+    orphan(1);
+    free_any(1, 2 + kOthers, 1);  // the LAB's next thread: the span is no longer this LAB's
+  }
+  void at_rest() {
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+using EndsWithParkedAgainstOne = EndsWithParkedSpan<1>;
+using EndsWithParkedAgainstTwo = EndsWithParkedSpan<2>;
+
+// Two threads end at once, a third frees what both had handed out.
+struct TwoEnd : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  TwoEnd() : StandardWorld({.spans = 2, .capacity = 2, .reuse_outstanding = 1}) {
+    start_parked(1, 1, 1);
+    start_parked(2, 2, 2);
+  }
+  void thread(unsigned self) {
+    if (self != 2) return orphan(self + 1);
+    free_remote(1, 1);
+    free_remote(2, 1);
+  }
+  void at_rest() {
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+// One ends, one adopts what it leaves behind, one frees.
+struct EndAdoptFree : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  EndAdoptFree() : StandardWorld({.capacity = 2, .reuse_outstanding = 1}) { start_parked(1, 1, 1); }
+  void thread(unsigned self) {
+    if (self == 0) return orphan(1);
+    if (self == 1) return free_remote(1, 1);
+    const std::uint32_t number = find_reusable(2);
+    if (number == 0) return;
+    allocate_hot(number);
+    park(number, 2);
+  }
+  void at_rest() {
+    Protocol::settle_attention(2);
+    check_at_rest();
+  }
+};
+
+TEST(StandardSpan, ThreadTermination) {
+  EXPECT_FINDS(naive::TerminateForgetsEmptyHot, "in_pool", {});
+  EXPECT_HOLDS_EVERYWHERE(EndsWithHotAgainstOne, 6, 8);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithParkedAgainstOne, 4, 6);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithHotAgainstTwo, 2, 4);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithParkedAgainstTwo, 2, 3);
+  EXPECT_HOLDS_EVERYWHERE(TwoEnd, 2, 3);
+  EXPECT_HOLDS_EVERYWHERE(EndAdoptFree, 2, 3);
+}
+
+// --- A span's next life
+// -------------------------------------------------------------------------------------------
+
+// A freer that is slow after its compare-and-swap comes late to the owner's lock: meanwhile the span went
+// through the pool and lives again, with the same owner or another one.
+template <std::uint32_t kNextOwner>
+struct SlowFreer : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  SlowFreer() : StandardWorld({.capacity = 2, .reuse_outstanding = 1}) { start_parked(1, 1, 2); }
+  void thread(unsigned self) {
+    if (self == 1) return free_remote(1, 1);
+    free_any(1, 2, kNextOwner == 1 ? 1 : 3);  // by the owner or by a third party
+    const std::uint32_t number = take_from_pool();
+    if (number == 0) return;
+    make_hot(number, kNextOwner);
+    allocate_hot(number);
+    park(number, kNextOwner);
+    free_any(number, 1, kNextOwner);
+  }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    Protocol::settle_attention(2);
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+using SlowFreerSameOwner = SlowFreer<1>;
+using SlowFreerNewOwner = SlowFreer<2>;
+
+TEST(StandardSpan, TheNextLife) {
+  EXPECT_FINDS(naive::EpochForgottenInPool, "in_use_again", {});
+  EXPECT_HOLDS_EVERYWHERE(SlowFreerSameOwner, 5, 7);
+  EXPECT_HOLDS_EVERYWHERE(SlowFreerNewOwner, 5, 7);
+}
+
+}  // namespace
+}  // namespace spanalloc::model
