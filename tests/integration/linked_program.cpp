@@ -25,14 +25,14 @@ namespace {
 // ("not our pointer") were they two.
 void prove_one_heap() {
   void* plain = malloc(1000);
-  const size_t usable = sp_malloc_usable_size(plain);
-  if (usable < 1000 || usable != malloc_usable_size(plain)) fail("sp_malloc_usable_size of a malloc block");
+  const size_t usable = sp_usable_size(plain);
+  if (usable < 1000 || usable != malloc_usable_size(plain)) fail("sp_usable_size of a malloc block");
   sp_free(plain);
   free(sp_malloc(1000));
   auto text = std::make_unique<std::string>(1000, 'x');
-  if (sp_malloc_usable_size(text->data()) < 1001) fail("operator new is not ours");
+  if (sp_usable_size(text->data()) < 1001) fail("operator new is not ours");
   char* copy = strdup("duplicated inside libc");
-  if (sp_malloc_usable_size(copy) < 23) fail("libc's own allocations are not ours");
+  if (sp_usable_size(copy) < 23) fail("libc's own allocations are not ours");
   sp_free(copy);
 }
 

@@ -1,0 +1,100 @@
+// The oracle: a map of all live ranges. Whatever the heap does, no two live blocks may share a byte.
+#pragma once
+
+#include <array>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "heap_user.hpp"
+
+namespace spanalloc::stress {
+
+class Oracle {
+ public:
+  explicit Oracle(Report& report) : report_(report) {}
+
+  /// Called after the allocation and before the free: a range is live at least while it is listed.
+  void add(const void* start, std::size_t size) {
+    const auto begin = reinterpret_cast<std::uintptr_t>(start);
+    const std::uintptr_t end = begin + (size == 0 ? 1 : size);  // malloc(0) is unique: it takes up a byte
+    std::lock_guard guard(lock_);
+    const auto next = live_.lower_bound(begin);
+    const bool hits_next = next != live_.end() && next->first < end;
+    const bool hits_previous = next != live_.begin() && std::prev(next)->second > begin;
+    if (hits_next || hits_previous) {
+      const auto& other = hits_next ? *next : *std::prev(next);
+      report_.error("[%zx, %zx) overlaps the live block [%zx, %zx)", begin, end, other.first, other.second);
+    }
+    live_[begin] = end;
+  }
+  void remove(const void* start) {
+    std::lock_guard guard(lock_);
+    live_.erase(reinterpret_cast<std::uintptr_t>(start));
+  }
+  std::size_t live() {
+    std::lock_guard guard(lock_);
+    return live_.size();
+  }
+
+ private:
+  Report& report_;
+  std::mutex lock_;
+  std::map<std::uintptr_t, std::uintptr_t> live_;
+};
+
+/// Random requests from several threads, remote frees included, each entered into one oracle.
+template <class E>
+void oracle_of_ranges(unsigned thread_count, double seconds, Report& report) {
+  Oracle oracle(report);
+  struct Shared {
+    std::mutex lock;
+    Block block;
+  };
+  std::vector<Shared> shared(64);
+  const Deadline deadline(seconds);
+  auto allocate = [&](HeapUser<E>& user) {
+    const Block block = user.allocate();
+    oracle.add(block.start, block.size);
+    return block;
+  };
+  auto release = [&](HeapUser<E>& user, Block& block) {
+    oracle.remove(block.start);
+    user.free(block);
+  };
+  std::vector<std::thread> threads;
+  for (unsigned k = 0; k < thread_count; ++k) {
+    threads.emplace_back([&, k] {
+      HeapUser<E> user(k, report);
+      std::array<Block, 200> blocks;
+      while (!deadline.passed() && report.errors() == 0) {
+        Block& block = blocks[user.random().below(blocks.size())];
+        if (block.start == nullptr) {
+          block = allocate(user);
+        } else if (user.random().one_in(4)) {
+          Shared& other = shared[user.random().below(shared.size())];
+          std::lock_guard guard(other.lock);
+          std::swap(block, other.block);
+        } else if (user.random().one_in(4)) {
+          oracle.remove(block.start);
+          user.resize(block);
+          oracle.add(block.start, block.size);
+        } else {
+          release(user, block);
+        }
+      }
+      for (Block& block : blocks) {
+        if (block.start != nullptr) release(user, block);
+      }
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  HeapUser<E> last(1, report);
+  for (Shared& one : shared) {
+    if (one.block.start != nullptr) release(last, one.block);
+  }
+  if (oracle.live() != 0) report.error("%zu ranges are still listed", oracle.live());
+  expect_everything_returned<E>(report);
+}
+
+}  // namespace spanalloc::stress

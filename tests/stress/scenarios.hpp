@@ -1,0 +1,300 @@
+// The stress scenarios: how threads share a heap. Each is a function of an engine, so that the same code runs
+// over the shipped engines and over engines with a planted defect, which it must find.
+#pragma once
+
+#include <array>
+#include <barrier>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "heap_user.hpp"
+
+namespace spanalloc::stress {
+
+/// Blocks on their way from one thread to another. A parcel lies in memory of the same heap.
+template <class E>
+class Mailboxes {
+ public:
+  explicit Mailboxes(std::size_t count) : slots_(count) {}
+
+  /// Leaves `block` and frees what lay there: usually another thread's block.
+  void swap(HeapUser<E>& user, Block& block) {
+    void* memory = MallocApi<E>::malloc(sizeof(Block));
+    if (memory == nullptr) {
+      user.free(block);
+      return;
+    }
+    take(user, slots_[user.random().below(slots_.size())], new (memory) Block(block));
+    block = {};
+  }
+  void drain(HeapUser<E>& user) {
+    for (auto& slot : slots_) take(user, slot, nullptr);
+  }
+
+ private:
+  void take(HeapUser<E>& user, std::atomic<Block*>& slot, Block* replacement) {
+    // Acquire and release: the parcel's and the block's contents travel with the pointer.
+    Block* parcel = slot.exchange(replacement, std::memory_order_acq_rel);
+    if (parcel == nullptr) return;
+    Block block = *parcel;
+    MallocApi<E>::free(parcel);
+    user.free(block);
+  }
+
+  std::vector<std::atomic<Block*>> slots_;
+};
+
+/// One thread's life: a working set with random requests, a part of the blocks sent to others.
+template <class E>
+void live(std::uint64_t seed, std::size_t operations, Mailboxes<E>& mailboxes, Report& report) {
+  HeapUser<E> user(seed, report);
+  std::array<Block, 256> blocks;
+  for (std::size_t i = 0; i < operations && report.errors() == 0; ++i) {
+    Block& block = blocks[user.random().below(blocks.size())];
+    if (block.start == nullptr) {
+      block = user.allocate();
+      continue;
+    }
+    switch (user.random().below(8)) {
+      case 0:
+        user.resize(block);
+        break;
+      case 1:
+      case 2:
+        mailboxes.swap(user, block);
+        break;
+      default:
+        user.free(block);
+    }
+  }
+  // Half of the threads leave their blocks behind, for others to free when this thread is gone.
+  const bool leaves = user.random().one_in(2);
+  for (Block& block : blocks) {
+    if (block.start == nullptr) continue;
+    if (leaves) {
+      mailboxes.swap(user, block);
+    } else {
+      user.free(block);
+    }
+  }
+}
+
+/// `places` threads at any time, each soon replaced by a new one.
+template <class E>
+void thread_pool(unsigned places, std::size_t operations, double seconds, Report& report) {
+  Mailboxes<E> mailboxes(places * 64);
+  const Deadline deadline(seconds);
+  std::vector<std::thread> supervisors;
+  for (unsigned place = 0; place < places; ++place) {
+    supervisors.emplace_back([&, place] {
+      for (std::uint64_t age = 0; !deadline.passed() && report.errors() == 0; ++age) {
+        // Lives of very different lengths, so that exits fall into every phase of the others.
+        const std::size_t length = operations >> (age % 5 * 2);
+        std::thread([&, age, length] { live<E>(place * 100003 + age, length, mailboxes, report); }).join();
+      }
+    });
+  }
+  for (auto& supervisor : supervisors) supervisor.join();
+  HeapUser<E> last(1, report);
+  mailboxes.drain(last);
+  expect_everything_returned<E>(report);
+}
+
+/// Some threads only allocate, the others only free.
+template <class E>
+void producer_consumer(double seconds, Report& report) {
+  constexpr unsigned kPairs = 3;
+  constexpr std::size_t kRing = 1024;
+  struct Ring {
+    std::array<std::atomic<Block*>, kRing> cells{};
+    std::atomic<bool> closed{false};
+  };
+  std::vector<Ring> rings(kPairs);
+  const Deadline deadline(seconds);
+  std::vector<std::thread> threads;
+  for (unsigned k = 0; k < kPairs; ++k) {
+    threads.emplace_back([&, k] {
+      HeapUser<E> user(k, report);
+      for (std::size_t i = 0; (i % 256 != 0 || !deadline.passed()) && report.errors() == 0;) {
+        auto& cell = rings[k].cells[i % kRing];
+        if (cell.load(std::memory_order_relaxed) != nullptr) {
+          std::this_thread::yield();
+          if (deadline.passed()) break;
+          continue;
+        }
+        void* memory = MallocApi<E>::malloc(sizeof(Block));
+        if (memory == nullptr) break;
+        cell.store(new (memory) Block(user.allocate()), std::memory_order_release);
+        ++i;
+      }
+      rings[k].closed.store(true, std::memory_order_release);
+    });
+    // Ring k is read by two consumers, which race for each cell.
+    for (unsigned reader = 0; reader < 2; ++reader) {
+      threads.emplace_back([&, k, reader] {
+        HeapUser<E> user(100 + k * 2 + reader, report);
+        for (bool last_round = false;;) {
+          const bool closed = rings[k].closed.load(std::memory_order_acquire);
+          for (auto& cell : rings[k].cells) {
+            Block* parcel = cell.exchange(nullptr, std::memory_order_acquire);
+            if (parcel == nullptr) continue;
+            Block block = *parcel;
+            MallocApi<E>::free(parcel);
+            user.free(block);
+          }
+          if (last_round) break;
+          last_round = closed;
+          std::this_thread::yield();
+        }
+      });
+    }
+  }
+  for (auto& thread : threads) thread.join();
+  expect_everything_returned<E>(report);
+}
+
+/// As in Larson and Krishnan's server simulation: a thread replaces random blocks of an array, then hands the
+/// array to a new thread and ends.
+template <class E>
+void larson(unsigned arrays, double seconds, Report& report) {
+  const Deadline deadline(seconds);
+  std::vector<std::thread> supervisors;
+  for (unsigned k = 0; k < arrays; ++k) {
+    supervisors.emplace_back([&, k] {
+      std::vector<Block> blocks(1000);
+      std::uint64_t generation = 0;
+      do {
+        std::thread([&] {
+          HeapUser<E> user(k * 7919 + ++generation, report);
+          for (int i = 0; i < 3000; ++i) {
+            Block& block = blocks[user.random().below(blocks.size())];
+            if (block.start != nullptr) user.free(block);
+            block = user.allocate(10 + user.random().below(500));
+          }
+        }).join();
+      } while (!deadline.passed() && report.errors() == 0);
+      HeapUser<E> last(k, report);
+      for (Block& block : blocks) {
+        if (block.start != nullptr) last.free(block);
+      }
+    });
+  }
+  for (auto& supervisor : supervisors) supervisor.join();
+  expect_everything_returned<E>(report);
+}
+
+/// Threads in sequence that each leave one small block behind; then threads that each free a share of them.
+template <class E>
+void each_leaves_one(unsigned count, Report& report) {
+  std::vector<Block> left(count);
+  for (unsigned i = 0; i < count; ++i) {
+    std::thread([&, i] {
+      HeapUser<E> user(i, report);
+      left[i] = user.allocate(16 + i % 3 * 100);
+      Block gone = user.allocate(16);
+      user.free(gone);
+    }).join();
+  }
+  expect_consistent<E>(report);
+  std::vector<std::thread> threads;
+  for (unsigned k = 0; k < 4; ++k) {
+    threads.emplace_back([&, k] {
+      HeapUser<E> user(k, report);
+      for (unsigned i = k; i < count; i += 4) user.free(left[i]);
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  expect_everything_returned<E>(report);
+}
+
+/// Rounds in which all threads free the blocks of the same spans at once, down to the last block, while the
+/// owner goes on allocating or has just exited. Few blocks a span and many: every transition is raced for.
+template <class E>
+void race_for_last_block(double seconds, Report& report) {
+  static constexpr std::size_t kSizes[] = {16, 48, 256, 1000, 4000, 12000, 30000, 120000, 500000, 1000000};
+  static constexpr unsigned kThreads = 4;
+  const Deadline deadline(seconds);
+  std::uint64_t round = 0;
+  for (; !deadline.passed() && report.errors() == 0; ++round) {
+    const std::size_t size = kSizes[round % std::size(kSizes)];
+    std::vector<Block> blocks(size < 1000 ? 2000 : size < 40000 ? 200 : 24);
+    const bool owner_exits_first = round / std::size(kSizes) % 2 == 0;
+    std::barrier start(kThreads);
+    auto free_share = [&](unsigned k) {
+      HeapUser<E> user(round * 10 + k, report);
+      start.arrive_and_wait();
+      for (std::size_t i = k; i < blocks.size(); i += kThreads) {
+        user.free(blocks[i]);
+        if (i % 7 == k) {
+          Block own = user.allocate(size);
+          user.free(own);
+        }
+      }
+    };
+    auto allocate_all = [&] {
+      HeapUser<E> user(round, report);
+      for (Block& block : blocks) block = user.allocate(size);
+    };
+    std::vector<std::thread> threads;
+    if (owner_exits_first) {
+      std::thread(allocate_all).join();
+      threads.emplace_back(free_share, 0);
+    } else {
+      std::atomic<bool> allocated{false};
+      threads.emplace_back([&] {
+        allocate_all();
+        allocated.store(true);
+        free_share(0);
+      });
+      while (!allocated.load()) std::this_thread::yield();
+    }
+    for (unsigned k = 1; k < kThreads; ++k) threads.emplace_back(free_share, k);
+    for (auto& thread : threads) thread.join();
+    expect_everything_returned<E>(report);
+  }
+}
+
+/// Threads exit at the very moment at which others free their blocks.
+template <class E>
+void exits_race_frees(double seconds, Report& report) {
+  const Deadline deadline(seconds);
+  for (std::uint64_t round = 0; !deadline.passed() && report.errors() == 0; ++round) {
+    constexpr unsigned kOwners = 3;
+    constexpr std::size_t kBlocks = 300;
+    std::vector<std::atomic<Block*>> handed(kOwners * kBlocks);
+    std::vector<std::thread> threads;
+    for (unsigned k = 0; k < kOwners; ++k) {
+      threads.emplace_back([&, k] {
+        HeapUser<E> user(round * 31 + k, report);
+        const std::size_t size = std::size_t{16} << ((round + k) % 12);
+        for (std::size_t i = 0; i < kBlocks; ++i) {
+          void* memory = MallocApi<E>::malloc(sizeof(Block));
+          if (memory == nullptr) return report.error("a parcel was refused");
+          // Handed over at once: the freer is at work while this thread allocates, and while it exits.
+          handed[k * kBlocks + i].store(new (memory) Block(user.allocate(size)), std::memory_order_release);
+        }
+      });
+    }
+    for (unsigned k = 0; k < 2; ++k) {
+      threads.emplace_back([&, k] {
+        HeapUser<E> user(round * 37 + k, report);
+        for (std::size_t i = k; i < handed.size() && report.errors() == 0;) {
+          Block* parcel = handed[i].exchange(nullptr, std::memory_order_acquire);
+          if (parcel == nullptr) {
+            std::this_thread::yield();
+            continue;
+          }
+          Block block = *parcel;
+          MallocApi<E>::free(parcel);
+          user.free(block);
+          i += 2;
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    if (report.errors() == 0) expect_everything_returned<E>(report);
+  }
+}
+
+}  // namespace spanalloc::stress

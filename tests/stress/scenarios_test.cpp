@@ -1,0 +1,51 @@
+// The shipped engines under stress.
+#include <gtest/gtest.h>
+
+#include "engines.hpp"
+#include "oracle.hpp"
+#include "scenarios.hpp"
+
+namespace spanalloc::test {
+namespace {
+
+template <class E>
+class Stress : public EngineTest<E> {
+ protected:
+  static_assert(requires { E::census(); }, "without a census nothing proves that no span was lost");
+
+  void TearDown() override {
+    EXPECT_EQ(report.errors(), 0u) << "first: " << report.first();
+    std::printf("%zu operations\n", report.operations.load());
+  }
+  const double seconds = stress::seconds_to_run();
+  stress::Report report;
+};
+TYPED_TEST_SUITE(Stress, ShippedEngines, EngineNames);
+
+TYPED_TEST(Stress, ThreadPool) {
+  stress::thread_pool<TypeParam>(6, 40000, this->seconds * 2, this->report);
+}
+TYPED_TEST(Stress, ManyThreadsOnFewCores) {
+  stress::thread_pool<TypeParam>(64, 10000, this->seconds, this->report);
+}
+TYPED_TEST(Stress, ProducersAndConsumers) {
+  stress::producer_consumer<TypeParam>(this->seconds, this->report);
+}
+TYPED_TEST(Stress, Larson) {
+  stress::larson<TypeParam>(4, this->seconds, this->report);
+}
+TYPED_TEST(Stress, EachThreadLeavesOne) {
+  stress::each_leaves_one<TypeParam>(3000, this->report);
+}
+TYPED_TEST(Stress, RaceForLastBlock) {
+  stress::race_for_last_block<TypeParam>(this->seconds, this->report);
+}
+TYPED_TEST(Stress, ExitsRaceFrees) {
+  stress::exits_race_frees<TypeParam>(this->seconds, this->report);
+}
+TYPED_TEST(Stress, OracleOfRanges) {
+  stress::oracle_of_ranges<TypeParam>(4, this->seconds, this->report);
+}
+
+}  // namespace
+}  // namespace spanalloc::test
