@@ -51,7 +51,7 @@ inline void* Frontend::allocate_single(unsigned c, unsigned core, bool& zero) {
   span.unpublished.store_relaxed(0);
   span.list = ListId::kNone;
   // Release: a stale freer of an earlier life may look at the record under a lock.
-  span.word.store_release(SpanWord::make(kOrphanage, SpanState::kParked, 1).bits);
+  span.word.store_release(SpanWord::make(kNobody, SpanState::kParked, 1).bits);
   unpoison(Heap::address(number), kClassTable[c].block_size);
   return Heap::address(number);
 }
@@ -116,12 +116,13 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
   Protocol::settle_attention(me);
   std::uint32_t number = Protocol::reusable_to_hot(me, c, me, remote_head);
   if (number == 0) number = Protocol::reusable_to_hot(kOrphanage, c, me, remote_head);
-  if (number != 0) {
-    if (remote_head != 0) head = block_at(number, c, remote_head);
+  const std::uint32_t fresh = number != 0 ? 0 : Heap::take_span(kClassTable[c].order, Heap::core_of(me));
+  if (fresh == 0) {
+    if (number == 0) number = Protocol::floating_to_hot(c, me, remote_head);
+    if (number != 0 && remote_head != 0) head = block_at(number, c, remote_head);
     return number;
   }
-  number = Heap::take_span(kClassTable[c].order, Heap::core_of(me));
-  if (number == 0) return 0;
+  number = fresh;
   Span& span = Heap::span(number);
   span.size_class = static_cast<std::uint8_t>(c);
   span.carved = 0;

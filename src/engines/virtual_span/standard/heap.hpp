@@ -3,6 +3,11 @@
 //   frontend.hpp (per thread)  ->  span_protocol.hpp (per LAB, locks)  ->  Heap::take_span / put_in_pool
 //                                                                            -> pool (lock-free) -> BumpArena
 //
+// Spans are split for smaller requests and merged again (buddies, as in a binary buddy system) before the
+// arena is asked: not at every free, but once enough has been taken fresh to pay for a walk over the pool,
+// and always before memory is reported to be out. So large requests cannot drain the arena into small spans
+// for ever.
+//
 // Memory of a free span is dirty (it was used, it is warm, reusing it costs nothing) or zero (fresh or
 // purged). A miss looks for dirty memory first: same size at this core, at other cores, then larger spans,
 // which it splits; then for zero memory in the same order; then in the arena. Dirty spans that nobody wanted
@@ -123,6 +128,8 @@ class Heap {
   friend struct Census;
   using Pool = SpanPool<kOrders>;
 
+  static constexpr std::uint8_t kMarkHeld = 128;  // Span::mark of a span that merge_free_spans holds
+
   static bool start_slow();
   static auto links() {
     return [](std::uint32_t number) -> Atomic<std::uint32_t>& { return spans_[number].pool_link; };
@@ -134,6 +141,8 @@ class Heap {
   static bool purge_span(std::uint32_t number);
   static std::size_t purge_stack(unsigned order, unsigned core, std::uint64_t deadline);
   static void make_room(unsigned order);
+  static bool merge_free_spans(bool at_any_cost);
+  static std::uint32_t merge_buddies(std::uint32_t list, unsigned order, std::uint32_t& kept);
 
   static inline constinit BumpArena<kGranuleBits, kMaxOrder, HugePages::kKernelDefault> arena_;
   static inline constinit GrowingTable<Span> spans_;
@@ -143,6 +152,9 @@ class Heap {
   static inline constinit LargeObjects<> large_;
 
   static inline constinit SpinLock registry_lock_;  // start, LAB numbers, and growth of the tables
+  static inline constinit SpinLock merge_lock_;     // one thread at a time merges
+  static inline constinit Atomic<std::size_t> merge_pays_after_{16};  // fresh granules
+  static inline constinit Atomic<std::size_t> fresh_since_merge_{0};  // granules
   static inline constinit std::uint32_t labs_used_ = 0;
   static inline constinit std::uint32_t lab_capacity_ = 0;
   static inline constinit std::uint32_t free_lab_ = 0;

@@ -102,6 +102,7 @@ SPANALLOC_COLD inline std::uint32_t Heap::take_fresh(unsigned order) {
   }
   set_order(number, order);
   spans_[number].zero = true;
+  fresh_since_merge_.fetch_add_relaxed(std::size_t{1} << order);
   return number;
 }
 
@@ -114,8 +115,95 @@ inline std::uint32_t Heap::take_span(unsigned order, unsigned core) {
   if (steal_from_sleeping_labs() != 0) {
     if (const std::uint32_t number = take_from(dirty_, order, core)) return number;
   }
+  const auto from_pools = [&] {
+    const std::uint32_t number = take_from(dirty_, order, core);
+    return number != 0 ? number : take_from(zero_, order, core);
+  };
+  if (merge_free_spans(false)) {
+    if (const std::uint32_t number = from_pools()) return number;
+  }
   make_room(order);
-  return take_fresh(order);
+  if (const std::uint32_t number = take_fresh(order)) return number;
+  return merge_free_spans(true) ? from_pools() : 0;
+}
+
+// --- Merging ----------------------------------------------------------------------------------------------
+
+// Buddies among the free spans of one order become spans of the next: returned as a list (through next or
+// prev, by the parity of their order); what finds no buddy goes to `kept` (through pool_link). The caller
+// holds them all: their mark says so, and no other thread writes the mark.
+inline std::uint32_t Heap::merge_buddies(std::uint32_t list, unsigned order, std::uint32_t& kept) {
+  std::uint32_t merged = 0;
+  while (list != 0) {
+    const std::uint32_t number = list;
+    Span& s = spans_[number];
+    list = (order & 1) != 0 ? s.next : s.prev;
+    if (s.mark != kMarkHeld || s.order != order) continue;  // merged already, as somebody's buddy
+    const std::uint32_t buddy = number ^ (1u << order);
+    const bool both = order < kMaxOrder && buddy <= known_.load_relaxed() &&
+                      spans_[buddy].mark == kMarkHeld && spans_[buddy].order == order;
+    if (!both) {
+      s.pool_link.store_relaxed(kept);
+      kept = number;
+      continue;
+    }
+    const std::uint32_t lower = number & ~(1u << order);
+    const std::uint32_t upper = number | (1u << order);
+    spans_[lower].zero = spans_[lower].zero && spans_[upper].zero;
+    spans_[lower].freed_at = max_of(spans_[lower].freed_at, spans_[upper].freed_at);
+    spans_[upper].mark = 0;
+    set_order(lower, order + 1);
+    ((order & 1) != 0 ? spans_[lower].prev : spans_[lower].next) = merged;
+    merged = lower;
+  }
+  return merged;
+}
+
+// True if any two spans became one.
+SPANALLOC_COLD inline bool Heap::merge_free_spans(bool at_any_cost) {
+  if (!at_any_cost && fresh_since_merge_.load_relaxed() < merge_pays_after_.load_relaxed()) return false;
+  LockGuard guard(merge_lock_);
+  std::uint32_t held[kOrders] = {};
+  std::size_t granules = 0;
+  for (unsigned order = 0; order < kOrders; ++order) {
+    for (unsigned core = 0; core < dirty_.cores(); ++core) {
+      for (Pool* pool : {&dirty_, &zero_}) {
+        for (std::uint32_t number = pool->take_all(order, core); number != 0;
+             number = spans_[number].pool_link.load_relaxed()) {
+          Span& s = spans_[number];
+          s.mark = kMarkHeld;
+          ((order & 1) != 0 ? s.next : s.prev) = held[order];
+          held[order] = number;
+          granules += std::size_t{1} << order;
+        }
+      }
+    }
+  }
+  bool any = false;
+  std::uint32_t kept = 0;
+  std::uint32_t merged = 0;
+  for (unsigned order = 0; order < kOrders; ++order) {
+    // What was merged into this order joins what was of this order.
+    while (merged != 0) {
+      std::uint32_t& link = (order & 1) != 0 ? spans_[merged].next : spans_[merged].prev;
+      const std::uint32_t next = link;
+      link = held[order];
+      held[order] = merged;
+      merged = next;
+      any = true;
+    }
+    merged = merge_buddies(held[order], order, kept);
+  }
+  while (kept != 0) {
+    Span& s = spans_[kept];
+    const std::uint32_t next = s.pool_link.load_relaxed();
+    s.mark = 0;
+    (s.zero ? zero_ : dirty_).put(s.order, kept % dirty_.cores(), kept, links());
+    kept = next;
+  }
+  fresh_since_merge_.store_relaxed(0);
+  merge_pays_after_.store_relaxed(max_of(std::size_t{1} << kMaxOrder, granules / 4));
+  return any;
 }
 
 inline void Heap::put_in_pool(std::uint32_t number) {
@@ -206,8 +294,10 @@ SPANALLOC_COLD inline std::uint32_t Heap::steal_from_sleeping_labs() {
 
 // --- Fork -------------------------------------------------------------------------------------------------
 
-// Order: registry, LABs by number, orphanage, arena, large objects: the order in which anyone nests them.
+// Order: merging, registry, LABs by number, orphanage, arena, large objects: the order in which anyone nests
+// them.
 inline void Heap::lock_for_fork() {
+  merge_lock_.lock();
   registry_lock_.lock();
   for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.lock();
   if (started()) labs_[kOrphanage].lock.lock();
@@ -221,6 +311,7 @@ inline void Heap::unlock_in_parent() {
   if (started()) labs_[kOrphanage].lock.unlock();
   for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.unlock();
   registry_lock_.unlock();
+  merge_lock_.unlock();
 }
 
 inline void Heap::recover_in_child(std::uint32_t survivor) {
@@ -229,6 +320,7 @@ inline void Heap::recover_in_child(std::uint32_t survivor) {
   if (started()) labs_[kOrphanage].lock.unlock();
   for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.unlock();
   registry_lock_.unlock();
+  merge_lock_.unlock();
   for (std::uint32_t number = 1; number <= lab_count(); ++number) {
     Lab& gone = labs_[number];
     if (number == survivor || gone.alive.load_relaxed() == 0) continue;

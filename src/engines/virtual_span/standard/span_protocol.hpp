@@ -30,6 +30,8 @@
 namespace spanalloc::standard {
 
 inline constexpr std::uint32_t kOrphanage = 0;  // the LAB that owns what nobody owns
+// Owner of spans of one block: no LAB. They stand on no list and leave without a lock.
+inline constexpr std::uint32_t kNobody = static_cast<std::uint32_t>(SpanWord::kMaxOwner);
 
 /// The lists of one LAB; all fields but the flag are guarded by the lock. Zero-initialisable, never freed.
 template <unsigned kClassCount>
@@ -162,19 +164,21 @@ class SpanProtocol {
     LockGuard guard(lab.lock);
     for (std::uint32_t number = lab.reusable[size_class].load_relaxed(); number != 0;
          number = World::span(number).next) {
+      if (parked_to_hot(lab, number, size_class, me, remote_head)) return number;
+    }
+    return 0;
+  }
+
+  /// The same when memory is out: any span of the owner's with a free block, however few.
+  static std::uint32_t floating_to_hot(unsigned size_class, std::uint32_t me, std::uint32_t& remote_head) {
+    Lists& lab = World::lab(me);
+    LockGuard guard(lab.lock);
+    for (std::uint32_t number = lab.floating; number != 0; number = World::span(number).next) {
       Span& span = World::span(number);
-      SpanWord before{span.word.load_relaxed()};
-      const SpanWord after = SpanWord::make(me, SpanState::kHot, World::capacity(size_class));
-      bool taken = false;
-      while (before.state() != SpanState::kFree && !taken) {
-        // Acquire: links and contents of remotely freed blocks, and what a former owner did to the record.
-        taken = span.word.compare_exchange_weak_acq_rel(before.bits, after.bits);
-      }
-      if (!taken) continue;  // its claimer waits for this lock to unlink it (I2)
-      unlink(lab, number);
-      span.unpublished.store_relaxed(0);  // meaningless while hot
-      remote_head = before.head();
-      return number;
+      if (span.size_class != size_class) continue;
+      const SpanWord word{span.word.load_relaxed()};
+      if (word.outstanding() - span.unpublished.load_relaxed() >= World::capacity(size_class)) continue;
+      if (parked_to_hot(lab, number, size_class, me, remote_head)) return number;
     }
     return 0;
   }
@@ -248,6 +252,24 @@ class SpanProtocol {
       if (span.word.compare_exchange_weak_acq_rel(now.bits, after.bits)) return true;
     }
     return false;
+  }
+
+  // Under the lock of the LAB on whose lists the span stands. False: it is claimed already.
+  static bool parked_to_hot(Lists& lab, std::uint32_t number, unsigned size_class, std::uint32_t me,
+                            std::uint32_t& remote_head) {
+    Span& span = World::span(number);
+    SpanWord before{span.word.load_relaxed()};
+    const SpanWord after = SpanWord::make(me, SpanState::kHot, World::capacity(size_class));
+    bool taken = false;
+    while (before.state() != SpanState::kFree && !taken) {
+      // Acquire: links and contents of remotely freed blocks, and what a former owner did to the record.
+      taken = span.word.compare_exchange_weak_acq_rel(before.bits, after.bits);
+    }
+    if (!taken) return false;  // its claimer waits for this lock to unlink it (I2)
+    unlink(lab, number);
+    span.unpublished.store_relaxed(0);  // meaningless while hot
+    remote_head = before.head();
+    return true;
   }
 
   // Owner, under its lock: folds its unpublished frees into the word; hot becomes parked on the way. Then the
