@@ -3,8 +3,7 @@
 // Memory is RSS + page tables, because a memory cgroup is charged for both. The kernel keeps a peak only for
 // the RSS of a single process, so two readings are combined:
 //   - at the exit stop of every process (ptrace, PTRACE_EVENT_EXIT), when its memory still stands: the
-//   kernel's
-//     peak RSS (VmHWM) plus its page tables (VmPTE). Exact for one process, however short it runs.
+//     kernel's peak RSS (VmHWM) plus its page tables (VmPTE). Exact for one process, however short it runs.
 //   - a sample of all living processes every few milliseconds. More than one process share pages, so there
 //     the proportional share (PSS) of each is summed.
 // The peak is the largest of all readings.
@@ -13,7 +12,6 @@
 // programs with many short threads run at their own speed; a process forked by a thread other than the first
 // is found by the samples instead, through the kernel's list of children.
 #define _GNU_SOURCE
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <getopt.h>
@@ -30,40 +28,22 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { kMaxProcesses = 4096, kExecFailed = 127, kNotExecutable = 126, kTimedOut = 124, kOwnFailure = 125 };
+#include "process_tree.h"
 
+enum { kExecFailed = 127, kNotExecutable = 126, kTimedOut = 124, kOwnFailure = 125 };
 enum { kChildrenEvery = 8 };  // samples between two looks for children that threads have forked
 
-struct Process {
-  pid_t pid;
-  bool traced;      // false: found in the kernel's list of children
-  bool announced;   // its parent's fork event has been seen
-  bool held;        // stands at its first stop until it is announced
-  bool own_memory;  // false until it is known not to run in its parent's memory (vfork)
-};
-
-struct Reading {
-  uint64_t rss_kib, hwm_kib, pte_kib, pss_kib;
-};
-
-// `lock` guards every field below it: the main thread (tracer) and the sampler both use them.
+// Written and read under the lock of `tree`, but for `expected`, which is constant.
 static struct {
-  pthread_mutex_t lock;
-  struct Process processes[kMaxProcesses];
-  size_t process_count;
-  uint64_t processes_seen;
-  uint64_t most_at_once;
-  uint64_t peak_kib, peak_rss_kib, peak_pte_kib;
   uint64_t samples, exit_readings;
   const char* expected;  // object that every process is expected to have mapped, or NULL
   uint64_t expected_yes, expected_no;
   bool root_mapped_expected;
   bool timed_out;
   bool done;
-} g = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} g;
 
 static pid_t g_root;
-static bool g_root_started;  // under g.lock: the root has called exec
 static double g_interval_s = 0.005;
 static double g_timeout_s = 0;
 
@@ -78,162 +58,7 @@ static void die(const char* what) {
   exit(kOwnFailure);
 }
 
-// ---- reading /proc ----
-
-// Reads a whole small file of /proc; false when the process is gone.
-static bool read_proc(pid_t pid, const char* name, char* buffer, size_t size) {
-  char path[96];
-  snprintf(path, sizeof path, "/proc/%d/%s", (int)pid, name);
-  int fd = open(path, O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return false;
-  size_t filled = 0;
-  for (;;) {
-    ssize_t n = read(fd, buffer + filled, size - 1 - filled);
-    if (n <= 0) break;
-    filled += (size_t)n;
-    if (filled == size - 1) break;
-  }
-  close(fd);
-  buffer[filled] = '\0';
-  return filled > 0;
-}
-
-// Value in KiB of a line "Key:   123 kB"; 0 when there is none.
-static uint64_t field(const char* text, const char* key) {
-  const char* at = strstr(text, key);
-  return at == NULL ? 0 : strtoull(at + strlen(key), NULL, 10);
-}
-
-static bool read_status(pid_t pid, struct Reading* r) {
-  char text[4096];
-  if (!read_proc(pid, "status", text, sizeof text)) return false;
-  if (strstr(text, "VmRSS:") == NULL) return false;  // its memory is gone already
-  *r = (struct Reading){
-      .rss_kib = field(text, "VmRSS:"), .hwm_kib = field(text, "VmHWM:"), .pte_kib = field(text, "VmPTE:")};
-  r->pss_kib = r->rss_kib;
-  return true;
-}
-
-static void read_pss(pid_t pid, struct Reading* r) {
-  char text[4096];
-  if (read_proc(pid, "smaps_rollup", text, sizeof text)) r->pss_kib = field(text, "\nPss:");
-}
-
-static bool maps_object(pid_t pid, const char* object) {
-  char path[64];
-  snprintf(path, sizeof path, "/proc/%d/maps", (int)pid);
-  FILE* file = fopen(path, "re");
-  if (file == NULL) return false;
-  char* line = NULL;
-  size_t capacity = 0;
-  bool found = false;
-  while (!found && getline(&line, &capacity, file) > 0) {
-    char* name = strchr(line, '/');
-    if (name == NULL) continue;
-    name[strcspn(name, "\n")] = '\0';
-    found = strcmp(name, object) == 0;
-  }
-  free(line);
-  fclose(file);
-  return found;
-}
-
-// ---- the list of processes (callers hold the lock) ----
-
-static struct Process* find(pid_t pid) {
-  for (size_t i = 0; i < g.process_count; i++) {
-    if (g.processes[i].pid == pid) return &g.processes[i];
-  }
-  return NULL;
-}
-
-static struct Process* find_or_add(pid_t pid) {
-  struct Process* p = find(pid);
-  if (p != NULL || g.process_count == kMaxProcesses) return p;
-  p = &g.processes[g.process_count++];
-  *p = (struct Process){.pid = pid};
-  g.processes_seen++;
-  return p;
-}
-
-static void drop(pid_t pid) {
-  struct Process* p = find(pid);
-  if (p != NULL) *p = g.processes[--g.process_count];
-}
-
-static void raise_to(uint64_t* peak, uint64_t value) {
-  if (value > *peak) *peak = value;
-}
-
-// One reading of all living processes. `exiting` stands at its exit stop: its own peak is final.
-static void read_tree(pid_t exiting) {
-  struct Reading sum = {0};
-  uint64_t alive = 0, exiting_peak = 0;
-  for (size_t i = 0; i < g.process_count; i++) {
-    struct Process* p = &g.processes[i];
-    struct Reading r;
-    if (!p->own_memory || !read_status(p->pid, &r)) continue;
-    if (g.process_count > 1) read_pss(p->pid, &r);
-    alive++;
-    sum.rss_kib += r.pss_kib;
-    sum.pte_kib += r.pte_kib;
-    if (p->pid == exiting) exiting_peak = r.hwm_kib;
-    if (p->pid == exiting) raise_to(&g.peak_kib, r.hwm_kib + r.pte_kib);
-  }
-  raise_to(&g.most_at_once, alive);
-  raise_to(&g.peak_rss_kib, sum.rss_kib > exiting_peak ? sum.rss_kib : exiting_peak);
-  raise_to(&g.peak_pte_kib, sum.pte_kib);
-  raise_to(&g.peak_kib, sum.rss_kib + sum.pte_kib);
-}
-
 // ---- the sampler ----
-
-// Adds the children of one thread. A new one counts from its second sighting on: until its exec a child made
-// by vfork or posix_spawn runs in its parent's memory, and that is over quickly.
-static void add_children_of(pid_t process, pid_t thread) {
-  char name[64], text[4096];
-  snprintf(name, sizeof name, "task/%d/children", (int)thread);
-  if (!read_proc(process, name, text, sizeof text)) return;
-  for (char* at = text;;) {
-    char* end;
-    long child = strtol(at, &end, 10);
-    if (end == at) return;
-    at = end;
-    struct Process* known = find((pid_t)child);
-    if (known != NULL) {
-      if (!known->traced) known->own_memory = true;
-    } else if (g_root_started) {
-      find_or_add((pid_t)child);
-    }
-  }
-}
-
-// ptrace does not tell of the processes that threads other than the first have forked.
-static void add_untraced_children(void) {
-  for (size_t i = 0; i < g.process_count; i++) {
-    char path[64], text[4096];
-    pid_t parent = g.processes[i].pid;
-    if (!read_proc(parent, "status", text, sizeof text)) continue;
-    if (g.processes[i].traced && field(text, "Threads:") < 2) continue;
-    snprintf(path, sizeof path, "/proc/%d/task", (int)parent);
-    DIR* threads = opendir(path);
-    if (threads == NULL) continue;
-    for (struct dirent* entry; (entry = readdir(threads)) != NULL;) {
-      // Children of a traced first thread are traced themselves and come with their own events.
-      const pid_t thread = atoi(entry->d_name);
-      if (thread == 0 || (g.processes[i].traced && thread == parent)) continue;
-      add_children_of(parent, thread);
-    }
-    closedir(threads);
-  }
-}
-
-static void drop_vanished(void) {
-  for (size_t i = g.process_count; i-- > 0;) {
-    if (!g.processes[i].traced && kill(g.processes[i].pid, 0) != 0)
-      g.processes[i] = g.processes[--g.process_count];
-  }
-}
 
 static void sleep_for(double seconds) {
   struct timespec t = {.tv_sec = (time_t)seconds,
@@ -247,20 +72,20 @@ static void* sample(void* argument) {
   (void)argument;
   while (!done) {
     const double begin = now();
-    pthread_mutex_lock(&g.lock);
+    pthread_mutex_lock(&tree.lock);
     if (g.samples % kChildrenEvery == 0) {
-      drop_vanished();
-      add_untraced_children();
+      tree_drop_vanished();
+      tree_add_untraced_children();
     }
-    read_tree(0);
+    tree_read(0);
     g.samples++;
     if (deadline > 0 && begin > deadline) {
       g.timed_out = true;
-      for (size_t i = 0; i < g.process_count; i++) kill(g.processes[i].pid, SIGKILL);
+      for (size_t i = 0; i < tree.count; i++) kill(tree.processes[i].pid, SIGKILL);
       kill(g_root, SIGKILL);
     }
     done = g.done;
-    pthread_mutex_unlock(&g.lock);
+    pthread_mutex_unlock(&tree.lock);
     // At most a tenth of the time goes into reading, so that it does not slow down what is measured.
     const double cost = now() - begin;
     sleep_for(cost * 9 > g_interval_s ? cost * 9 : g_interval_s);
@@ -278,39 +103,38 @@ static void resume(pid_t pid, int signal) {
 static void child_announced(pid_t parent, bool own_memory) {
   unsigned long child = 0;
   if (ptrace(PTRACE_GETEVENTMSG, parent, NULL, &child) != 0) return;
-  pthread_mutex_lock(&g.lock);
-  struct Process* p = find_or_add((pid_t)child);
+  pthread_mutex_lock(&tree.lock);
+  struct Process* p = tree_add((pid_t)child);
   bool held = false;
   if (p != NULL) {
     held = p->held;
     *p = (struct Process){.pid = p->pid, .traced = true, .announced = true, .own_memory = own_memory};
   }
-  pthread_mutex_unlock(&g.lock);
+  pthread_mutex_unlock(&tree.lock);
   if (held) resume((pid_t)child, 0);
 }
 
 static void first_stop(pid_t pid) {
-  pthread_mutex_lock(&g.lock);
-  struct Process* p = find_or_add(pid);
+  pthread_mutex_lock(&tree.lock);
+  struct Process* p = tree_add(pid);
   const bool hold = p != NULL && !p->announced;
   if (hold) p->held = p->traced = true;
-  pthread_mutex_unlock(&g.lock);
+  pthread_mutex_unlock(&tree.lock);
   if (!hold) resume(pid, 0);
 }
 
 static void executed(pid_t pid) {
-  pthread_mutex_lock(&g.lock);
-  struct Process* p = find_or_add(pid);
+  pthread_mutex_lock(&tree.lock);
+  struct Process* p = tree_add(pid);
   if (p != NULL) *p = (struct Process){.pid = pid, .traced = true, .announced = true, .own_memory = true};
-  g_root_started = true;
-  pthread_mutex_unlock(&g.lock);
+  pthread_mutex_unlock(&tree.lock);
 }
 
 static void exiting(pid_t pid) {
-  pthread_mutex_lock(&g.lock);
-  struct Process* p = find(pid);
+  pthread_mutex_lock(&tree.lock);
+  struct Process* p = tree_find(pid);
   if (p != NULL && p->own_memory) {
-    read_tree(pid);
+    tree_read(pid);
     g.exit_readings++;
     if (g.expected != NULL) {
       const bool mapped = maps_object(pid, g.expected);
@@ -319,7 +143,7 @@ static void exiting(pid_t pid) {
       if (pid == g_root) g.root_mapped_expected = mapped;
     }
   }
-  pthread_mutex_unlock(&g.lock);
+  pthread_mutex_unlock(&tree.lock);
 }
 
 static bool is_stop_signal(int signal) {
@@ -368,9 +192,9 @@ static int trace_until_end(struct rusage* usage) {
       handle_stop(pid, status);
       continue;
     }
-    pthread_mutex_lock(&g.lock);
-    drop(pid);
-    pthread_mutex_unlock(&g.lock);
+    pthread_mutex_lock(&tree.lock);
+    tree_drop(pid);
+    pthread_mutex_unlock(&tree.lock);
     if (pid == g_root) return status;
   }
 }
@@ -429,8 +253,8 @@ static void report(const struct Options* o, int status, double wall, const struc
   if (o->out != NULL) fd = open(o->out, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   if (fd < 0) die(o->out);
   if (g.exit_readings == 0) {  // no ptrace here: the kernel's peak RSS of the largest process is the floor
-    raise_to(&g.peak_rss_kib, (uint64_t)u->ru_maxrss);
-    raise_to(&g.peak_kib, (uint64_t)u->ru_maxrss + g.peak_pte_kib);
+    raise_to(&tree.peak_rss_kib, (uint64_t)u->ru_maxrss);
+    raise_to(&tree.peak_kib, (uint64_t)u->ru_maxrss + tree.peak_page_tables_kib);
   }
   dprintf(fd,
           "{\"exit_code\": %d, \"signal\": %d, \"timed_out\": %s, \"wall_s\": %.6f, \"user_s\": %.6f, "
@@ -441,9 +265,9 @@ static void report(const struct Options* o, int status, double wall, const struc
           "\"process_id\": %d}\n",
           WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
           g.timed_out ? "true" : "false", wall, seconds(u->ru_utime), seconds(u->ru_stime), u->ru_minflt,
-          u->ru_majflt, g.peak_kib, g.peak_rss_kib, g.peak_pte_kib, g.processes_seen, g.most_at_once,
-          g.exit_readings, g.samples, g.root_mapped_expected ? "true" : "false", g.expected_yes,
-          g.expected_no, (int)g_root);
+          u->ru_majflt, tree.peak_kib, tree.peak_rss_kib, tree.peak_page_tables_kib, tree.seen,
+          tree.most_at_once, g.exit_readings, g.samples, g.root_mapped_expected ? "true" : "false",
+          g.expected_yes, g.expected_no, (int)g_root);
 }
 
 // Ends this process the way the command ended.
@@ -518,10 +342,9 @@ int main(int argc, char** argv) {
 
   const long events = PTRACE_O_TRACEEXIT | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | PTRACE_O_TRACEEXEC;
   const bool traced = ptrace(PTRACE_SEIZE, g_root, NULL, (void*)events) == 0;
-  g.processes[0] =
+  tree.processes[0] =
       (struct Process){.pid = g_root, .traced = traced, .announced = true, .own_memory = !traced};
-  g.process_count = g.processes_seen = 1;
-  g_root_started = !traced;
+  tree.count = tree.seen = 1;
   pthread_t sampler;
   if (pthread_create(&sampler, NULL, sample, NULL) != 0) die("pthread_create");
 
@@ -530,9 +353,9 @@ int main(int argc, char** argv) {
   struct rusage used;
   const int status = trace_until_end(&used);
   const double wall = now() - begin;
-  pthread_mutex_lock(&g.lock);
+  pthread_mutex_lock(&tree.lock);
   g.done = true;
-  pthread_mutex_unlock(&g.lock);
+  pthread_mutex_unlock(&tree.lock);
   pthread_join(sampler, NULL);
 
   int error;
