@@ -1,0 +1,39 @@
+// The engines that typed tests run over, and the fixture that they share.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include "api/malloc_api.hpp"
+#include "engines/virtual_span/oopsla15/engine.hpp"
+#include "engines/virtual_span/standard/engine.hpp"
+#include "reference_engine.hpp"
+
+namespace spanalloc::test {
+
+/// The engines that ship.
+using ShippedEngines = ::testing::Types<StandardEngine, Oopsla15Engine<Oopsla15>>;
+/// Those and the test double, which shows what belongs to api/ alone.
+using AllEngines = ::testing::Types<ReferenceEngine, StandardEngine, Oopsla15Engine<Oopsla15>>;
+
+struct EngineNames {
+  template <class E>
+  static std::string GetName(int) {
+    std::string name = E::kName;
+    for (char& c : name) {
+      if (c == '-') c = '_';
+    }
+    return name;
+  }
+};
+
+/// What a library's constructor does, once for each engine type and before main.
+template <class E>
+inline const bool engine_started = (E::process_start(), true);
+
+template <class E>
+class EngineTest : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { ASSERT_TRUE(engine_started<E>); }
+};
+
+}  // namespace spanalloc::test
