@@ -36,9 +36,9 @@ class SpanPool {
   /// Once, before the first span is put. More cores than the cap share stacks; 0 counts as 1.
   void set_cores(unsigned cores) noexcept {
     const std::size_t wanted = max_of(cores, 1);
-    cores_.store_relaxed(static_cast<std::uint32_t>(min_of(wanted, kMaxCores)));
+    more_cores_.store_relaxed(static_cast<std::uint32_t>(min_of(wanted, kMaxCores) - 1));
   }
-  unsigned cores() const noexcept { return cores_.load_relaxed(); }
+  unsigned cores() const noexcept { return more_cores_.load_relaxed() + 1; }
 
   /// The core index of a thread (the paper's "thread identifier modulo number of cores").
   unsigned core_of(std::uint32_t thread_number) const noexcept { return thread_number % cores(); }
@@ -89,7 +89,7 @@ class SpanPool {
     TreiberStack top;
   };
 
-  Atomic<std::uint32_t> cores_{1};  // constant after set_cores, which happens before every other call
+  Atomic<std::uint32_t> more_cores_{0};  // cores - 1; constant after set_cores, which happens before every other call
   Stack stacks_[kSizeIndexes][kMaxCores];
 };
 

@@ -1,0 +1,215 @@
+// The backend: arena, class table and span-pool (OOPSLA'15, sections 3.2 and 3.3).
+//
+// Hands out spans that nobody else knows, and takes them back. All functions may be called by any thread.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "engines/virtual_span/oopsla15/config.hpp"
+#include "engines/virtual_span/oopsla15/span.hpp"
+#include "engines/virtual_span/span_pool.hpp"
+#include "os/os.hpp"
+#include "pages/bump_arena.hpp"
+#include "sync/spin_lock.hpp"
+
+namespace spanalloc::oopsla15 {
+
+using ClassMark = Atomic<std::uint8_t>;
+
+/// What every free reads first. All constant but limit (which grows) and the marks.
+struct Directory {
+  Atomic<std::uintptr_t> base{0};  // of the arena; virtual span g starts at base + g * kVirtualSpan
+  Atomic<std::size_t> limit{0};    // marks below this number may be read
+  // One byte a virtual span: its class, kFreeClass, or 0 if no span was ever carved there. Keeps a free of a
+  // wild pointer from touching memory that was never opened or that is not ours.
+  Atomic<ClassMark*> marks{nullptr};
+
+  std::size_t granule_of(std::uintptr_t address) const {
+    return (address - base.load_relaxed()) >> kVirtualSpanBits;
+  }
+  std::size_t mark(std::size_t granule) const { return marks.load_relaxed()[granule].load_relaxed(); }
+  Span* span(std::size_t granule) const {
+    return pointer_to<Span>(base.load_relaxed() + (granule << kVirtualSpanBits));
+  }
+};
+
+template <class Config>
+class Backend {
+ public:
+  using Arena = BumpArena<kVirtualSpanBits, 0, Config::kHugePages>;
+  using Pool = SpanPool<kRealSpanSizes>;
+
+  /// Reserves the arena. False when not even a small one can be had; may be called again then.
+  bool start() {
+    LockGuard guard(carve_lock_);
+    if (directory_.base.load_relaxed() != 0) return true;
+    if (!arena_.start()) return false;
+    // A mark for every span the arena can ever hold: 16 MiB of address space for 2^45 bytes, opened by pages.
+    const std::size_t bytes = align_up(arena_.capacity(), os::page_size());
+    void* marks = os::reserve(bytes, os::page_size());
+    if (marks == nullptr) return false;
+    pool_.set_cores(Config::kStackPerCore ? os::cpu_count() : 1);
+    directory_.marks.store_relaxed(static_cast<ClassMark*>(marks));
+    directory_.base.store_relaxed(arena_.base());
+    return true;  // other threads see all this through the release of whoever called us
+  }
+
+  const Directory& directory() const { return directory_; }
+  unsigned cores() const { return pool_.cores(); }
+  unsigned core_of(std::uint32_t thread_number) const { return pool_.core_of(thread_number); }
+
+  /// A span for one class, known to nobody else, its header made up except for word and owner. From the pool;
+  /// nullptr when none is found there.
+  Span* get_pooled(unsigned size_class, unsigned core) {
+    return prepare(find_pooled(kRealSpanIndex[size_class], core), size_class);
+  }
+  /// The same from the arena; nullptr when memory is out.
+  Span* get_fresh(unsigned size_class) { return prepare(carve(), size_class); }
+
+  /// Takes an empty span back. The caller made it free and unlinked it: nobody else refers to it.
+  void put(Span* span, unsigned core) {
+    const auto number = static_cast<std::uint32_t>(directory_.granule_of(span->address()));
+    directory_.marks.load_relaxed()[number].store_relaxed(kFreeClass);
+    const SizeClass& c = kSizeClasses[span->size_class.load_relaxed()];
+    span->dirty_to = static_cast<std::uint32_t>(
+        max_of(span->dirty_to, c.first_block + std::size_t{span->carved} * c.block_size));
+    if (Config::kMadvise && c.real_span > kMadviseThreshold) purge(span);
+    pool_.put(span->real_span_index, core, number, links());
+  }
+
+  /// The paper's compaction call: gives back the pages of all pooled spans, all but the first one of each.
+  bool purge_pooled() {
+    bool any = false;
+    for (std::size_t size = 0; size < kRealSpanSizes; ++size) {
+      for (unsigned core = 0; core < pool_.cores(); ++core) {
+        const std::uint32_t first = pool_.take_all(size, core);
+        if (first == 0) continue;
+        std::uint32_t last = first;
+        for (std::uint32_t n = first; n != 0; n = links()(n).load_relaxed()) {
+          any |= purge(directory_.span(n));
+          last = n;
+        }
+        pool_.put_chain(size, core, first, last, links());
+      }
+    }
+    return any;
+  }
+
+  /// Calls f(Span*) for every span in the pool. Other threads' gets and puts meanwhile are tolerated, not
+  /// seen.
+  template <class F>
+  void for_each_pooled(F&& f) {
+    for (std::size_t size = 0; size < kRealSpanSizes; ++size) {
+      for (unsigned core = 0; core < pool_.cores(); ++core) {
+        const std::uint32_t first = pool_.take_all(size, core);
+        if (first == 0) continue;
+        std::uint32_t last = first;
+        for (std::uint32_t n = first; n != 0; n = links()(n).load_relaxed()) {
+          f(directory_.span(n));
+          last = n;
+        }
+        pool_.put_chain(size, core, first, last, links());
+      }
+    }
+  }
+
+  PageSourceStatistics arena_statistics() { return arena_.statistics(); }
+
+  void lock_for_fork() {
+    carve_lock_.lock();
+    arena_.lock_for_fork();
+  }
+  void unlock_after_fork_in_parent() {
+    arena_.unlock_after_fork();
+    carve_lock_.unlock();
+  }
+  void unlock_after_fork_in_child() {
+    arena_.unlock_after_fork();  // held by this very thread
+    carve_lock_.reset_after_fork();
+  }
+
+ private:
+  Span* prepare(std::uint32_t number, unsigned size_class) {
+    if (number == 0) return nullptr;
+    Span* span = directory_.span(number);
+    const SizeClass& c = kSizeClasses[size_class];
+    span->inverse = inverse_of(c.block_size);
+    span->bias = 0 - c.first_block * span->inverse;
+    span->blocks = c.blocks;
+    span->first_block = static_cast<std::uint16_t>(c.first_block);
+    span->shift = static_cast<std::uint8_t>(std::countr_zero(c.block_size));
+    span->real_span_index = kRealSpanIndex[size_class];
+    span->local_list = nullptr;
+    span->carved = 0;
+    span->shifted.store_relaxed(0);
+    span->local_free.store_relaxed(0);
+    // Release, after the span became free in its former life: who reads this class sees that life's end.
+    span->size_class.store_release(size_class);
+    directory_.marks.load_relaxed()[number].store_relaxed(static_cast<std::uint8_t>(size_class));
+    return span;
+  }
+
+  auto links() const {
+    return [this](std::uint32_t n) -> Atomic<std::uint32_t>& { return directory_.span(n)->pool_link; };
+  }
+
+  // Own size: own core, then the other cores; then any other size in the same order (lines 31 to 38 of
+  // Listing 1, which as printed loses what line 31 finds).
+  std::uint32_t find_pooled(unsigned size, unsigned core) {
+    if (const std::uint32_t n = pool_.get_local(size, core, links()); n != 0) return n;
+    if (const std::uint32_t n = pool_.get_from_other_core(size, core, links()); n != 0) return n;
+    for (unsigned other = 0; other < kRealSpanSizes; ++other) {
+      if (other == size) continue;
+      if (const std::uint32_t n = pool_.get_local(other, core, links()); n != 0) return n;
+      if (const std::uint32_t n = pool_.get_from_other_core(other, core, links()); n != 0) return n;
+    }
+    return 0;
+  }
+
+  // A fresh virtual span: its header reads as zero, which is state expected, epoch 0.
+  std::uint32_t carve() {
+    LockGuard guard(carve_lock_);
+    std::uint32_t number = spare_;
+    if (number == 0) number = arena_.allocate(0);
+    if (number == 0) return 0;
+    // The arena takes nothing back: a granule whose mark cannot be opened waits for the next call.
+    spare_ = number;
+    const std::size_t page = os::page_size();
+    if (number >= marks_open_) {
+      const std::size_t end = align_up(number + std::size_t{1}, page);
+      ClassMark* marks = directory_.marks.load_relaxed();
+      if (!os::open(marks + marks_open_, end - marks_open_)) return 0;
+      marks_open_ = end;
+    }
+    spare_ = 0;
+    new (directory_.span(number)) Span;
+    directory_.marks.load_relaxed()[number].store_relaxed(kFreeClass);
+    // Release: whoever sees the limit may read the marks below it.
+    if (number >= directory_.limit.load_relaxed()) directory_.limit.store_release(number + std::size_t{1});
+    return number;
+  }
+
+  // All but the first page, which holds the header.
+  static bool purge(Span* span) {
+    const std::size_t page = os::page_size();
+    const std::size_t end = align_up(span->dirty_to, page);
+    if (end <= page) return false;
+    if (!os::purge(pointer_to(span->address() + page), end - page)) return false;  // the old bytes stay
+    span->dirty_to = static_cast<std::uint32_t>(page);
+    return true;
+  }
+
+  Directory directory_;
+  Arena arena_;
+  // Apart from the others, which do not start as zeroes: it is large and must stay in .bss.
+  static inline constinit Pool pool_{};
+  SpinLock carve_lock_;  // guards the two below, and starting
+  std::uint32_t spare_ = 0;
+  std::size_t marks_open_ = 0;
+};
+
+}  // namespace spanalloc::oopsla15
