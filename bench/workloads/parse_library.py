@@ -1,6 +1,6 @@
 """Parses and compiles a part of Python's own library and keeps all syntax trees: millions of small objects.
 
-Run with PYTHONMALLOC=malloc, so that each of them goes through malloc instead of Python's own pools.
+Run with PYTHONMALLOC=malloc (and without -I, which ignores it), so that each of them goes through malloc instead of Python's own pools.
 """
 
 import ast
