@@ -149,14 +149,13 @@ class StandardWorld {
   std::uint32_t adopt(std::uint32_t from, std::uint32_t me) {
     std::uint32_t remote_head = 0;
     const std::uint32_t number = Protocol::reusable_to_hot(from, kClass, me, remote_head);
-    if (number == 0) return 0;
-    Span& s = span(number);
-    if (remote_head == 0) return number;
-    Block* last = block(number, remote_head);  // remote blocks go in front of the span's own list
-    while (next_of(last) != standard::no_block()) last = next_of(last);
-    link_to(last, s.free_list);
-    s.free_list = block(number, remote_head);
-    return number;
+    return with_remotes(number, remote_head);
+  }
+  /// The frontend's last resort when memory is out.
+  std::uint32_t find_floating(std::uint32_t me) {
+    std::uint32_t remote_head = 0;
+    const std::uint32_t number = Protocol::floating_to_hot(kClass, me, remote_head);
+    return with_remotes(number, remote_head);
   }
   /// A span that comes from the pool or was never used becomes hot.
   void make_hot(std::uint32_t number, std::uint32_t me) {
@@ -174,7 +173,7 @@ class StandardWorld {
     s.size_class = kSingle;
     s.unpublished.store_relaxed(0);
     s.list = ListId::kNone;
-    s.word.store_release(SpanWord::make(standard::kOrphanage, SpanState::kParked, 1).bits);
+    s.word.store_release(SpanWord::make(standard::kNobody, SpanState::kParked, 1).bits);
     hand_out(number, 1);
   }
   /// Before the threads start: a span of LAB `me`, parked, with blocks 1 .. out handed out.
@@ -206,6 +205,17 @@ class StandardWorld {
   }
 
  private:
+  // Remotely freed blocks go in front of the span's own list.
+  std::uint32_t with_remotes(std::uint32_t number, std::uint32_t remote_head) {
+    if (number == 0 || remote_head == 0) return number;
+    Span& s = span(number);
+    Block* last = block(number, remote_head);
+    while (next_of(last) != standard::no_block()) last = next_of(last);
+    link_to(last, s.free_list);
+    s.free_list = block(number, remote_head);
+    return number;
+  }
+
   void touch(std::uint32_t number, std::uint32_t b) {
     contents_[number][b].set(contents_[number][b].get() + 1);
   }
@@ -271,6 +281,8 @@ class StandardWorld {
     MODEL_CHECK(listed_anywhere == 1);                // a parked span is on exactly one list,
     MODEL_CHECK(times_listed(n, word.owner()) == 1);  // and that is its owner's
     if (settled) MODEL_CHECK(out != 0);               // an empty span was returned
+    // Whoever needs a block finds an orphan that has a free one.
+    if (word.owner() == standard::kOrphanage && out < blocks) MODEL_CHECK(s.list == ListId::kReusable);
   }
 
   // Every block is out, on the span's list, on its remote list, or untouched; and in one place only.
