@@ -1,0 +1,100 @@
+// The contract with the kernel that the rest of the house relies on.
+#include "os/os.hpp"
+
+#include <errno.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstring>
+
+#include "base/bits.hpp"
+#include "pages/growing_table.hpp"
+
+namespace spanalloc {
+namespace {
+
+TEST(Os, MapsAlignedAndPurgesToZero) {
+  errno = 77;
+  for (std::size_t alignment : {std::size_t{4096}, std::size_t{65536}, 4 * kMiB}) {
+    auto* p = static_cast<char*>(os::map(3 * 65536, alignment));
+    ASSERT_NE(p, nullptr);
+    EXPECT_EQ(address_of(p) % alignment, 0u);
+    std::memset(p, 1, 3 * 65536);
+    EXPECT_TRUE(os::purge(p, 65536));
+    EXPECT_EQ(p[65535], 0);
+    EXPECT_EQ(p[65536], 1);
+    os::release(p, 3 * 65536);
+  }
+  EXPECT_EQ(errno, 77) << "no call changes errno";
+}
+
+TEST(Os, RefusalIsAnOrdinaryAnswer) {
+  errno = 77;
+  EXPECT_EQ(os::map(SIZE_MAX - 4095, 4096), nullptr);
+  EXPECT_EQ(os::map(std::size_t{1} << 60, kMiB), nullptr);
+  EXPECT_EQ(os::reserve(std::size_t{1} << 60, kMiB), nullptr);
+  EXPECT_EQ(errno, 77);
+}
+
+TEST(Os, PlacesExactlyOrNotAtAll) {
+  void* p = os::reserve(kMiB, kMiB);
+  ASSERT_NE(p, nullptr);
+  EXPECT_FALSE(os::reserve_at(p, kMiB)) << "taken";
+  EXPECT_FALSE(os::open_at(p, 4096)) << "taken";
+  os::release(p, kMiB);
+  EXPECT_TRUE(os::open_at(p, kMiB));
+  *static_cast<char*>(p) = 1;
+  os::release(p, kMiB);
+}
+
+TEST(Os, RemapKeepsContents) {
+  auto* p = static_cast<char*>(os::map(65536, 4096));
+  ASSERT_NE(p, nullptr);
+  std::memset(p, 7, 65536);
+  auto* q = static_cast<char*>(os::remap(p, 65536, 4 * kMiB, true));
+  ASSERT_NE(q, nullptr);
+  EXPECT_EQ(q[65535], 7);
+  EXPECT_EQ(q[65536], 0);
+  os::release(q, 4 * kMiB);
+}
+
+TEST(Os, NumbersInOptionsAreCheckedAloud) {
+  unsetenv("SPANALLOC_UNIT_TEST");
+  EXPECT_EQ(os::option("UNIT_TEST"), nullptr);
+  EXPECT_EQ(os::option_number("UNIT_TEST", 1, 100, 42), 42u);
+  setenv("SPANALLOC_UNIT_TEST", "17", 1);
+  EXPECT_EQ(os::option_number("UNIT_TEST", 1, 100, 42), 17u);
+  for (const char* bad : {"", "x", "-1", "1 ", "0", "101", "99999999999999999999999", "0x10"}) {
+    setenv("SPANALLOC_UNIT_TEST", bad, 1);
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(os::option_number("UNIT_TEST", 1, 100, 42), 42u) << bad;
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("SPANALLOC_UNIT_TEST"), std::string::npos) << bad;
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << "one line: " << said;
+  }
+  unsetenv("SPANALLOC_UNIT_TEST");
+}
+
+TEST(Os, FatalNamesWhatAndWhereInOneLine) {
+  EXPECT_DEATH(os::fatal("double free of", pointer_to(0x1234)), "^spanalloc: double free of 0x1234\n$");
+}
+
+TEST(GrowingTableTest, OpensZeroedRecordsThatNeverMove) {
+  struct Record {
+    std::uint64_t word[8];
+  };
+  static constinit GrowingTable<Record> table;
+  ASSERT_TRUE(table.start(1 << 20));
+  ASSERT_TRUE(table.ensure(1));
+  Record* first = &table[0];
+  first->word[3] = 5;
+  ASSERT_TRUE(table.ensure(100000));
+  EXPECT_EQ(&table[0], first);
+  EXPECT_EQ(table[0].word[3], 5u);
+  EXPECT_EQ(table[99999].word[7], 0u);
+  EXPECT_FALSE(table.ensure((1 << 20) + 1)) << "beyond the reservation";
+  EXPECT_EQ(table.number_of(&table[77]), 77u);
+}
+
+}  // namespace
+}  // namespace spanalloc

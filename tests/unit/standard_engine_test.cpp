@@ -1,0 +1,255 @@
+// The standard engine from outside: where spans go, what memory is reused, what is never lost. Interleavings
+// are the models' and stress tests' affair; here each step is made at the moment it matters.
+#include "engines/virtual_span/standard/engine.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+#include <thread>
+#include <vector>
+
+namespace spanalloc {
+namespace {
+
+using E = StandardEngine;
+using standard::class_of;
+using standard::kClassTable;
+
+std::vector<void*> allocate_many(std::size_t count, std::size_t size) {
+  std::vector<void*> blocks(count);
+  for (void*& p : blocks) {
+    p = E::allocate(size);
+    EXPECT_NE(p, nullptr);
+  }
+  return blocks;
+}
+
+void free_all(std::vector<void*>& blocks) {
+  for (void* p : blocks) E::deallocate(p);
+  blocks.clear();
+}
+
+// Runs f on another thread, to the end of that thread.
+template <class F>
+void elsewhere(F f) {
+  std::thread(f).join();
+}
+
+void expect_nothing_lost() {
+  E::trim();
+  const SpanCensus census = E::census();
+  EXPECT_TRUE(census.consistent());
+  EXPECT_TRUE(census.all_returned()) << "carved " << census.carved << ", in the pool " << census.in_pool;
+}
+
+std::size_t blocks_a_span(std::size_t size) {
+  return kClassTable[class_of(size)].blocks;
+}
+
+class StandardEngineTest : public testing::Test {
+ protected:
+  void SetUp() override { expect_nothing_lost(); }
+  void TearDown() override { expect_nothing_lost(); }
+};
+
+TEST_F(StandardEngineTest, ReusesTheBlockFreedLast) {
+  for (std::size_t size : {16, 100, 448, 500, 3000, 30000}) {
+    void* p = E::allocate(size);
+    E::deallocate(p);
+    void* q = E::allocate(size);
+    EXPECT_EQ(p, q) << size;
+    E::deallocate(q);
+  }
+}
+
+TEST_F(StandardEngineTest, BlocksOfAFreshSpanLieInAddressOrder) {
+  elsewhere([] {  // a thread of its own: a fresh LAB
+    auto blocks = allocate_many(100, 48);
+    int steps = 0;
+    for (std::size_t i = 1; i < blocks.size(); ++i) {
+      steps += static_cast<char*>(blocks[i]) - static_cast<char*>(blocks[i - 1]) == 48;
+    }
+    EXPECT_GE(steps, 98);
+    free_all(blocks);
+  });
+}
+
+TEST_F(StandardEngineTest, TheLastLocalFreeReturnsAParkedSpan) {
+  const std::size_t size = 2048;
+  auto blocks = allocate_many(3 * blocks_a_span(size), size);
+  const std::size_t pooled = E::census().in_pool;
+  free_all(blocks);
+  EXPECT_GE(E::census().in_pool, pooled + 2) << "all but the hot span";
+}
+
+TEST_F(StandardEngineTest, TheLastRemoteFreeReturnsAParkedSpanWithoutItsOwner) {
+  const std::size_t size = 2048;
+  auto blocks = allocate_many(3 * blocks_a_span(size), size);
+  const std::size_t pooled = E::census().in_pool;
+  elsewhere([&] { free_all(blocks); });
+  EXPECT_GE(E::census().in_pool, pooled + 2);
+}
+
+TEST_F(StandardEngineTest, MixedFreesReturnAParkedSpanAtTheLastWhoeverMakesIt) {
+  const std::size_t size = 1024;
+  const std::size_t n = blocks_a_span(size);
+  for (const bool local_last : {false, true}) {
+    auto blocks = allocate_many(3 * n, size);
+    std::vector<void*> local;
+    std::vector<void*> remote;
+    for (std::size_t i = 0; i < blocks.size(); ++i) (i % 2 != 0 ? local : remote).push_back(blocks[i]);
+    const std::size_t pooled = E::census().in_pool;
+    if (local_last) elsewhere([&] { free_all(remote); });
+    free_all(local);
+    if (!local_last) elsewhere([&] { free_all(remote); });
+    EXPECT_GE(E::census().in_pool, pooled + 2) << "local last: " << local_last;
+  }
+}
+
+// Few blocks a span: one free makes it reusable and empty at once.
+TEST_F(StandardEngineTest, ASpanThatBecomesReusableAndEmptyAtOnceIsReturned) {
+  const std::size_t size = 32 * kKiB;
+  const std::size_t n = blocks_a_span(size);
+  ASSERT_EQ(n, 8u);
+  auto blocks = allocate_many(2 * n, size);
+  elsewhere([&] { free_all(blocks); });
+}
+
+TEST_F(StandardEngineTest, RemoteFreesIntoAHotSpanAreUsedAgain) {
+  const std::size_t size = 512;
+  elsewhere([&] {
+    auto blocks = allocate_many(blocks_a_span(size), size);  // the whole hot span is out
+    elsewhere([&] { free_all(blocks); });
+    auto again = allocate_many(blocks_a_span(size), size);
+    EXPECT_EQ(E::census().floating, 0u) << "the hot span served again; nothing was left behind";
+    free_all(again);
+  });
+}
+
+TEST_F(StandardEngineTest, RemoteFreesBelowTheRefillThresholdAreNotLost) {
+  const std::size_t size = 512;
+  elsewhere([&] {
+    auto blocks = allocate_many(blocks_a_span(size), size);
+    elsewhere([&] {
+      E::deallocate(blocks.back());
+      blocks.pop_back();
+    });
+    void* next = E::allocate(size);  // too few remote frees: hot -> floating, another span
+    free_all(blocks);                // the last local free must see the early remote one
+    E::deallocate(next);
+  });
+}
+
+TEST_F(StandardEngineTest, AThreadThatEndsWithEmptyHotSpansLeavesNone) {
+  elsewhere([] {
+    for (std::size_t size = 16; size <= 32 * kKiB; size += size / 4 + 16) E::deallocate(E::allocate(size));
+  });
+  const SpanCensus census = E::census();
+  EXPECT_TRUE(census.all_returned());
+}
+
+TEST_F(StandardEngineTest, OrphansServeTheNextThreadBeforeFreshSpans) {
+  std::vector<void*> left;
+  const std::size_t carved = E::census().carved;
+  for (int i = 0; i < 1000; ++i) elsewhere([&] { left.push_back(E::allocate(64)); });
+  EXPECT_LE(E::census().carved, carved + 2) << "a thousand threads' objects share their spans";
+  EXPECT_EQ(E::statistics().live_labs, 1u);
+  free_all(left);
+}
+
+TEST_F(StandardEngineTest, OrphansAreReturnedByWhoeverFreesTheLastBlock) {
+  std::vector<void*> left;
+  elsewhere([&] { left = allocate_many(3 * blocks_a_span(256), 256); });
+  elsewhere([&] { free_all(left); });
+  EXPECT_TRUE(E::census().all_returned());
+}
+
+TEST_F(StandardEngineTest, FreedSmallSpansServeLargeOnesWithoutNewAddressSpace) {
+  auto small = allocate_many(32 * kMiB / 64, 64);
+  free_all(small);
+  E::trim();
+  const std::size_t opened = E::statistics().opened_bytes;
+  std::vector<void*> large = allocate_many(24, 1000 * kKiB);
+  EXPECT_LE(E::statistics().opened_bytes, opened + 4 * kMiB);
+  free_all(large);
+}
+
+// Each round splits a large span for small ones; without merging, each round opens new address space.
+TEST_F(StandardEngineTest, AlternatingSizesDoNotUseUpTheArena) {
+  const std::size_t opened = E::statistics().opened_bytes;
+  for (int round = 0; round < 400; ++round) {
+    void* large = E::allocate(900 * kKiB);
+    E::deallocate(large);
+    auto small = allocate_many(3000, 64);
+    free_all(small);
+  }
+  EXPECT_LE(E::statistics().opened_bytes, opened + 16 * kMiB);
+}
+
+TEST_F(StandardEngineTest, TrimmedMemoryReadsAsZeroAndLargeCallocsDoNotTouchIt) {
+  void* p = E::allocate(900 * kKiB);
+  std::memset(p, 0xab, 900 * kKiB);
+  E::deallocate(p);
+  EXPECT_TRUE(E::trim());
+  auto* q = static_cast<unsigned char*>(E::allocate_zeroed(900 * kKiB));
+  for (std::size_t i = 0; i < 900 * kKiB; ++i) ASSERT_EQ(q[i], 0) << i;
+  E::deallocate(q);
+}
+
+TEST_F(StandardEngineTest, DirtyMemoryIsZeroedForCalloc) {
+  for (std::size_t size : {16, 448, 2000, 30000, 50000, 1000000, 3000000}) {
+    void* p = E::allocate(size);
+    std::memset(p, 0xff, size);
+    E::deallocate(p);
+    auto* q = static_cast<unsigned char*>(E::allocate_zeroed(size));
+    for (std::size_t i = 0; i < size; ++i) ASSERT_EQ(q[i], 0) << size << " at " << i;
+    E::deallocate(q);
+  }
+}
+
+// Everything at once, from several threads, contents checked, threads ending in between; then the census.
+TEST_F(StandardEngineTest, MillionsOfRandomLocalAndRemoteFreesLoseNothing) {
+  struct Item {
+    unsigned char* p;
+    std::size_t n;
+  };
+  constexpr int kThreads = 4;
+  std::vector<std::vector<Item>> passed(kThreads);
+  for (unsigned round = 0; round < 6; ++round) {
+    std::vector<std::vector<Item>> next(kThreads);
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        std::mt19937 random(round * 97 + t);
+        std::vector<Item> mine = std::move(passed[t]);
+        for (int i = 0; i < 60000; ++i) {
+          if (mine.size() < 200 || (random() % 2 != 0 && mine.size() < 5000)) {
+            const std::size_t n = 1 + random() % (random() % 50 == 0 ? 60000 : 600);
+            auto* p = static_cast<unsigned char*>(E::allocate(n));
+            ASSERT_NE(p, nullptr);
+            p[0] = p[n - 1] = static_cast<unsigned char>(n);
+            mine.push_back({p, n});
+          } else {
+            const std::size_t j = random() % mine.size();
+            ASSERT_EQ(mine[j].p[0], static_cast<unsigned char>(mine[j].n));
+            ASSERT_EQ(mine[j].p[mine[j].n - 1], static_cast<unsigned char>(mine[j].n));
+            E::deallocate(mine[j].p);
+            mine[j] = mine.back();
+            mine.pop_back();
+          }
+        }
+        next[(t + 1) % kThreads] = std::move(mine);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    passed = std::move(next);
+    ASSERT_TRUE(E::census().consistent());
+  }
+  for (auto& items : passed) {
+    for (const Item& item : items) E::deallocate(item.p);
+  }
+}
+
+}  // namespace
+}  // namespace spanalloc
