@@ -101,7 +101,7 @@ class StandardWorld {
     MODEL_CHECK(word.state() != SpanState::kFree);
     if (word.identity() == SpanWord::identity_of(me, SpanState::kParked)) {
       let_go(number, b);
-      Protocol::free_parked(s, number, word, block(number, b), me);
+      Protocol::free_parked(s, number, word, block(number, b));
     } else if (word.identity() == SpanWord::identity_of(me, SpanState::kHot)) {
       let_go(number, b);
       link_to(block(number, b), s.free_list);

@@ -54,7 +54,7 @@ struct Census {
   static void for_each_span(Visit&& visit) {
     if (!Heap::started()) return;
     const std::size_t end = Heap::known_granules();
-    for (std::size_t number = 1; number <= end;) {
+    for (std::size_t number = 1; number < end;) {
       Span& span = Heap::spans_[number];
       if (!span.exists) {  // skipped for alignment, or being handed out right now
         ++number;

@@ -8,10 +8,13 @@
 //
 //   deallocate ----- hit: push on the hot list of the class, if the block lies in its hot span
 //       | else
-//       +-> deallocate_elsewhere -> own parked span: push on its list, count; at its floor: an event
-//                                 -> own hot span (larger class, or hint lost): push
-//                                 -> someone else's: SpanProtocol::free_remote
-//                                 -> not in the arena: large object, or fatal
+//       +-> deallocate_elsewhere -- own parked span of one granule: push on its list, count; at its floor: an
+//       event
+//             | else
+//             +-> deallocate_by_record -> own parked span: the same
+//                                      -> own hot span (larger class, or hint lost): push
+//                                      -> someone else's: SpanProtocol::free_remote
+//                                      -> not in the arena: large object, or fatal
 //
 // How a free finds the hot list without looking at the span's record: `hint` maps the low byte of the page
 // number (address >> 16) to a class. It is only a guess, set when a span becomes hot; the guess is believed
@@ -93,6 +96,7 @@ class Frontend {
   friend struct Census;
 
   static void deallocate_elsewhere(void* p);
+  static void deallocate_by_record(void* p);
   SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) { os::fatal("double free of", p); }
   static void deallocate_outside_spans(void* p);
 

@@ -48,6 +48,7 @@ inline void* Frontend::allocate_single(unsigned c, unsigned core, bool& zero) {
   Span& span = Heap::span(number);
   zero = span.zero;
   span.size_class = static_cast<std::uint8_t>(c);
+  span.start_magic = 0;
   span.unpublished.store_relaxed(0);
   span.list = ListId::kNone;
   // Release: a stale freer of an earlier life may look at the record under a lock.
@@ -97,13 +98,13 @@ inline void Frontend::carve(Span& span, std::uint32_t number, unsigned c, Block*
       static_cast<std::uint32_t>((page_end - offset + info.block_size - 1) / info.block_size);
   count = static_cast<std::uint32_t>(min_of(count, info.blocks - span.carved));
   char* first = Heap::address(number) + offset;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    Block* block = reinterpret_cast<Block*>(first + std::size_t{i} * info.block_size);
-    unpoison(block, sizeof(Block));
-    poison(block + 1, info.block_size - sizeof(Block));
-    link_to(block, i + 1 < count ? reinterpret_cast<Block*>(first + std::size_t{i + 1} * info.block_size)
-                                 : no_block());
+  char* at = first;
+  for (std::uint32_t i = 1; i < count; ++i, at += info.block_size) {
+    unpoison(at, sizeof(Block));
+    link_to(reinterpret_cast<Block*>(at), reinterpret_cast<Block*>(at + info.block_size));
   }
+  unpoison(at, sizeof(Block));
+  link_to(reinterpret_cast<Block*>(at), no_block());
   span.carved += count;
   head = reinterpret_cast<Block*>(first);
 }
@@ -125,6 +126,7 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
   number = fresh;
   Span& span = Heap::span(number);
   span.size_class = static_cast<std::uint8_t>(c);
+  span.start_magic = kClassTable[c].order == 0 ? divisibility_magic32(kClassTable[c].block_size) : 0;
   span.carved = 0;
   span.free_list = no_block();
   span.unpublished.store_relaxed(0);
@@ -166,7 +168,31 @@ inline std::uint32_t Frontend::block_number(std::uintptr_t a, std::uint32_t numb
   return static_cast<std::uint32_t>(index) + 1;
 }
 
+// The common case after the hot list: one's own parked span. Everything unusual (null, foreign, no block's
+// start, several granules, someone else's) fails a comparison and is looked at from the beginning.
 [[gnu::noinline]] inline void Frontend::deallocate_elsewhere(void* p) {
+  const std::uintptr_t a = address_of(p);
+  std::size_t granule = 0;
+  if (SPANALLOC_UNLIKELY(!Heap::granule_of(a, granule))) return deallocate_by_record(p);
+  const auto number = static_cast<std::uint32_t>(granule);
+  Span& span = Heap::span(number);
+  // Relaxed: as long as the caller's block is out, what is read here (owner me or not me, class) stands
+  // still.
+  const SpanWord word{span.word.load_relaxed()};
+  const std::uint32_t magic = span.start_magic;
+  const auto offset = static_cast<std::uint32_t>(a & (kGranule - 1));
+  ThreadState& t = thread_state;
+  if (SPANALLOC_UNLIKELY(word.identity() != t.parked_identity) ||
+      SPANALLOC_UNLIKELY(offset * magic >= magic)) {
+    return deallocate_by_record(p);
+  }
+  Block* block = static_cast<Block*>(p);
+  if (SPANALLOC_UNLIKELY(span.free_list == block)) return freed_twice(p);
+  poison(block + 1, kClassTable[span.size_class].block_size - sizeof(Block));
+  Protocol::free_parked(span, number, word, block);
+}
+
+[[gnu::noinline]] inline void Frontend::deallocate_by_record(void* p) {
   const std::uintptr_t a = address_of(p);
   std::size_t granule = 0;
   if (SPANALLOC_UNLIKELY(!Heap::granule_of(a, granule))) return deallocate_outside_spans(p);
@@ -184,7 +210,7 @@ inline std::uint32_t Frontend::block_number(std::uintptr_t a, std::uint32_t numb
   if (word.identity() == t.parked_identity) {
     if (SPANALLOC_UNLIKELY(span.free_list == block)) return freed_twice(p);
     poison(block + 1, kClassTable[c].block_size - sizeof(Block));
-    Protocol::free_parked(span, number, word, block, t.lab->number);
+    Protocol::free_parked(span, number, word, block);
     return;
   }
   if (word.identity() == t.hot_identity) {

@@ -72,13 +72,14 @@ class Heap {
   static char* address(std::uint32_t number) {
     return pointer_to<char>(arena_.base() + (std::size_t{number} << kGranuleBits));
   }
-  /// True and the granule's number if `a` lies in a granule that was handed out.
+  /// True and the granule's number if `a` lies in a granule that has a record: the arena's, up to where it is
+  /// handed out. (Granule 0 is never handed out; its record says free.)
   SPANALLOC_INLINE static bool granule_of(std::uintptr_t a, std::size_t& number) {
     number = (a - arena_.base()) >> kGranuleBits;  // below the base: wraps to a huge number
-    return number - 1 < known_.load_relaxed();     // relaxed: who holds a live block got it after the record
+    return number < known_end_.load_relaxed();     // relaxed: who holds a live block got it after the record
   }
-  /// Granules 1 .. known_granules() have records.
-  static std::size_t known_granules() { return known_.load_acquire(); }
+  /// Granules 0 .. known_granules() - 1 have records.
+  static std::size_t known_granules() { return known_end_.load_acquire(); }
   /// The record of the span that holds address `a`; its first granule's number in `number`.
   static Span& span_of_granule(std::size_t granule, std::uint32_t& number) {
     number = first_granule(granule);
@@ -158,7 +159,7 @@ class Heap {
   static inline constinit std::uint32_t labs_used_ = 0;
   static inline constinit std::uint32_t lab_capacity_ = 0;
   static inline constinit std::uint32_t free_lab_ = 0;
-  static inline constinit Atomic<std::size_t> known_{0};  // written under the registry lock
+  static inline constinit Atomic<std::size_t> known_end_{0};  // written under the registry lock
   static inline constinit Atomic<std::uint32_t> started_{0};
   static inline constinit Atomic<std::size_t> live_labs_{0};
   static inline constinit Atomic<std::size_t> lost_to_fork_{0};

@@ -98,7 +98,7 @@ SPANALLOC_COLD inline std::uint32_t Heap::take_fresh(unsigned order) {
       // of 64 MiB worth of spans, so this happens at most once each time memory is that short.
       return 0;
     }
-    if (end - 1 > known_.load_relaxed()) known_.store_release(end - 1);  // release: the table is open so far
+    if (end > known_end_.load_relaxed()) known_end_.store_release(end);  // release: the table is open so far
   }
   set_order(number, order);
   spans_[number].zero = true;
@@ -140,7 +140,7 @@ inline std::uint32_t Heap::merge_buddies(std::uint32_t list, unsigned order, std
     list = (order & 1) != 0 ? s.next : s.prev;
     if (s.mark != kMarkHeld || s.order != order) continue;  // merged already, as somebody's buddy
     const std::uint32_t buddy = number ^ (1u << order);
-    const bool both = order < kMaxOrder && buddy <= known_.load_relaxed() &&
+    const bool both = order < kMaxOrder && buddy < known_end_.load_relaxed() &&
                       spans_[buddy].mark == kMarkHeld && spans_[buddy].order == order;
     if (!both) {
       s.pool_link.store_relaxed(kept);

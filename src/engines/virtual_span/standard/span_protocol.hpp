@@ -74,10 +74,9 @@ class SpanProtocol {
     return true;
   }
 
-  /// Owner `me` frees `block` into its parked span; `word` is the span's word as it was read while the block
+  /// The owner frees `block` into its parked span; `word` is the span's word as it was read while the block
   /// was still out. No lock and no read-modify-write unless the free brings the span to its floor.
-  SPANALLOC_INLINE static void free_parked(Span& span, std::uint32_t number, SpanWord word, Block* block,
-                                           std::uint32_t me) {
+  SPANALLOC_INLINE static void free_parked(Span& span, std::uint32_t number, SpanWord word, Block* block) {
     const std::uint32_t floor = span.floor;
     const std::uint32_t unpublished = span.unpublished.load_relaxed() + 1;
     link_to(block, span.free_list);
@@ -86,12 +85,12 @@ class SpanProtocol {
     // here on the span may be claimed by another thread and belongs to us only if the protocol says so.
     span.unpublished.store_release(unpublished);
     if (static_cast<std::int32_t>(word.outstanding() - unpublished) <= static_cast<std::int32_t>(floor)) {
-      settle_after_local_free(number, me);
+      settle_after_local_free(number, word.owner());
     }
   }
 
   /// Owner, after a local free into a parked span that reached the span's floor.
-  static void settle_after_local_free(std::uint32_t number, std::uint32_t me) {
+  [[gnu::noinline]] static void settle_after_local_free(std::uint32_t number, std::uint32_t me) {
     Lists& lab = World::lab(me);
     {
       LockGuard guard(lab.lock);
