@@ -3,16 +3,15 @@
 //   frontend.hpp (per thread)  ->  span_protocol.hpp (per LAB, locks)  ->  Heap::take_span / put_in_pool
 //                                                                            -> pool (lock-free) -> BumpArena
 //
-// Spans are split for smaller requests and merged again (buddies, as in a binary buddy system) before the
-// arena is asked: not at every free, but once enough has been taken fresh to pay for a walk over the pool,
-// and always before memory is reported to be out. So large requests cannot drain the arena into small spans
-// for ever.
-//
 // Memory of a free span is dirty (it was used, it is warm, reusing it costs nothing) or zero (fresh or
 // purged). A miss looks for dirty memory first: same size at this core, at other cores, then larger spans,
 // which it splits; then for zero memory in the same order; then in the arena. Dirty spans that nobody wanted
-// for decay_ms() are purged by whoever passes by a slow path (no background thread). Before a miss grows the
-// process, it purges as much dirty memory of sizes too small for it as it is about to touch.
+// for the decay time are purged by whoever passes by a slow path (there is no background thread).
+//
+// Split spans are merged again (buddies, as in a binary buddy system) before the arena is asked: not at every
+// free, but once enough has been taken fresh to pay for a walk over the pool, and always before memory is
+// reported to be out. So memory freed at one size serves larger ones, warm as it is, and large requests
+// cannot drain the arena into small spans.
 #pragma once
 
 #include <cstddef>
@@ -141,7 +140,6 @@ class Heap {
   static void set_order(std::uint32_t number, unsigned order);
   static bool purge_span(std::uint32_t number);
   static std::size_t purge_stack(unsigned order, unsigned core, std::uint64_t deadline);
-  static void make_room(unsigned order);
   static bool merge_free_spans(bool at_any_cost);
   static std::uint32_t merge_buddies(std::uint32_t list, unsigned order, std::uint32_t& kept);
 

@@ -108,10 +108,7 @@ SPANALLOC_COLD inline std::uint32_t Heap::take_fresh(unsigned order) {
 
 inline std::uint32_t Heap::take_span(unsigned order, unsigned core) {
   if (const std::uint32_t number = take_from(dirty_, order, core)) return number;
-  if (const std::uint32_t number = take_from(zero_, order, core)) {
-    make_room(order);
-    return number;
-  }
+  if (const std::uint32_t number = take_from(zero_, order, core)) return number;
   if (steal_from_sleeping_labs() != 0) {
     if (const std::uint32_t number = take_from(dirty_, order, core)) return number;
   }
@@ -122,7 +119,6 @@ inline std::uint32_t Heap::take_span(unsigned order, unsigned core) {
   if (merge_free_spans(false)) {
     if (const std::uint32_t number = from_pools()) return number;
   }
-  make_room(order);
   if (const std::uint32_t number = take_fresh(order)) return number;
   return merge_free_spans(true) ? from_pools() : 0;
 }
@@ -215,26 +211,6 @@ inline void Heap::put_in_pool(std::uint32_t number) {
   const Lab* lab = thread_state.lab;
   dirty_.put(s.order, core_of(lab == nullptr ? 0 : lab->number), number, links());
   purge_by_decay(now);
-}
-
-// Memory of this order is about to be touched for the first time while smaller dirty spans lie idle: give as
-// much of theirs back, so that changing sizes does not add up.
-inline void Heap::make_room(unsigned order) {
-  std::size_t wanted = order == 0 ? 0 : kGranule << order;
-  for (unsigned smaller = 0; smaller < order && wanted > 0; ++smaller) {
-    for (unsigned core = 0; core < dirty_.cores() && wanted > 0; ++core) {
-      while (wanted > 0) {
-        const std::uint32_t number = dirty_.get_local(smaller, core, links());
-        if (number == 0) break;
-        if (!purge_span(number)) {
-          dirty_.put(smaller, core, number, links());
-          return;
-        }
-        zero_.put(smaller, core, number, links());
-        wanted -= min_of(wanted, kGranule << smaller);
-      }
-    }
-  }
 }
 
 inline bool Heap::purge_span(std::uint32_t number) {
