@@ -7,12 +7,10 @@
 #include <thread>
 #include <vector>
 
-#include "engines/virtual_span/oopsla15/engine.hpp"
+#include "oopsla15_test_support.hpp"
 
 namespace spanalloc {
 namespace {
-
-using oopsla15::Census;
 
 struct Random {  // xorshift32
   std::uint32_t state;
@@ -99,17 +97,6 @@ struct Exchange {
     }
   }
 };
-
-template <class E>
-void expect_nothing_held() {
-  E::trim();
-  const Census census = E::census();
-  EXPECT_TRUE(census.nothing_held()) << "carved " << census.carved << " pooled " << census.pooled << " lost "
-                                     << census.lost << " hot " << census.hot << " empty_hot "
-                                     << census.empty_hot << " floating " << census.floating << " suspect "
-                                     << census.suspect << " reusable " << census.reusable << " empty "
-                                     << census.empty_idle;
-}
 
 template <class E>
 class Oopsla15Stress : public testing::Test {};
