@@ -46,7 +46,7 @@ void allocate_until_caught(std::size_t n, std::uintptr_t bad, int count = 200000
 
 template <class E>
 class InvalidFreeDeathTest : public EngineTest<E> {};
-TYPED_TEST_SUITE(InvalidFreeDeathTest, AllEngines, EngineNames);
+TYPED_TEST_SUITE(InvalidFreeDeathTest, AllEngines);
 
 TYPED_TEST(InvalidFreeDeathTest, ForeignPointers) {
   using Api = MallocApi<TypeParam>;
@@ -102,7 +102,7 @@ TYPED_TEST(InvalidFreeDeathTest, LargeObjects) {
 
 template <class E>
 class InvalidSmallFreeDeathTest : public EngineTest<E> {};
-TYPED_TEST_SUITE(InvalidSmallFreeDeathTest, ShippedEngines, EngineNames);
+TYPED_TEST_SUITE(InvalidSmallFreeDeathTest, ShippedEngines);
 
 constexpr std::size_t kSmallSizes[] = {16, 64, 208, 1000, 5000, 40000};
 

@@ -15,7 +15,7 @@ namespace {
 
 template <class E>
 class OutOfMemory : public EngineTest<E> {};
-TYPED_TEST_SUITE(OutOfMemory, ShippedEngines, EngineNames);
+TYPED_TEST_SUITE(OutOfMemory, ShippedEngines);
 
 constexpr int kNotEnforced = 77;
 constexpr std::size_t kRoom = 48 * kMiB;
@@ -82,7 +82,8 @@ int exhaust_and_recover(std::size_t n) {
   errno = 0;
   void* last = exhaust<E>(n, count);
   DEMAND(errno == ENOMEM);
-  DEMAND(count * n > kRoom / 2);  // most of what there is was handed out
+  // A good part of it was handed out. (An engine of the paper's opens 2 MiB for every 32 KiB that it uses.)
+  DEMAND(count * n > kRoom / 128);
   DEMAND(count < 8 * kRoom / n);  // and it did end
   errno = 0;
   DEMAND(Api::calloc(n, kRoom / n) == nullptr);

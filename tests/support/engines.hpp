@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 #include "api/malloc_api.hpp"
 #include "engines/virtual_span/oopsla15/engine.hpp"
 #include "engines/virtual_span/standard/engine.hpp"
@@ -15,14 +17,11 @@ using ShippedEngines = ::testing::Types<StandardEngine, Oopsla15Engine<Oopsla15>
 /// Those and the test double, which shows what belongs to api/ alone.
 using AllEngines = ::testing::Types<ReferenceEngine, StandardEngine, Oopsla15Engine<Oopsla15>>;
 
+/// Short names for suites whose binary is compiled without RTTI.
 struct EngineNames {
   template <class E>
   static std::string GetName(int) {
-    std::string name = E::kName;
-    for (char& c : name) {
-      if (c == '-') c = '_';
-    }
-    return name;
+    return E::kName;
   }
 };
 

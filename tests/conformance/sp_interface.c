@@ -1,0 +1,83 @@
+/* The functions of spanalloc.h from plain C. Prints what fails; the exit code is 0 when nothing did. */
+#include <errno.h>
+#include <spanalloc/spanalloc.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+static int failures;
+
+#define CHECK(condition)                                                    \
+  do {                                                                      \
+    if (!(condition)) {                                                     \
+      ++failures;                                                           \
+      fprintf(stderr, "sp_interface.c:%d: not %s\n", __LINE__, #condition); \
+    }                                                                       \
+  } while (0)
+
+static void check_blocks(void) {
+  for (size_t n = 0; n < 3000000; n += n / 5 + 1) {
+    char* p = sp_malloc(n);
+    CHECK(p != NULL && sp_owns(p) && sp_usable_size(p) >= n);
+    memset(p, 0x33, sp_usable_size(p));
+    p = sp_realloc(p, 2 * n + 1);
+    CHECK(p != NULL && (n == 0 || p[n - 1] == 0x33));
+    sp_free(p);
+    char* z = sp_calloc(n + 1, 2);
+    CHECK(z != NULL && z[0] == 0 && z[2 * n + 1] == 0);
+    CHECK(sp_realloc(z, 0) == NULL);
+    char* a = sp_aligned_alloc(1024, n);
+    CHECK(a != NULL && (uintptr_t)a % 1024 == 0);
+    sp_free(a);
+  }
+  sp_free(NULL);
+  CHECK(sp_usable_size(NULL) == 0);
+}
+
+static void check_errors(void) {
+  void* out = &failures;
+  volatile size_t huge = SIZE_MAX; /* volatile: the compiler warns otherwise */
+  errno = 0;
+  CHECK(sp_malloc(huge) == NULL && errno == ENOMEM);
+  errno = 0;
+  CHECK(sp_calloc(huge, huge) == NULL && errno == ENOMEM);
+  errno = 0;
+  CHECK(sp_aligned_alloc(3, 100) == NULL && errno == EINVAL);
+  errno = 4711;
+  CHECK(sp_posix_memalign(&out, 3, 100) == EINVAL && sp_posix_memalign(&out, 64, huge) == ENOMEM);
+  CHECK(out == &failures && errno == 4711);
+  CHECK(sp_posix_memalign(&out, 64, 100) == 0 && sp_owns(out));
+  sp_free(out);
+  CHECK(!sp_owns(&out) && !sp_owns(NULL) && !sp_owns((void*)UINTPTR_MAX));
+}
+
+static void check_statistics(void) {
+  struct sp_statistics before;
+  struct sp_statistics during;
+  memset(&before, 0xEE, sizeof before);
+  sp_stats(&before, sizeof before);
+  void* p = sp_malloc(10000000);
+  sp_stats(&during, sizeof during);
+  CHECK(during.large_objects == before.large_objects + 1);
+  CHECK(during.large_bytes >= before.large_bytes + 10000000);
+  CHECK(during.opened_bytes <= during.reserved_bytes);
+  sp_free(p);
+  /* A caller that knows less gets less, one that knows more gets zeros. */
+  unsigned char buffer[sizeof before + 64];
+  memset(buffer, 0xEE, sizeof buffer);
+  sp_stats((struct sp_statistics*)buffer, sizeof(size_t));
+  CHECK(buffer[sizeof(size_t)] == 0xEE);
+  sp_stats((struct sp_statistics*)buffer, sizeof before + 32);
+  CHECK(buffer[sizeof before] == 0 && buffer[sizeof before + 31] == 0 && buffer[sizeof before + 32] == 0xEE);
+  sp_trim();
+  CHECK(strcmp(sp_version(), SPANALLOC_EXPECTED_VERSION) == 0);
+  CHECK(strlen(sp_engine_name()) > 0);
+}
+
+int main(void) {
+  check_blocks();
+  check_errors();
+  check_statistics();
+  printf("%s %s: %d failed\n", sp_engine_name(), sp_version(), failures);
+  return failures == 0 ? 0 : 1;
+}
