@@ -48,7 +48,8 @@ missing_of() {
 
 apt_install() {
   command -v apt-get >/dev/null 2>&1 || return 1
-  as_root env DEBIAN_FRONTEND=noninteractive apt-get install -y -q --no-install-recommends "$@"
+  # RUNLEVEL: a package's installation starts no daemon.
+  as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q --no-install-recommends "$@"
 }
 
 apt_update_once() {
