@@ -21,23 +21,23 @@ bool ExitHook::watch_this_thread(void (*on_exit)()) {
   os::ErrnoGuard keep;
   {
     LockGuard guard(key_lock);
-    on_exit_ = on_exit;
-    if (key_plus_one_ == 0) {
+    if (key_plus_one_.load_relaxed() == 0) {
       pthread_key_t key{};
       if (pthread_key_create(&key, key_destructor) != 0) return false;
-      key_plus_one_ = key + 1;
+      on_exit_.store_relaxed(on_exit);
+      key_plus_one_.store_relaxed(key + 1);
     }
   }
-  return pthread_setspecific(key_plus_one_ - 1, this) == 0;
+  return pthread_setspecific(key_plus_one_.load_relaxed() - 1, this) == 0;
 }
 
 void ExitHook::key_destructor(void* argument) {
   auto* hook = static_cast<ExitHook*>(argument);
   if (++exit_rounds < PTHREAD_DESTRUCTOR_ITERATIONS - 1) {
-    pthread_setspecific(hook->key_plus_one_ - 1, hook);  // the key exists: cannot fail
+    pthread_setspecific(hook->key_plus_one_.load_relaxed() - 1, hook);  // the key exists: cannot fail
     return;
   }
-  hook->on_exit_();
+  hook->on_exit_.load_relaxed()();
 }
 
 void register_fork_handlers(void (*prepare)(), void (*parent)(), void (*child)()) {

@@ -7,6 +7,7 @@
 // work: the engine treats such a thread as one without state.
 #pragma once
 
+#include "base/atomic.hpp"
 #include "base/bits.hpp"
 
 namespace spanalloc::thread {
@@ -22,8 +23,10 @@ class ExitHook {
  private:
   static void key_destructor(void* hook);
 
-  void (*on_exit_)() = nullptr;
-  unsigned key_plus_one_ = 0;
+  // Both written once, under the lock of lifecycle.cpp, by the first thread. A thread's own watch call took
+  // that lock, so its destructor reads what was written: relaxed suffices.
+  Atomic<void (*)()> on_exit_{nullptr};
+  Atomic<unsigned> key_plus_one_{0};
 };
 
 /// Registers fork handlers once (idempotent per triple). Handlers of later registrants run `prepare` first.
