@@ -4,13 +4,11 @@
 #include <pthread.h>
 
 #include "os/os.hpp"
-#include "sync/spin_lock.hpp"
 
 namespace spanalloc::thread {
 
 namespace {
 
-constinit SpinLock key_lock;
 // How many destructor rounds this thread's exit has seen. Rounds 1..ITERATIONS-2 re-arm; the hook runs in
 // the last but one, which leaves one round in which other destructors may still call us.
 SPANALLOC_TLS constinit thread_local unsigned exit_rounds = 0;
@@ -19,16 +17,20 @@ SPANALLOC_TLS constinit thread_local unsigned exit_rounds = 0;
 
 bool ExitHook::watch_this_thread(void (*on_exit)()) {
   os::ErrnoGuard keep;
-  {
-    LockGuard guard(key_lock);
-    if (key_plus_one_.load_relaxed() == 0) {
-      pthread_key_t key{};
-      if (pthread_key_create(&key, key_destructor) != 0) return false;
-      on_exit_.store_relaxed(on_exit);
-      key_plus_one_.store_relaxed(key + 1);
+  on_exit_.store_relaxed(on_exit);  // every caller passes the same function
+  unsigned known = key_plus_one_.load_acquire();
+  if (known == 0) {
+    // No lock: a fork could leave it locked in the child. Who loses the race gives its key back.
+    pthread_key_t key{};
+    if (pthread_key_create(&key, key_destructor) != 0) return false;
+    // Release: on_exit_, for the destructors of threads that find the key made.
+    if (key_plus_one_.compare_exchange_strong_acq_rel(known, key + 1)) {
+      known = key + 1;
+    } else {
+      pthread_key_delete(key);
     }
   }
-  return pthread_setspecific(key_plus_one_.load_relaxed() - 1, this) == 0;
+  return pthread_setspecific(known - 1, this) == 0;
 }
 
 void ExitHook::key_destructor(void* argument) {

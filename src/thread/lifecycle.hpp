@@ -23,8 +23,7 @@ class ExitHook {
  private:
   static void key_destructor(void* hook);
 
-  // Both written once, under the lock of lifecycle.cpp, by the first thread. A thread's own watch call took
-  // that lock, so its destructor reads what was written: relaxed suffices.
+  // A thread's own watch call precedes its destructor, which therefore may read both relaxed.
   Atomic<void (*)()> on_exit_{nullptr};
   Atomic<unsigned> key_plus_one_{0};
 };
