@@ -10,6 +10,7 @@ workload=$1
 skip() { echo "SKIPPED: $*"; exit 77; }
 [ -w "$setting" ] || skip "cannot write $setting"
 before=$(cat "$setting") || skip "cannot read $setting"
+# shellcheck disable=SC2317 # the trap calls it
 restore() { echo "$before" >"$setting"; }
 trap restore EXIT
 trap 'exit 1' INT TERM HUP

@@ -20,6 +20,7 @@ else
 fi
 mkdir "$group" 2>/dev/null || skip "cannot create $group"
 # A killed process leaves its group a moment after it was waited for.
+# shellcheck disable=SC2317 # the trap calls it
 cleanup() {
   for _ in 1 2 3 4 5 6 7 8 9 10; do rmdir "$group" 2>/dev/null && return; sleep 0.1; done
 }

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "api/malloc_api.hpp"
+#include "census_check.hpp"
 #include "stress_support.hpp"
 
 namespace spanalloc::stress {
@@ -148,15 +149,8 @@ void expect_everything_returned(Report& report) {
     report.error("%zu large objects of %zu bytes are left", statistics.large_objects, statistics.large_bytes);
   }
   if constexpr (requires { E::census(); }) {
-    const auto census = E::census();
-    if (!census.consistent() || !census.all_returned()) {
-      report.error(
-          "census: carved %zu = pool %zu + hot empty %zu; but hot %zu, floating %zu, reusable %zu, single "
-          "%zu, "
-          "lost to fork %zu, broken %zu",
-          census.carved, census.in_pool, census.hot_empty, census.hot, census.floating, census.reusable,
-          census.single, census.lost_to_fork, census.broken);
-    }
+    const CensusVerdict verdict = judge(E::census());
+    if (!verdict.consistent || !verdict.returned) report.error("census: %s", verdict.text.c_str());
   }
 }
 
@@ -164,15 +158,8 @@ void expect_everything_returned(Report& report) {
 template <class E>
 void expect_consistent(Report& report) {
   if constexpr (requires { E::census(); }) {
-    const auto census = E::census();
-    if (!census.consistent()) {
-      report.error(
-          "census with live blocks: carved %zu, pool %zu, hot empty %zu, hot %zu, floating %zu, reusable "
-          "%zu, "
-          "single %zu, lost to fork %zu, broken %zu",
-          census.carved, census.in_pool, census.hot_empty, census.hot, census.floating, census.reusable,
-          census.single, census.lost_to_fork, census.broken);
-    }
+    const CensusVerdict verdict = judge(E::census());
+    if (!verdict.consistent) report.error("census with live blocks: %s", verdict.text.c_str());
   }
 }
 

@@ -1,0 +1,37 @@
+#!/bin/sh
+# Installs the Debian packages that the tests with real programs use, or only those named. Needs apt, and root or
+# sudo. What cannot be installed is named; the tests that need it are skipped then. Exit code: how many failed.
+set -u
+if [ $# -eq 0 ]; then
+  set -- python3 libpython3.11-testsuite git g++ coreutils xz-utils redis-server redis-tools sqlite3 nodejs
+  # Any Java compiler will do.
+  command -v javac >/dev/null 2>&1 || set -- "$@" default-jdk-headless
+fi
+
+as_root() {
+  if [ "$(id -u)" -eq 0 ]; then "$@"; elif command -v sudo >/dev/null 2>&1; then sudo "$@"; else return 1; fi
+}
+# Daemons (redis-server) must not be started by their installation, and nothing may ask.
+apt() {
+  as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get "$@"
+}
+installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+
+command -v apt-get >/dev/null 2>&1 || { echo "no apt-get here: cannot install $*"; exit 1; }
+updated=no
+failed=0
+for package in "$@"; do
+  # A program from elsewhere serves as well.
+  case $package in
+    nodejs) command -v node >/dev/null 2>&1 && continue ;;
+    sqlite3 | git | g++ | redis-server) command -v "$package" >/dev/null 2>&1 && continue ;;
+  esac
+  installed "$package" && continue
+  echo "installing $package"
+  apt install -y -q --no-install-recommends "$package" >/dev/null 2>&1 && continue
+  [ $updated = yes ] || { apt update -q >/dev/null 2>&1; updated=yes; }
+  apt install -y -q --no-install-recommends "$package" >/dev/null 2>&1 && continue
+  echo "cannot install $package"
+  failed=$((failed + 1))
+done
+exit $failed

@@ -1,0 +1,52 @@
+# shellcheck shell=sh
+# What the tests with real programs share; sourced. SPANALLOC_LIBRARY: the library under test;
+# SPANALLOC_PROBE: which_malloc.so. Each test works in a folder of its own, $work, which goes away with it.
+
+set -eu
+programs=$(cd "$(dirname "$0")" && pwd)
+work=$(mktemp -d "${TMPDIR:-/tmp}/spanalloc-program.XXXXXX")
+probe_file=$work/which_malloc.txt
+on_exit() { :; }
+finish() {
+  status=$?
+  on_exit || true
+  rm -rf "$work"
+  exit $status
+}
+trap finish EXIT
+cd "$work"
+trap 'exit 130' INT TERM HUP
+
+# Not Python from somewhere else: its own standard-library tests come with Debian's.
+# shellcheck disable=SC2034 # for the scripts that source this
+python=/usr/bin/python3
+
+fail() { echo "FAILED: $*"; exit 1; }
+skip() { echo "SKIPPED: $*"; exit 77; }
+
+# need COMMAND PACKAGE: the program, installed if that can be done; else the test is skipped.
+need() {
+  command -v "$1" >/dev/null 2>&1 && return 0
+  sh "$programs/install.sh" "$2" >"$work/install.log" 2>&1 || true
+  command -v "$1" >/dev/null 2>&1 || skip "$1 is not here, and the package $2 cannot be installed"
+}
+
+# ours COMMAND...: runs it with the library under test as its malloc.
+ours() { env LD_PRELOAD="$SPANALLOC_PROBE $SPANALLOC_LIBRARY" SPANALLOC_PROBE_FILE="$probe_file" "$@"; }
+
+# prove_ours COMMAND: the program has run, and in every process so far the whole malloc family was the library's.
+prove_ours() {
+  program=$(readlink -f "$(command -v "$1")")
+  [ -s "$probe_file" ] || fail "no process has reported its malloc"
+  grep -q "^$program " "$probe_file" || fail "$program has not run with the library: $(cut -d' ' -f1 "$probe_file" | sort -u)"
+  wanted=$(readlink -f "$SPANALLOC_LIBRARY")
+  while read -r process calls bindings; do
+    [ "$calls" = calls=ours ] || fail "$process calls a malloc that is not the library's"
+    for binding in $bindings; do
+      [ "$(readlink -f "${binding#*=}")" = "$wanted" ] || fail "$process: ${binding%%=*} comes from ${binding#*=}"
+    done
+  done <<LINES
+$(sort -u "$probe_file")
+LINES
+  echo "malloc is $wanted in $(wc -l <"$probe_file") processes: $(cut -d' ' -f1 "$probe_file" | sort | uniq -c | sort -rn | head -n 6 | awk '{ printf "%s %s; ", $1, $2 }')"
+}
