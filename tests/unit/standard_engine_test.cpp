@@ -175,6 +175,18 @@ TEST_F(StandardEngineTest, FreedSmallSpansServeLargeOnesWithoutNewAddressSpace) 
   free_all(large);
 }
 
+// A granule inside a larger span must not be taken for the small span that it once was.
+TEST_F(StandardEngineTest, GranulesOfMergedSpansForgetTheirPast) {
+  auto small = allocate_many(16 * kMiB / 64, 64);
+  free_all(small);
+  E::trim();
+  auto large = allocate_many(256, 32 * kKiB);  // every second block starts at a granule
+  elsewhere([&] {
+    for (std::size_t i = 0; i < large.size(); i += 2) E::deallocate(large[i]);
+  });
+  for (std::size_t i = 1; i < large.size(); i += 2) E::deallocate(large[i]);
+}
+
 // Each round splits a large span for small ones; without merging, each round opens new address space.
 TEST_F(StandardEngineTest, AlternatingSizesDoNotUseUpTheArena) {
   const std::size_t opened = E::statistics().opened_bytes;

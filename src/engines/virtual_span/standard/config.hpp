@@ -119,7 +119,7 @@ constexpr bool classes_hold() {
     if (k.overhead() * 100 > k.real_span * std::size_t{3}) return false;
     if (k.real_span > k.virtual_span || k.virtual_span != kGranule << k.order || k.order > kMaxOrder)
       return false;
-    // Block numbers are 1-based 16-bit fields of the span word.
+    // Counts of blocks are 16-bit fields of the span word, block marks 20-bit.
     if (k.blocks < 1 || k.blocks >= 0xffff) return false;
     if ((c < kFirstSingle) != (k.blocks > 1)) return false;
     if (c <= kThreadClasses && (k.order != 0 || k.blocks < 2)) return false;

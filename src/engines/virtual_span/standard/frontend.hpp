@@ -8,13 +8,13 @@
 //
 //   deallocate ----- hit: push on the hot list of the class, if the block lies in its hot span
 //       | else
-//       +-> deallocate_elsewhere -- own parked span of one granule: push on its list, count; at its floor: an
-//       event
+//       +-> deallocate_elsewhere ---- own parked span: push on its list, count; at its floor: an event
+//             |    (spans of one granule)
+//             |---> deallocate_remote: another thread's span: SpanProtocol::free_remote
 //             | else
-//             +-> deallocate_by_record -> own parked span: the same
-//                                      -> own hot span (larger class, or hint lost): push
-//                                      -> someone else's: SpanProtocol::free_remote
-//                                      -> not in the arena: large object, or fatal
+//             +-> deallocate_by_record: the same for spans of several granules, and own hot spans
+//                   whose list is in the LAB or whose hint was lost
+//                     +-> deallocate_outside_spans: large object, null, or fatal
 //
 // How a free finds the hot list without looking at the span's record: `hint` maps the low byte of the page
 // number (address >> 16) to a class. It is only a guess, set when a span becomes hot; the guess is believed
@@ -96,8 +96,12 @@ class Frontend {
   friend struct Census;
 
   static void deallocate_elsewhere(void* p);
+  static void deallocate_remote(Span& span, std::uint32_t number, void* p);
   static void deallocate_by_record(void* p);
   SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) { os::fatal("double free of", p); }
+  SPANALLOC_COLD [[noreturn]] static void freed_when_free(const void* p) {
+    os::fatal("free of memory that is free already (double free):", p);
+  }
   static void deallocate_outside_spans(void* p);
 
   // The LAB of this thread; with none to be had, nullptr.
@@ -111,9 +115,8 @@ class Frontend {
   static Block*& head_of(Lab* lab, unsigned c) {
     return c <= kThreadClasses ? thread_state.head[c] : lab->head[c - kThreadClasses - 1];
   }
-  static Block* block_at(std::uint32_t number, unsigned c, std::uint32_t one_based) {
-    return reinterpret_cast<Block*>(Heap::address(number) +
-                                    std::size_t{one_based - 1} * kClassTable[c].block_size);
+  static Block* block_at(std::uint32_t number, std::uint32_t mark) {
+    return reinterpret_cast<Block*>(Heap::address(number) + offset_of_mark(mark));
   }
 
   static void* allocate_listed(Lab* lab, unsigned c);
@@ -126,8 +129,8 @@ class Frontend {
   static std::uint32_t gather_free_blocks(Lab* lab, unsigned c, Span& span);
   static bool retire_hot_if_empty(Lab* lab, unsigned c);
   static void check_listed(std::uint64_t link, const Block* block, unsigned c);
-  /// Number of the block (1-based) that starts at `a` in a span; fatal if none does.
-  static std::uint32_t block_number(std::uintptr_t a, std::uint32_t number, unsigned c);
+  /// Fatal unless `a` is the start of a block of the span.
+  static void check_start(std::uintptr_t a, std::uint32_t number, unsigned c);
 
   static inline constinit thread::ExitHook exit_hook_;
 };

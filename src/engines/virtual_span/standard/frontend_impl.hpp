@@ -79,7 +79,7 @@ inline bool Frontend::refill(Lab* lab, unsigned c) {
       const SpanWord word{span.word.load_relaxed()};  // a stale look only delays the choice
       std::uint32_t count = info.blocks - word.outstanding();
       if (count >= info.refill_remotes) {
-        head = block_at(number, c, take_remotes(span.word, info.blocks, count));
+        head = block_at(number, take_remotes(span.word, info.blocks, count));
       } else {
         leave_hot(lab, c);
         Protocol::hot_to_parked(number, lab->number, 0);
@@ -120,7 +120,7 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
   const std::uint32_t fresh = number != 0 ? 0 : Heap::take_span(kClassTable[c].order, Heap::core_of(me));
   if (fresh == 0) {
     if (number == 0) number = Protocol::floating_to_hot(c, me, remote_head);
-    if (number != 0 && remote_head != 0) head = block_at(number, c, remote_head);
+    if (number != 0 && remote_head != 0) head = block_at(number, remote_head);
     return number;
   }
   number = fresh;
@@ -156,20 +156,17 @@ inline void Frontend::leave_hot(Lab* lab, unsigned c) {
 
 // --- Freeing ----------------------------------------------------------------------------------------------
 
-inline std::uint32_t Frontend::block_number(std::uintptr_t a, std::uint32_t number, unsigned c) {
+inline void Frontend::check_start(std::uintptr_t a, std::uint32_t number, unsigned c) {
   const ClassInfo& info = kClassTable[c];
   const std::uint64_t offset = a - address_of(Heap::address(number));
-  // One multiplication gives quotient (high half) and divisibility (low half); see divisibility_magic32.
-  const unsigned __int128 product = static_cast<unsigned __int128>(offset) * info.magic;
-  const std::uint64_t index = static_cast<std::uint64_t>(product >> 64);
-  if (SPANALLOC_UNLIKELY(static_cast<std::uint64_t>(product) >= info.magic || index >= info.blocks)) {
+  if (SPANALLOC_UNLIKELY(offset * info.magic >= info.magic || offset >= info.payload())) {
     os::fatal("free of a pointer that is not the start of a block:", pointer_to(a));
   }
-  return static_cast<std::uint32_t>(index) + 1;
 }
 
-// The common case after the hot list: one's own parked span. Everything unusual (null, foreign, no block's
-// start, several granules, someone else's) fails a comparison and is looked at from the beginning.
+// The common cases after the hot list: one's own parked span, and another thread's span, of one granule.
+// Everything unusual (null, foreign, no block's start, several granules) fails a comparison and is looked at
+// from the beginning.
 [[gnu::noinline]] inline void Frontend::deallocate_elsewhere(void* p) {
   const std::uintptr_t a = address_of(p);
   std::size_t granule = 0;
@@ -181,15 +178,30 @@ inline std::uint32_t Frontend::block_number(std::uintptr_t a, std::uint32_t numb
   const SpanWord word{span.word.load_relaxed()};
   const std::uint32_t magic = span.start_magic;
   const auto offset = static_cast<std::uint32_t>(a & (kGranule - 1));
-  ThreadState& t = thread_state;
-  if (SPANALLOC_UNLIKELY(word.identity() != t.parked_identity) ||
-      SPANALLOC_UNLIKELY(offset * magic >= magic)) {
-    return deallocate_by_record(p);
+  if (SPANALLOC_UNLIKELY(offset * magic >= magic)) return deallocate_by_record(p);
+  const ThreadState& t = thread_state;
+  if (word.identity() != t.parked_identity) {
+    if (SPANALLOC_UNLIKELY(word.identity() == t.hot_identity)) return deallocate_by_record(p);
+    return deallocate_remote(span, number, p);
   }
   Block* block = static_cast<Block*>(p);
   if (SPANALLOC_UNLIKELY(span.free_list == block)) return freed_twice(p);
   poison(block + 1, kClassTable[span.size_class].block_size - sizeof(Block));
   Protocol::free_parked(span, number, word, block);
+}
+
+[[gnu::noinline]] inline void Frontend::deallocate_remote(Span& span, std::uint32_t number, void* p) {
+  Block* block = static_cast<Block*>(p);
+  char* start = Heap::address(number);
+  const std::uint32_t mark = block_mark(address_of(p) - address_of(start));
+  const SpanWord word{span.word.load_relaxed()};  // to name mistakes; the protocol looks for itself
+  if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) freed_when_free(p);
+  if (SPANALLOC_UNLIKELY(word.head() == mark)) freed_twice(p);
+  poison(block + 1, kClassTable[span.size_class].block_size - sizeof(Block));
+  const bool freed = Protocol::free_remote(number, mark, [&](std::uint32_t head) {
+    link_to(block, head == 0 ? no_block() : reinterpret_cast<Block*>(start + offset_of_mark(head)));
+  });
+  if (SPANALLOC_UNLIKELY(!freed)) freed_twice(p);
 }
 
 [[gnu::noinline]] inline void Frontend::deallocate_by_record(void* p) {
@@ -198,36 +210,21 @@ inline std::uint32_t Frontend::block_number(std::uintptr_t a, std::uint32_t numb
   if (SPANALLOC_UNLIKELY(!Heap::granule_of(a, granule))) return deallocate_outside_spans(p);
   std::uint32_t number = 0;
   Span& span = Heap::span_of_granule(granule, number);
-  // Relaxed: as long as the caller's block is out, what is read here (owner me or not me, class) stands
-  // still.
-  const SpanWord word{span.word.load_relaxed()};
+  const SpanWord word{span.word.load_relaxed()};  // relaxed: as in deallocate_elsewhere
   const unsigned c = span.size_class;
-  if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree))
-    os::fatal("free of memory that is free already (double free):", p);
-  const std::uint32_t block_no = block_number(a, number, c);
+  if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) freed_when_free(p);
+  check_start(a, number, c);
+  const ThreadState& t = thread_state;
+  if (word.identity() != t.parked_identity && word.identity() != t.hot_identity) {
+    return deallocate_remote(span, number, p);
+  }
   Block* block = static_cast<Block*>(p);
-  ThreadState& t = thread_state;
-  if (word.identity() == t.parked_identity) {
-    if (SPANALLOC_UNLIKELY(span.free_list == block)) return freed_twice(p);
-    poison(block + 1, kClassTable[c].block_size - sizeof(Block));
-    Protocol::free_parked(span, number, word, block);
-    return;
-  }
-  if (word.identity() == t.hot_identity) {
-    Block*& head = head_of(t.lab, c);
-    if (SPANALLOC_UNLIKELY(head == block)) return freed_twice(p);
-    link_to(block, head);
-    poison(block + 1, kClassTable[c].block_size - sizeof(Block));
-    head = block;
-    return;
-  }
+  Block*& head = word.state() == SpanState::kHot ? head_of(t.lab, c) : span.free_list;
+  if (SPANALLOC_UNLIKELY(head == block)) return freed_twice(p);
   poison(block + 1, kClassTable[c].block_size - sizeof(Block));
-  if (SPANALLOC_UNLIKELY(word.head() == block_no) ||
-      !Protocol::free_remote(number, block_no, [&](std::uint32_t head) {
-        link_to(block, head == 0 ? no_block() : block_at(number, c, head));
-      })) {
-    freed_twice(p);
-  }
+  if (word.state() == SpanState::kParked) return Protocol::free_parked(span, number, word, block);
+  link_to(block, head);
+  head = block;
 }
 
 SPANALLOC_COLD inline void Frontend::deallocate_outside_spans(void* p) {
@@ -271,7 +268,7 @@ inline std::size_t Frontend::usable_size(const void* p) {
   const Span& span = Heap::span_of_granule(granule, number);
   const SpanWord word{span.word.load_relaxed()};  // the caller's block keeps the span as it is
   if (word.state() == SpanState::kFree) os::fatal("size asked of memory that is free:", p);
-  block_number(a, number, span.size_class);
+  check_start(a, number, span.size_class);
   return kClassTable[span.size_class].block_size;
 }
 

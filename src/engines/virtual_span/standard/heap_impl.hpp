@@ -84,6 +84,8 @@ inline void Heap::set_order(std::uint32_t number, unsigned order) {
   for (std::uint32_t i = 0; i < (1u << order); ++i) {
     spans_[number + i].order = static_cast<std::uint8_t>(order);
     spans_[number + i].exists = true;
+    // A granule inside a span must not pass for the start of the small span it once was.
+    spans_[number + i].start_magic = 0;
   }
 }
 

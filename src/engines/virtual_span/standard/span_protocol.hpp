@@ -48,10 +48,10 @@ class SpanProtocol {
   using Lists = typename World::Lists;
 
  public:
-  /// A thread that does not own the span frees block `block`; link(head) writes the block's link. Returns
-  /// false, with nothing changed, if the span says that this block cannot be out.
+  /// A thread that does not own the span frees the block marked `block`; link(head) writes the block's link.
+  /// Returns false, with nothing changed, if the span says that this block cannot be out.
   template <class Link>
-  static bool free_remote(std::uint32_t number, std::uint32_t block, Link&& link) {
+  SPANALLOC_INLINE static bool free_remote(std::uint32_t number, std::uint32_t block, Link&& link) {
     Span& span = World::span(number);
     SpanWord after{};
     switch (free_remotely(span.word, block, after, link)) {
@@ -201,7 +201,7 @@ class SpanProtocol {
   }
 
   /// Who claimed the span (I2) takes it off its last owner's lists and gives it to the pool.
-  static void parked_to_pool(std::uint32_t number, std::uint32_t owner) {
+  [[gnu::noinline]] static void parked_to_pool(std::uint32_t number, std::uint32_t owner) {
     // A span of one block is never on a list. The class is still ours to read: the span is claimed.
     if (World::capacity(World::span(number).size_class) > 1) {
       Lists& lab = World::lab(owner);
@@ -213,7 +213,7 @@ class SpanProtocol {
 
  private:
   // Puts a span that a remote free was first to touch before its owner's eyes; or claims it, if it is empty.
-  static void raise_attention(std::uint32_t number, std::uint32_t owner) {
+  [[gnu::noinline]] static void raise_attention(std::uint32_t number, std::uint32_t owner) {
     Lists& lab = World::lab(owner);
     {
       LockGuard guard(lab.lock);

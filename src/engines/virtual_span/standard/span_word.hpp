@@ -5,8 +5,8 @@
 //
 //   bits 63..40  owner: number of the LAB (0: the orphanage)
 //   bits 39..38  state
-//   bit  32      listed: a remote free has happened since the owner last settled the span
-//   bits 31..16  remote head: number of the block freed last by a thread other than the owner (0: none)
+//   bit  36      listed: a remote free has happened since the owner last settled the span
+//   bits 35..16  remote head: where the block lies that another thread freed last (see block_mark; 0: none)
 //   bits 15..0   outstanding
 //
 // Equation, for a span that is not free:
@@ -22,6 +22,7 @@
 #include <cstdint>
 
 #include "base/atomic.hpp"
+#include "base/bits.hpp"
 
 namespace spanalloc::standard {
 
@@ -37,7 +38,8 @@ struct SpanWord {
   static constexpr unsigned kHeadShift = 16;
   static constexpr unsigned kIdentityShift = 38;
   static constexpr unsigned kOwnerShift = 40;
-  static constexpr std::uint64_t kListedBit = std::uint64_t{1} << 32;
+  static constexpr std::uint64_t kListedBit = std::uint64_t{1} << 36;
+  static constexpr std::uint64_t kHeadMask = 0xfffff;
   static constexpr std::uint64_t kMaxOwner = (std::uint64_t{1} << 24) - 2;  // all ones is no LAB's number
 
   static constexpr SpanWord make(std::uint64_t owner, SpanState state, std::uint64_t outstanding) {
@@ -45,7 +47,7 @@ struct SpanWord {
   }
 
   constexpr std::uint32_t outstanding() const { return static_cast<std::uint32_t>(bits & 0xffff); }
-  constexpr std::uint32_t head() const { return static_cast<std::uint32_t>(bits >> kHeadShift & 0xffff); }
+  constexpr std::uint32_t head() const { return static_cast<std::uint32_t>(bits >> kHeadShift & kHeadMask); }
   constexpr bool listed() const { return (bits & kListedBit) != 0; }
   constexpr SpanState state() const { return static_cast<SpanState>(bits >> kIdentityShift & 3); }
   constexpr std::uint32_t owner() const { return static_cast<std::uint32_t>(bits >> kOwnerShift); }
@@ -57,7 +59,7 @@ struct SpanWord {
 
   constexpr SpanWord with_outstanding(std::uint64_t n) const { return {(bits & ~std::uint64_t{0xffff}) | n}; }
   constexpr SpanWord with_head(std::uint64_t block) const {
-    return {(bits & ~(std::uint64_t{0xffff} << kHeadShift)) | block << kHeadShift};
+    return {(bits & ~(kHeadMask << kHeadShift)) | block << kHeadShift};
   }
   constexpr SpanWord with_listed(bool on) const { return {on ? bits | kListedBit : bits & ~kListedBit}; }
   constexpr SpanWord with_state(SpanState state) const {
@@ -70,6 +72,14 @@ struct SpanWord {
   friend constexpr bool operator==(SpanWord, SpanWord) = default;
 };
 
+/// How the word names a block by its offset in the span: no division, never 0.
+constexpr std::uint32_t block_mark(std::uint64_t offset) {
+  return static_cast<std::uint32_t>(offset >> 4) + 1;
+}
+constexpr std::uint64_t offset_of_mark(std::uint32_t mark) {
+  return std::uint64_t{mark - 1} << 4;
+}
+
 /// What a remote free leaves to do.
 enum class RemoteFree {
   kDone,     ///< nothing
@@ -81,13 +91,14 @@ enum class RemoteFree {
 /// Any thread that does not own the span frees block number `block` (1-based). `link(head)` writes the
 /// block's link to block number `head` before the block is published.
 template <class Link>
-RemoteFree free_remotely(Atomic<std::uint64_t>& cell, std::uint32_t block, SpanWord& after, Link&& link) {
+SPANALLOC_INLINE RemoteFree free_remotely(Atomic<std::uint64_t>& cell, std::uint32_t block, SpanWord& after,
+                                          Link&& link) {
   SpanWord before{cell.load_relaxed()};  // a guess; the compare-and-swap decides
   RemoteFree result{};
   do {
     if (before.state() == SpanState::kFree || before.outstanding() == 0) return RemoteFree::kBadFree;
     link(before.head());
-    after = before.with_outstanding(before.outstanding() - 1).with_head(block);
+    after = SpanWord{before.bits - 1}.with_head(block);  // outstanding, which is not 0, are the lowest bits
     result = RemoteFree::kDone;
     if (before.state() == SpanState::kParked) {
       if (after.outstanding() == 0) {
