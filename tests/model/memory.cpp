@@ -31,6 +31,7 @@ void Memory::begin_exploration(const Options& options, unsigned threads) {
   thread_count_ = threads;
   learned_ = false;
   variables_.clear();
+  table_.assign(1024, 0);
 }
 
 void Memory::begin_execution() {
@@ -46,13 +47,30 @@ void Memory::begin_execution() {
   }
 }
 
-Memory::Variable& Memory::variable(const void* cell) {
-  auto [place, fresh] = variables_.try_emplace(cell);
-  Variable& variable = place->second;
-  if (fresh) {
-    variable.number = static_cast<std::uint32_t>(variables_.size() - 1);
-    variable.cell = cell;
+Memory::Variable& Memory::find(const void* cell) {
+  const auto address = reinterpret_cast<std::uintptr_t>(cell);
+  std::size_t slot = (address * 0x9e3779b97f4a7c15u >> 40) & (table_.size() - 1);
+  for (; table_[slot] != 0; slot = (slot + 1) & (table_.size() - 1)) {
+    Variable& known = variables_[table_[slot] - 1];
+    if (known.cell == cell) return known;
   }
+  Variable& fresh = variables_.emplace_back();
+  fresh.number = static_cast<std::uint32_t>(variables_.size() - 1);
+  fresh.cell = cell;
+  table_[slot] = fresh.number + 1;
+  if (variables_.size() * 2 > table_.size()) {
+    table_.assign(table_.size() * 2, 0);
+    for (const Variable& v : variables_) {
+      slot = (reinterpret_cast<std::uintptr_t>(v.cell) * 0x9e3779b97f4a7c15u >> 40) & (table_.size() - 1);
+      while (table_[slot] != 0) slot = (slot + 1) & (table_.size() - 1);
+      table_[slot] = v.number + 1;
+    }
+  }
+  return fresh;
+}
+
+Memory::Variable& Memory::variable(const void* cell) {
+  Variable& variable = find(cell);
   if (variable.execution != execution_) {
     variable.execution = execution_;
     variable.clock = {};
@@ -135,8 +153,9 @@ void Memory::arrive(unsigned thread, std::size_t index) {
   auto& buffer = threads_[thread].buffer;
   const Pending pending = buffer[index];
   buffer.erase(buffer.begin() + static_cast<std::ptrdiff_t>(index));
-  host_.trace("     ~ store of T%u arrives: %s = 0x%" PRIx64, thread, label(*pending.variable),
-              pending.value);
+  if (host_.tracing())
+    host_.trace("     ~ store of T%u arrives: %s = 0x%" PRIx64, thread, label(*pending.variable),
+                pending.value);
   pending.variable->clock = pending.clock;
   write_memory(pending.cell, pending.bytes, pending.value, thread);
 }
@@ -220,7 +239,7 @@ std::uint64_t Memory::load_view(Thread& thread, Variable& v, unsigned bytes, Ord
   if (newest != floor && stale_loads_ < options_.stale_loads) age = host_.choose(newest - floor + 1);
   if (age != 0) {
     ++stale_loads_;
-    host_.trace("     ~ the next load sees a value %u stores old", age);
+    if (host_.tracing()) host_.trace("     ~ the next load sees a value %u stores old", age);
   }
   floor = newest - age;
   thread.read_since_spin.push_back(&v);
@@ -261,14 +280,16 @@ std::uint64_t Memory::load(unsigned thread, const void* cell, unsigned bytes, Or
     value = read_cell(cell, bytes);
     if (is_acquire(order)) acquire(self, v.clock, nullptr);
   }
-  host_.trace("T%u  load %s of %s = 0x%" PRIx64, thread, name_of(order), label(v), value);
+  if (host_.tracing())
+    host_.trace("T%u  load %s of %s = 0x%" PRIx64, thread, name_of(order), label(v), value);
   return value;
 }
 
 void Memory::store(unsigned thread, void* cell, unsigned bytes, std::uint64_t value, Order order) {
   Variable& v = variable(cell);
   Thread& self = threads_[thread];
-  host_.trace("T%u  store %s to %s = 0x%" PRIx64, thread, name_of(order), label(v), value);
+  if (host_.tracing())
+    host_.trace("T%u  store %s to %s = 0x%" PRIx64, thread, name_of(order), label(v), value);
   const Clock clock = is_release(order) ? release_clock(thread) : Clock{};
   if (buffered()) {
     self.buffer.push_back({&v, cell, bytes, value, is_release(order), clock});
@@ -309,8 +330,9 @@ std::uint64_t Memory::read_for_update(unsigned thread, void* cell, unsigned byte
 void Memory::write_update(unsigned thread, void* cell, unsigned bytes, std::uint64_t value, Order order) {
   Variable& v = variable(cell);
   Thread& self = threads_[thread];
-  host_.trace("T%u  update %s of %s: 0x%" PRIx64 " -> 0x%" PRIx64, thread, name_of(order), label(v),
-              read_cell(cell, bytes), value);
+  if (host_.tracing())
+    host_.trace("T%u  update %s of %s: 0x%" PRIx64 " -> 0x%" PRIx64, thread, name_of(order), label(v),
+                read_cell(cell, bytes), value);
   // What a reader learns from this value includes what it would have learned from the one before: the release
   // sequence goes on through read-modify-writes.
   const Clock before = v.clock;
@@ -334,8 +356,9 @@ void Memory::write_update(unsigned thread, void* cell, unsigned bytes, std::uint
 
 void Memory::keep(unsigned thread, void* cell, unsigned bytes, Order order) {
   Variable& v = variable(cell);
-  host_.trace("T%u  update %s of %s fails at 0x%" PRIx64, thread, name_of(order), label(v),
-              read_cell(cell, bytes));
+  if (host_.tracing())
+    host_.trace("T%u  update %s of %s fails at 0x%" PRIx64, thread, name_of(order), label(v),
+                read_cell(cell, bytes));
   if (is_acquire(order)) acquire(threads_[thread], v.clock, views() ? &v.messages.back().view : nullptr);
   if (views()) threads_[thread].read_since_spin.push_back(&v);
 }

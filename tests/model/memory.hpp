@@ -9,7 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <unordered_map>
+#include <deque>
 #include <vector>
 
 #include "model_atomic.hpp"
@@ -27,6 +27,7 @@ class MemoryHost {
   /// Another thread than `by` may now see something new.
   virtual void memory_changed(unsigned by) = 0;
   [[gnu::format(printf, 2, 3)]] virtual void trace(const char* format, ...) = 0;
+  virtual bool tracing() const = 0;
   virtual void race(const char* variable, unsigned first, unsigned second) = 0;
 
  protected:
@@ -106,6 +107,7 @@ class Memory {
   bool buffered() const { return options_.memory == MemoryModel::tso || options_.memory == MemoryModel::pso; }
   bool views() const { return options_.memory == MemoryModel::views; }
   Variable& variable(const void* cell);
+  Variable& find(const void* cell);
   const char* label(const Variable& variable);
 
   static void join(Clock& into, const Clock& from);
@@ -131,7 +133,9 @@ class Memory {
   bool learned_ = false;
   unsigned arriving_ = 0;  // bit per thread whose buffer is being flushed right now
   unsigned stale_loads_ = 0;
-  std::unordered_map<const void*, Variable> variables_;
+  // By address: open addressing over indexes into a deque, which keeps Variables in place.
+  std::deque<Variable> variables_;
+  std::vector<std::uint32_t> table_;  // 0: empty, otherwise 1 + index
   std::array<Thread, kMaxThreads> threads_;
 };
 

@@ -10,13 +10,17 @@
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 
 namespace spanalloc::model {
 
 enum class Order : std::uint8_t { relaxed, acquire, release, acq_rel, seq_cst };
 
-// One operation of the running thread on `bytes` bytes at `cell`. Outside the threads of an exploration they
-// act on memory directly.
+/// True while a thread of an exploration runs. Everybody else (constructors, checks at rest) acts on memory
+/// directly.
+inline bool modelled = false;
+
+// One operation of the running thread on `bytes` bytes at `cell`.
 std::uint64_t atomic_load(const void* cell, unsigned bytes, Order order);
 void atomic_store(void* cell, unsigned bytes, std::uint64_t value, Order order);
 // A read-modify-write is read_for_update, then exactly one of write_update and keep; nothing comes between.
@@ -98,16 +102,34 @@ class Atomic {
     return value;
   }
 
-  T load(Order order) const { return from_bits(model::atomic_load(&cell_, sizeof(T), order)); }
-  void store(T value, Order order) { model::atomic_store(&cell_, sizeof(T), to_bits(value), order); }
+  T load(Order order) const {
+    if (!model::modelled) return cell_;
+    return from_bits(model::atomic_load(&cell_, sizeof(T), order));
+  }
+  void store(T value, Order order) {
+    if (!model::modelled) {
+      cell_ = value;
+    } else {
+      model::atomic_store(&cell_, sizeof(T), to_bits(value), order);
+    }
+  }
 
   T exchange(T value, Order order) {
+    if (!model::modelled) return std::exchange(cell_, value);
     const std::uint64_t old = model::atomic_read_for_update(&cell_, sizeof(T), order);
     model::atomic_write_update(&cell_, sizeof(T), to_bits(value), order);
     return from_bits(old);
   }
 
   bool compare_exchange(T& expected, T desired, Order success, Order failure, bool weak) {
+    if (!model::modelled) {
+      if (to_bits(cell_) != to_bits(expected)) {
+        expected = cell_;
+        return false;
+      }
+      cell_ = desired;
+      return true;
+    }
     const std::uint64_t old = model::atomic_read_for_update(&cell_, sizeof(T), success);
     if (old == to_bits(expected) && !(weak && model::fails_spuriously())) {
       model::atomic_write_update(&cell_, sizeof(T), to_bits(desired), success);
@@ -119,11 +141,13 @@ class Atomic {
   }
 
   T fetch_add(T value, Order order) {
+    if (!model::modelled) return std::exchange(cell_, static_cast<T>(cell_ + value));
     const T old = from_bits(model::atomic_read_for_update(&cell_, sizeof(T), order));
     model::atomic_write_update(&cell_, sizeof(T), to_bits(static_cast<T>(old + value)), order);
     return old;
   }
   T fetch_sub(T value, Order order) {
+    if (!model::modelled) return std::exchange(cell_, static_cast<T>(cell_ - value));
     const T old = from_bits(model::atomic_read_for_update(&cell_, sizeof(T), order));
     model::atomic_write_update(&cell_, sizeof(T), to_bits(static_cast<T>(old - value)), order);
     return old;
@@ -152,13 +176,18 @@ class Plain {
     return *this;
   }
   operator T() const { return get(); }
+  T operator->() const
+    requires std::is_pointer_v<T>
+  {
+    return get();
+  }
 
   T get() const {
-    model::plain_access(this, false);
+    if (model::modelled) model::plain_access(this, false);
     return value_;
   }
   void set(T value) {
-    model::plain_access(this, true);
+    if (model::modelled) model::plain_access(this, true);
     value_ = value;
   }
 

@@ -1,14 +1,58 @@
-// The kernel contract as far as lock-free code needs it, inside a model.
-#include "os/os.hpp"
+// The kernel contract and thread lifecycle as far as engines need them inside a model: memory comes from
+// fixed ranges, at the same addresses in every execution; waiting is a yield to the checker; an error is a
+// failure.
+#include "os_stub.hpp"
 
+#include <sys/mman.h>
+
+#include <cstdlib>
+
+#include "base/bits.hpp"
+#include "os/os.hpp"
 #include "scheduler.hpp"
+#include "thread/lifecycle.hpp"
+
+namespace spanalloc::model {
+
+namespace {
+
+constexpr std::size_t kRangeBytes = std::size_t{1} << 31;
+constexpr std::size_t kSmallBytes = std::size_t{1} << 22;  // the range's end serves os::map()
+char* range = nullptr;
+std::size_t used = 0;
+std::size_t mapped = 0;
+
+void ensure_range() {
+  if (range != nullptr) return;
+  void* p =
+      mmap(nullptr, kRangeBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (p == MAP_FAILED) std::abort();
+  range = static_cast<char*>(p);
+}
+
+void* take(std::size_t& offset, std::size_t end, std::size_t bytes, std::size_t alignment) {
+  ensure_range();
+  const std::uintptr_t base = address_of(range);
+  const std::size_t first = align_up(base + offset, alignment) - base;
+  if (bytes > end || first > end - bytes) return nullptr;
+  offset = first + bytes;
+  return range + first;
+}
+
+}  // namespace
+
+void forget_memory() {
+  used = 0;
+  mapped = kRangeBytes - kSmallBytes;
+}
+
+}  // namespace spanalloc::model
 
 namespace spanalloc::os {
 
 void yield() {
   model::yield();
 }
-
 void fatal(const char* what, const void*) {
   model::fail(what);
 }
@@ -16,4 +60,57 @@ void fatal(const char* what) {
   model::fail(what);
 }
 
+std::size_t page_size() {
+  return 4096;
+}
+unsigned cpu_count() {
+  return 1;
+}
+std::size_t address_space_left() {
+  return SIZE_MAX;
+}
+bool memory_is_locked() {
+  return false;
+}
+std::uint64_t random_bits() {
+  return 0;
+}
+std::uint64_t now_ms() {
+  return 0;
+}
+std::uint64_t option_number(const char*, std::uint64_t, std::uint64_t, std::uint64_t fallback) {
+  return fallback;
+}
+
+void* reserve(std::size_t bytes, std::size_t alignment) {
+  return model::take(model::used, model::kRangeBytes - model::kSmallBytes, bytes, alignment);
+}
+bool reserve_at(void*, std::size_t) {
+  return false;
+}
+bool open(void*, std::size_t) {
+  return true;
+}
+bool open_at(void*, std::size_t) {
+  return false;
+}
+void release(void*, std::size_t) {}
+void* map(std::size_t bytes, std::size_t alignment) {
+  return model::take(model::mapped, model::kRangeBytes, bytes, alignment);
+}
+bool purge(void*, std::size_t) {
+  return false;
+}
+void forbid_huge_pages(void*, std::size_t) {}
+void prefer_huge_pages(void*, std::size_t) {}
+
 }  // namespace spanalloc::os
+
+namespace spanalloc::thread {
+
+// Models end their threads themselves.
+bool ExitHook::watch_this_thread(void (*)()) {
+  return true;
+}
+
+}  // namespace spanalloc::thread

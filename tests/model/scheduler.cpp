@@ -3,6 +3,7 @@
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <utility>
 #include <vector>
 
@@ -32,14 +33,20 @@ class Explorer final : public MemoryHost {
   void yield();
   void before_operation(const void* cell, bool write);
   bool fails_spuriously();
-  bool modelled() const { return running_ < kMaxThreads; }
   bool inside() const { return active_; }
   unsigned self() const { return running_; }
-  bool tracing() const { return tracing_; }
+  bool tracing() const override { return tracing_; }
   Memory& memory() { return memory_; }
+  void per_thread_storage(void* address, std::size_t bytes);
+  void show_storage_of(unsigned thread);
 
  private:
   enum class State : unsigned char { runnable, spinning, finished };
+  struct Storage {
+    char* address;
+    std::size_t bytes;
+    std::vector<char> copies[kMaxThreads + 1];
+  };
   struct Choice {
     unsigned taken;
     unsigned options;
@@ -74,6 +81,8 @@ class Explorer final : public MemoryHost {
       false;  // the running thread was just chosen: to ask again before its first step is no new choice
   std::uint64_t total_steps_ = 0;
   State states_[kMaxThreads] = {};
+  std::vector<Storage> storages_;
+  unsigned shown_ = kDirector;  // whose copies are in place
   Fiber scheduler_;
   Fiber fibers_[kMaxThreads + 1];
 };
@@ -139,6 +148,8 @@ void Explorer::run_execution() {
   depth_ = 0;
   failed_ = false;
   preemptions_ = spurious_ = steps_ = idle_rounds_ = 0;
+  storages_.clear();
+  shown_ = kDirector;
   run_director(kConstruct);
   if (failed_) return;
   const unsigned threads = program_->threads();
@@ -149,7 +160,10 @@ void Explorer::run_execution() {
   running_ = choose(threads);
   fresh_ = true;
   trace("---- T%u runs", running_);
+  show_storage_of(running_);
+  modelled = true;
   Fiber::switch_to(scheduler_, fibers_[running_]);
+  modelled = false;
   running_ = kDirector;
   total_steps_ += steps_;
   if (failed_) return;
@@ -160,6 +174,7 @@ void Explorer::run_execution() {
 
 void Explorer::run_director(unsigned job) {
   running_ = kDirector;
+  show_storage_of(kDirector);
   fibers_[kDirector].prepare(&Explorer::director_entry, job);
   Fiber::switch_to(scheduler_, fibers_[kDirector]);
 }
@@ -213,8 +228,25 @@ void Explorer::resume(unsigned thread) {
   fresh_ = true;
   if (thread == from) return;
   running_ = thread;
+  show_storage_of(thread);
   trace("---- T%u runs", thread);
   Fiber::switch_to(fibers_[from], fibers_[thread]);
+}
+
+void Explorer::per_thread_storage(void* address, std::size_t bytes) {
+  Storage& storage = storages_.emplace_back();
+  storage.address = static_cast<char*>(address);
+  storage.bytes = bytes;
+  for (auto& copy : storage.copies) copy.assign(storage.address, storage.address + bytes);
+}
+
+void Explorer::show_storage_of(unsigned thread) {
+  if (thread == shown_) return;
+  for (Storage& storage : storages_) {
+    std::memcpy(storage.copies[shown_].data(), storage.address, storage.bytes);
+    std::memcpy(storage.address, storage.copies[thread].data(), storage.bytes);
+  }
+  shown_ = thread;
 }
 
 void Explorer::count_step() {
@@ -317,7 +349,7 @@ void fail(const char* message, const char* file, int line) {
 }
 
 void yield() {
-  if (explorer.modelled()) {
+  if (modelled) {
     explorer.yield();
   } else {
     fail("a wait that nobody can end: all threads are done");
@@ -330,6 +362,12 @@ unsigned choose(unsigned n) {
 unsigned this_thread() {
   return explorer.self();
 }
+void per_thread_storage(void* address, std::size_t bytes) {
+  explorer.per_thread_storage(address, bytes);
+}
+void act_as(unsigned thread) {
+  explorer.show_storage_of(thread);
+}
 void name_variable(const void* address, const char* name) {
   explorer.memory().name(address, name);
 }
@@ -341,13 +379,11 @@ bool tracing() {
 }
 
 std::uint64_t atomic_load(const void* cell, unsigned bytes, Order order) {
-  if (!explorer.modelled()) return read_cell(cell, bytes);
   if (!explorer.memory().reads_own_buffer(explorer.self(), cell)) explorer.before_operation(cell, false);
   return explorer.memory().load(explorer.self(), cell, bytes, order);
 }
 
 void atomic_store(void* cell, unsigned bytes, std::uint64_t value, Order order) {
-  if (!explorer.modelled()) return write_cell(cell, bytes, value);
   Memory& memory = explorer.memory();
   if (memory.stores_are_visible_at_once() || order == Order::seq_cst) {
     explorer.before_operation(cell, true);
@@ -358,26 +394,24 @@ void atomic_store(void* cell, unsigned bytes, std::uint64_t value, Order order) 
 }
 
 std::uint64_t atomic_read_for_update(void* cell, unsigned bytes, Order order) {
-  if (!explorer.modelled()) return read_cell(cell, bytes);
   explorer.before_operation(cell, true);
   return explorer.memory().read_for_update(explorer.self(), cell, bytes, order);
 }
 
 void atomic_write_update(void* cell, unsigned bytes, std::uint64_t value, Order order) {
-  if (!explorer.modelled()) return write_cell(cell, bytes, value);
   explorer.memory().write_update(explorer.self(), cell, bytes, value, order);
 }
 
 void atomic_keep(void* cell, unsigned bytes, Order order) {
-  if (explorer.modelled()) explorer.memory().keep(explorer.self(), cell, bytes, order);
+  explorer.memory().keep(explorer.self(), cell, bytes, order);
 }
 
 bool fails_spuriously() {
-  return explorer.modelled() && explorer.fails_spuriously();
+  return explorer.fails_spuriously();
 }
 
 void plain_access(const void* cell, bool write) {
-  if (explorer.modelled()) explorer.memory().plain(explorer.self(), cell, write);
+  explorer.memory().plain(explorer.self(), cell, write);
 }
 
 }  // namespace spanalloc::model

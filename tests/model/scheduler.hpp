@@ -83,6 +83,12 @@ void yield();
 unsigned choose(unsigned n);
 /// Within a model: the number of the running thread.
 unsigned this_thread();
+/// In a World's constructor: each thread gets a copy of these bytes, as they are now, and finds it there
+/// whenever it runs: for production code with thread-local variables, which all fibers would share otherwise.
+/// The constructor and at_rest() have a copy of their own.
+void per_thread_storage(void* address, std::size_t bytes);
+/// In a World's constructor or at_rest(): puts the copies of `thread` in place, to act for it.
+void act_as(unsigned thread);
 /// Names a variable in traces.
 void name_variable(const void* address, const char* name);
 /// Adds a line to the trace.

@@ -1,0 +1,390 @@
+// The oopsla15 engine under the checker: remote free list, states with eager return, reusable set, adoption,
+// thread termination. Each subject first finds its known traps in naive variants.
+#include "naive_span.hpp"
+#include "oopsla15_world.hpp"
+
+namespace spanalloc::model {
+namespace {
+
+using World = Oopsla15World<>;
+
+constexpr MemoryModel kMemories[] = {MemoryModel::tso, MemoryModel::pso, MemoryModel::views};
+
+// Stale reads multiply the executions by ten and more: `views` gets a bound of its own. MODEL_FULL adds one
+// to each.
+template <class W>
+void expect_holds_everywhere(const char* name, unsigned buffer_preemptions, unsigned view_preemptions) {
+  for (const MemoryModel memory : kMemories) {
+    const unsigned preemptions = memory == MemoryModel::views ? view_preemptions : buffer_preemptions;
+    expect_holds<W>(
+        name, {.memory = memory, .preemptions = bound(preemptions, preemptions + 1), .max_steps = 20'000});
+  }
+}
+#define EXPECT_HOLDS_EVERYWHERE(W, ...) expect_holds_everywhere<W>(#W, __VA_ARGS__)
+
+// --- Remote free list
+// -----------------------------------------------------------------------------------------
+
+// Others free into a full hot span while its owner allocates: from the remote list, or from a new span.
+template <unsigned kOthers>
+struct RemoteFreesIntoHotSpan : World {
+  static constexpr unsigned kThreads = 1 + kOthers;
+  void* p[4];
+  RemoteFreesIntoHotSpan() {
+    start_with(0, kFour, 4, p);
+    for (unsigned t = 1; t < kThreads; ++t) start_with_lab(t);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      allocate(kFour);
+    } else {
+      deallocate(p[self]);
+      if (kOthers == 1) deallocate(p[self + 1]);
+    }
+  }
+  void at_rest() { check_after_trim(kThreads); }
+};
+
+using IntoHotSpanByOne = RemoteFreesIntoHotSpan<1>;
+using IntoHotSpanByTwo = RemoteFreesIntoHotSpan<2>;
+
+TEST(Oopsla15Span, RemoteFreeList) {
+  EXPECT_FINDS(naive::CountBesideTheList, "taken", {});
+  EXPECT_FINDS(naive::CountServesAsTag, "held", {});
+  EXPECT_HOLDS_EVERYWHERE(IntoHotSpanByOne, 4, 3);
+  EXPECT_HOLDS_EVERYWHERE(IntoHotSpanByTwo, 3, 2);
+}
+
+// --- Span states with eager return
+// ------------------------------------------------------------------------------
+
+// A full span floats; its owner and others free its blocks until it is empty.
+template <unsigned kFreers>
+struct LastFrees : World {
+  static constexpr unsigned kThreads = kFreers;
+  void* p[4];
+  LastFrees() {
+    start_with(0, kThree, 4, p);  // three fill the first span, which floats; the fourth lies in the next one
+    for (unsigned t = 1; t < kThreads; ++t) start_with_lab(t);
+  }
+  void thread(unsigned self) {
+    deallocate(p[self]);
+    if (kFreers == 2 && self == 0) deallocate(p[2]);
+  }
+  void at_rest() {
+    check_after_trim(kThreads);
+    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
+  }
+};
+
+using OwnerAndOne = LastFrees<2>;
+using OwnerAndTwo = LastFrees<3>;
+
+// Only others free: the last free returns the span, without any help of the owner.
+struct OnlyOthers : World {
+  static constexpr unsigned kThreads = 3;
+  void* p[4];
+  OnlyOthers() {
+    start_with(0, kThree, 4, p);
+    start_with_lab(1);
+    start_with_lab(2);
+  }
+  void thread(unsigned self) {
+    if (self == 0) return;
+    deallocate(p[self]);
+    if (self == 1) deallocate(p[0]);
+  }
+  void at_rest() {
+    check_all_returned();
+    check_after_trim(kThreads);
+  }
+  void check_all_returned() {
+    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
+  }
+};
+
+// A span of one block: each free crosses every threshold at once.
+struct OneBlockSpan : World {
+  static constexpr unsigned kThreads = 2;
+  void* p[2];
+  OneBlockSpan() {
+    start_with(0, kOne, 2, p);
+    start_with_lab(1);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      allocate(kOne);
+    } else {
+      deallocate(p[0]);
+      deallocate(p[1]);
+    }
+  }
+  void at_rest() { check_after_trim(kThreads); }
+};
+
+TEST(Oopsla15Span, StatesWithEagerReturn) {
+  EXPECT_HOLDS(naive::CountsApart, {.memory = MemoryModel::interleaving, .preemptions = 10});
+  EXPECT_FINDS(naive::CountsApart, "in_pool", {});
+  EXPECT_FINDS(naive::CrossesTwoEvents, "in_pool", {});
+  EXPECT_FINDS(naive::EpochForgottenInPool, "in_use_again", {});
+  EXPECT_HOLDS_EVERYWHERE(OwnerAndOne, 4, 2);
+  EXPECT_HOLDS_EVERYWHERE(OnlyOthers, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(OneBlockSpan, 4, 3);
+  EXPECT_HOLDS_EVERYWHERE(OwnerAndTwo, 2, 1);
+}
+
+// --- Reusable set
+// ---------------------------------------------------------------------------------------------
+
+// The owner frees (the span becomes reusable), fills its hot span and takes the reusable one, while others
+// free.
+template <unsigned kOthers>
+struct OpenAndTake : World {
+  static constexpr unsigned kThreads = 1 + kOthers;
+  void* p[6];
+  OpenAndTake() {
+    start_with(0, kThree, 6, p);  // 0..2: floating, 3..5: hot and full
+    for (unsigned t = 1; t < kThreads; ++t) start_with_lab(t);
+  }
+  void thread(unsigned self) {
+    if (self != 0) return deallocate(p[self]);
+    deallocate(p[0]);
+    allocate(kThree);  // hot -> floating, reusable -> hot
+  }
+  void at_rest() { check_after_trim(kThreads); }
+};
+
+using OpenAndTakeAgainstOne = OpenAndTake<1>;
+using OpenAndTakeAgainstTwo = OpenAndTake<2>;
+
+// Another thread's frees open the span while its owner looks for one.
+struct OpenedByAnother : World {
+  static constexpr unsigned kThreads = 2;
+  void* p[6];
+  OpenedByAnother() {
+    start_with(0, kThree, 6, p);
+    start_with_lab(1);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      deallocate(allocate(kThree));
+    } else {
+      deallocate(p[0]);
+      deallocate(p[3]);
+    }
+  }
+  void at_rest() { check_after_trim(kThreads); }
+};
+
+TEST(Oopsla15Span, ReusableSetOpenAndClose) {
+  EXPECT_FINDS(naive::ReusableThenLinked, "in_pool", {});
+  EXPECT_FINDS(naive::PutIntoClosedSet, "reachable", {});
+  EXPECT_FINDS(naive::SharedLink, "next", {});
+  EXPECT_FINDS(naive::FreeBetweenRefillAndFloating, "remote_frees", {});
+  EXPECT_HOLDS_EVERYWHERE(OpenAndTakeAgainstOne, 4, 2);
+  EXPECT_HOLDS_EVERYWHERE(OpenedByAnother, 4, 2);
+  EXPECT_HOLDS_EVERYWHERE(OpenAndTakeAgainstTwo, 2, 1);
+}
+
+// --- Adoption
+// ---------------------------------------------------------------------------------------------------
+
+// The owner is gone; two threads free its blocks, and whoever comes first adopts.
+struct AdoptOnFree : World {
+  static constexpr unsigned kThreads = 2;
+  void* p[3];
+  AdoptOnFree() {
+    start_with(2, kThree, 3, p);
+    start_exited(2);
+    start_with_lab(0);
+    start_with_lab(1);
+  }
+  void thread(unsigned self) {
+    deallocate(p[self]);
+    if (self == 0) deallocate(p[2]);
+  }
+  void at_rest() {
+    check_after_trim(kThreads);
+    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
+  }
+};
+
+struct ThreeAdopt : World {
+  static constexpr unsigned kThreads = 3;
+  void* p[3];
+  ThreeAdopt() {
+    start_with(3, kThree, 3, p);
+    start_exited(3);
+    for (unsigned t = 0; t < kThreads; ++t) start_with_lab(t);
+  }
+  void thread(unsigned self) { deallocate(p[self]); }
+  void at_rest() {
+    check_after_trim(kThreads);
+    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
+  }
+};
+
+// One adopts, then allocates from what it adopted; another frees.
+struct AdoptAndReuse : World {
+  static constexpr unsigned kThreads = 2;
+  void* p[3];
+  AdoptAndReuse() {
+    start_with(2, kThree, 3, p);
+    start_exited(2);
+    start_with_lab(0);
+    start_with_lab(1);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      deallocate(p[0]);
+      allocate(kThree);
+    } else {
+      deallocate(p[1]);
+    }
+  }
+  void at_rest() { check_after_trim(kThreads); }
+};
+
+TEST(Oopsla15Span, Adoption) {
+  EXPECT_FINDS(naive::StaleEpochAfterAdoption, "in_pool", {});
+  EXPECT_FINDS(naive::PutToOldOwner, "links", {});
+  EXPECT_HOLDS_EVERYWHERE(AdoptOnFree, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(AdoptAndReuse, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(ThreeAdopt, 2, 1);
+}
+
+// --- Thread termination
+// -----------------------------------------------------------------------------------------
+
+// A thread ends with a hot span that others empty meanwhile.
+template <unsigned kOthers>
+struct EndsWithHotSpan : World {
+  static constexpr unsigned kThreads = 1 + kOthers;
+  void* p[2];
+  EndsWithHotSpan() {
+    start_with(0, kThree, kOthers, p);
+    for (unsigned t = 1; t < kThreads; ++t) start_with_lab(t);
+  }
+  void thread(unsigned self) {
+    if (self == 0) return exit_thread();
+    deallocate(p[self - 1]);
+  }
+  void at_rest() {
+    check_after_trim(kThreads);
+    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
+  }
+};
+
+using EndsWithHotAgainstOne = EndsWithHotSpan<1>;
+using EndsWithHotAgainstTwo = EndsWithHotSpan<2>;
+
+// A thread frees some of a floating span's blocks and ends; others free the rest; its LAB may live again.
+template <bool kNewLife>
+struct EndsWithFloatingSpan : World {
+  static constexpr unsigned kThreads = 2;
+  void* p[4];
+  EndsWithFloatingSpan() {
+    start_with(0, kThree, 4, p);
+    start_with_lab(1);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      deallocate(p[0]);
+      exit_thread();
+      if (kNewLife) {
+        Frontend::thread.without_lab = false;  // the next thread in this LAB
+        deallocate(allocate(kFour));
+      }
+    } else {
+      deallocate(p[1]);
+      deallocate(p[2]);
+    }
+  }
+  void at_rest() {
+    check_after_trim(kThreads);
+    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
+  }
+};
+
+using EndsWithFloating = EndsWithFloatingSpan<false>;
+using EndsAndLivesAgain = EndsWithFloatingSpan<true>;
+
+// Two threads end at once, each freeing the other's block first.
+struct TwoEnd : World {
+  static constexpr unsigned kThreads = 2;
+  void* p[1];
+  void* q[1];
+  TwoEnd() {
+    start_with(0, kThree, 1, p);
+    start_with(1, kThree, 1, q);
+  }
+  void thread(unsigned self) {
+    deallocate(self == 0 ? q[0] : p[0]);
+    exit_thread();
+  }
+  void at_rest() {
+    check_after_trim(kThreads);
+    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
+    MODEL_CHECK(SpanWord(span_of(q[0])->word.load_relaxed()).state() == State::kFree);
+  }
+};
+
+// One ends, one adopts what it leaves, one frees there.
+struct EndAdoptFree : World {
+  static constexpr unsigned kThreads = 3;
+  void* p[4];
+  EndAdoptFree() {
+    start_with(0, kThree, 4, p);
+    start_with_lab(1);
+    start_with_lab(2);
+  }
+  void thread(unsigned self) {
+    if (self == 0) return exit_thread();
+    deallocate(p[self]);
+    if (self == 1) deallocate(p[0]);
+  }
+  void at_rest() {
+    check_after_trim(kThreads);
+    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
+  }
+};
+
+TEST(Oopsla15Span, ThreadTermination) {
+  EXPECT_FINDS(naive::TerminateForgetsEmptyHot, "in_pool", {});
+  EXPECT_HOLDS_EVERYWHERE(EndsWithHotAgainstOne, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithFloating, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(EndsAndLivesAgain, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(TwoEnd, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithHotAgainstTwo, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(EndAdoptFree, 2, 1);
+}
+
+// --- A span's next life
+// -----------------------------------------------------------------------------------------
+
+// A freer that is slow to settle finds the span in its next life: of another class, with another owner.
+struct SlowSettler : World {
+  static constexpr unsigned kThreads = 2;
+  void* p[4];
+  SlowSettler() {
+    start_with(0, kThree, 4, p);
+    start_with_lab(1);
+  }
+  void thread(unsigned self) {
+    if (self == 1) return deallocate(p[0]);
+    deallocate(p[1]);
+    deallocate(p[2]);
+    void* q = allocate(kFour);  // may be the same span
+    exit_thread();
+    deallocate(q);
+  }
+  void at_rest() { check_after_trim(kThreads); }
+};
+
+TEST(Oopsla15Span, TheNextLife) {
+  EXPECT_FINDS(naive::EpochForgottenInPool, "in_use_again", {});
+  EXPECT_HOLDS_EVERYWHERE(SlowSettler, 2, 1);
+}
+
+}  // namespace
+}  // namespace spanalloc::model

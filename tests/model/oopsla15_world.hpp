@@ -1,0 +1,234 @@
+// The oopsla15 engine in a model: all of its production code, from allocate() and deallocate() down to the
+// arena, with classes of one, three and four blocks a span. Here are only the threads' thread-local state
+// (through per_thread_storage), a fresh heap for each execution, and books about who holds which block.
+#pragma once
+
+#include <cstdint>
+#include <new>
+
+#include "engines/virtual_span/oopsla15/engine.hpp"
+#include "model_test.hpp"
+#include "os_stub.hpp"
+
+namespace spanalloc {
+
+/// What the engine opens to tests: its private books, to start them afresh.
+struct Oopsla15TestAccess {
+  template <class Config>
+  static void restart() {
+    using Frontend = oopsla15::Frontend<Config>;
+    renew(Frontend::thread);
+    renew(Frontend::backend);
+    renew(Frontend::labs_);
+    for (auto& lab : Frontend::shared_labs_) renew(lab);
+    renew(Frontend::start_lock_);
+    Frontend::shared_count_.store_relaxed(1);
+    Frontend::started_.store_relaxed(0);
+    Frontend::next_number_.store_relaxed(0);
+    Frontend::lost_to_fork_.store_relaxed(0);
+  }
+
+ private:
+  template <class T>
+  static void renew(T& object) {
+    ::new (static_cast<void*>(&object)) T{};
+  }
+};
+
+namespace model {
+
+struct ModelOopsla15 : Oopsla15 {
+  static constexpr const char* kName = "oopsla15-model";
+  static constexpr unsigned kReusabilityPercent = 30;  // two of four blocks free, or one of three
+  static constexpr bool kMadvise = false;
+  static constexpr bool kStackPerCore = false;
+};
+
+template <class Config = ModelOopsla15>
+class Oopsla15World {
+ public:
+  using Engine = Oopsla15Engine<Config>;
+  using Frontend = oopsla15::Frontend<Config>;
+  using Span = oopsla15::Span;
+  using State = oopsla15::State;
+  using SpanWord = oopsla15::SpanWord;
+
+  static constexpr std::size_t kFour = 128 * kKiB;   // objects of a class with four blocks a span
+  static constexpr std::size_t kThree = 256 * kKiB;  // three
+  static constexpr std::size_t kOne = 1 * kMiB;      // one
+  static constexpr unsigned kMaxSpans = 6;
+  static constexpr std::uint32_t kMaxBlocks = 4;
+
+  Oopsla15World() {
+    forget_memory();
+    Oopsla15TestAccess::restart<Config>();
+    per_thread_storage(&Frontend::thread, sizeof(Frontend::thread));
+    empty_the_pool();
+  }
+
+  // --- What threads do ------------------------------------------------------------------------------------
+  void* allocate(std::size_t size) {
+    void* p = Engine::allocate(size);
+    MODEL_CHECK(p != nullptr);
+    Entry& entry = entry_of(p, size);
+    MODEL_CHECK(!entry.out);
+    entry.out = true;
+    entry.size = size;
+    touch(entry);
+    return p;
+  }
+  void deallocate(void* p) {
+    Entry& entry = entry_of(p, 0);
+    MODEL_CHECK(entry.out);
+    touch(entry);
+    entry.out = false;
+    Engine::deallocate(p);
+  }
+  /// The end of the running thread.
+  void exit_thread() { Frontend::thread_exit(); }
+
+  // --- Before the threads start: as thread `t`
+  // --------------------------------------------------------------
+  /// Allocates `count` objects into objects[0 ..].
+  void start_with(unsigned t, std::size_t size, unsigned count, void** objects) {
+    act_as(t);
+    for (unsigned i = 0; i < count; ++i) objects[i] = allocate(size);
+    act_as(kMaxThreads);
+  }
+  /// The thread has a LAB, but no span of the sizes in question.
+  void start_with_lab(unsigned t) {
+    act_as(t);
+    Engine::deallocate(Engine::allocate(16));
+    act_as(kMaxThreads);
+  }
+  void start_exited(unsigned t) {
+    act_as(t);
+    exit_thread();
+    act_as(kMaxThreads);
+  }
+
+  // --- At rest
+  // ----------------------------------------------------------------------------------------------
+  /// Every span is where its word says, every block in one place; an empty span is in the pool, in the hands
+  /// of a LAB as its hot span, or at least listed where its owner finds it.
+  void check_at_rest() {
+    check_all();
+    for (unsigned n = 1; n < limit(); ++n) {
+      if (live(n) == 0 && word(n).is_idle()) MODEL_CHECK(word(n).listed());
+    }
+  }
+  /// ... and after the slow paths of its threads no empty span is left but hot ones.
+  void check_after_trim(unsigned threads) {
+    check_at_rest();
+    for (unsigned t = 0; t < threads; ++t) {
+      act_as(t);
+      Engine::trim();
+    }
+    act_as(kMaxThreads);
+    check_all();
+    for (unsigned n = 1; n < limit(); ++n) {
+      if (live(n) == 0) MODEL_CHECK(word(n).state() == State::kFree);
+    }
+  }
+  Span* span_of(const void* p) const { return Frontend::backend.directory().span(number_of(p)); }
+
+ private:
+  struct Entry {
+    bool out = false;
+    std::size_t size = 0;
+    Plain<int> contents;
+  };
+
+  // The pool's stacks outlive a heap: takes out what an execution before this one has left, span by span.
+  // Their links are cleared first, so that this ends even after a failure.
+  static void empty_the_pool() {
+    if (!Frontend::ensure_started()) fail("no memory to start with");
+    for (unsigned n = 0; n <= kMaxSpans; ++n)
+      ::new (static_cast<void*>(Frontend::backend.directory().span(n))) Span;
+    oopsla15::ClassMark* marks = Frontend::backend.directory().marks.load_relaxed();
+    for (unsigned n = 0; n <= kMaxSpans; ++n) marks[n].store_relaxed(0);
+    while (Frontend::backend.get_pooled(1, 0) != nullptr) {
+    }
+    for (unsigned n = 0; n <= kMaxSpans; ++n) {
+      ::new (static_cast<void*>(Frontend::backend.directory().span(n))) Span;
+      marks[n].store_relaxed(0);
+    }
+  }
+
+  static std::size_t limit() { return Frontend::backend.directory().limit.load_relaxed(); }
+  static std::size_t number_of(const void* p) {
+    return Frontend::backend.directory().granule_of(address_of(p));
+  }
+  static Span* span(std::size_t n) { return Frontend::backend.directory().span(n); }
+  static SpanWord word(std::size_t n) { return SpanWord(span(n)->word.load_relaxed()); }
+
+  Entry& entry_of(const void* p, std::size_t size) {
+    const std::size_t n = number_of(p);
+    MODEL_CHECK(n >= 1 && n <= kMaxSpans);
+    if (size == 0) size = size_[n];
+    size_[n] = size;
+    const std::size_t offset = address_of(p) - span(n)->address() - 4096;
+    MODEL_CHECK(offset % size == 0 && offset / size < kMaxBlocks);
+    return entries_[n][offset / size];
+  }
+  static void touch(Entry& entry) { entry.contents.set(entry.contents.get() + 1); }
+
+  std::uint32_t live(std::size_t n) const {
+    std::uint32_t count = 0;
+    for (const Entry& entry : entries_[n]) count += entry.out;
+    return count;
+  }
+
+  void check_all() {
+    unsigned pooled[kMaxSpans + 1] = {};
+    unsigned listed[kMaxSpans + 1] = {};
+    unsigned hot[kMaxSpans + 1] = {};
+    MODEL_CHECK(limit() <= kMaxSpans + 1);
+    Frontend::backend.for_each_pooled([&](Span* s) { MODEL_CHECK(++pooled[number_of(s)] == 1); });
+    Frontend::for_each_lab([&](oopsla15::Lab& lab) {
+      for (unsigned c = 1; c < oopsla15::kClasses; ++c) {
+        count_list(lab, lab.sets[c].reusable.first(), State::kReusable, listed);
+        count_list(lab, lab.sets[c].suspects.first(), State::kFloating, listed);
+      }
+    });
+    for (unsigned t = 0; t < kMaxThreads; ++t) {
+      act_as(t);
+      for (unsigned c = 1; c < oopsla15::kClasses; ++c) {
+        const Span* s = Frontend::thread.spans.hot[c];
+        if (s != nullptr) ++hot[number_of(s)];
+      }
+    }
+    act_as(kMaxThreads);
+    for (std::size_t n = 1; n < limit(); ++n) check_span(n, pooled[n], listed[n], hot[n]);
+  }
+
+  static void count_list(const oopsla15::Lab& lab, const Span* s, State state, unsigned* listed) {
+    for (; s != nullptr; s = s->set_next) {
+      const std::size_t n = number_of(s);
+      MODEL_CHECK(++listed[n] == 1);
+      MODEL_CHECK(word(n).state() == state && word(n).listed());
+      MODEL_CHECK(oopsla15::lab_of(s->owner.load_relaxed()) == &lab);
+    }
+  }
+
+  void check_span(std::size_t n, unsigned pooled, unsigned listed, unsigned hot) const {
+    const SpanWord w = word(n);
+    if (w.state() == State::kExpected) return;
+    MODEL_CHECK(pooled == (w.state() == State::kFree ? 1u : 0u));
+    MODEL_CHECK(listed == (w.listed() ? 1u : 0u));
+    MODEL_CHECK(w.state() != State::kReusable || w.listed());
+    if (w.state() == State::kHot) {
+      MODEL_CHECK(hot == 1 || oopsla15::lab_of(span(n)->owner.load_relaxed())->shared);
+    } else {
+      MODEL_CHECK(hot == 0);
+    }
+    if (w.state() == State::kFree) MODEL_CHECK(live(n) == 0);
+    if (w.is_idle()) MODEL_CHECK(live(n) == span(n)->blocks - w.count() - span(n)->local_free.load_relaxed());
+  }
+
+  std::size_t size_[kMaxSpans + 1] = {};
+  Entry entries_[kMaxSpans + 1][kMaxBlocks];
+};
+
+}  // namespace model
+}  // namespace spanalloc
