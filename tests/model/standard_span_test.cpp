@@ -559,12 +559,31 @@ struct SlowFreerOfOrphan : StandardWorld {
   void at_rest() { check_at_rest(); }
 };
 
+// A span that a fork has cut off from its owner: parked with the orphanage, on no list, a block of it lost
+// for ever.
+struct LostToFork : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  LostToFork() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+    start_hot(1, 1, 2);
+    Span& s = span(1);
+    s.word.store_relaxed(
+        SpanWord{s.word.load_relaxed()}.with_state(SpanState::kParked).with_owner(standard::kOrphanage).bits);
+  }
+  void thread(unsigned self) { free_remote(1, self + 1); }
+  void at_rest() {
+    MODEL_CHECK(SpanWord{span(1).word.load_relaxed()}.outstanding() == 1);
+    MODEL_CHECK(span(1).list == ListId::kNone && lab(0).reusable[kClass].load_relaxed() == 0);
+    MODEL_CHECK(take_from_pool() == 0);
+  }
+};
+
 using SlowFreerSameOwner = SlowFreer<1>;
 using SlowFreerNewOwner = SlowFreer<2>;
 
 TEST(StandardSpan, TheNextLife) {
   EXPECT_FINDS(naive::EpochForgottenInPool, "in_use_again", {});
   EXPECT_HOLDS_EVERYWHERE(SlowFreerSameOwner, 4, 2);
+  EXPECT_HOLDS_EVERYWHERE(LostToFork, 6, 4);
   EXPECT_HOLDS_EVERYWHERE(ClaimedUnderTheOwner, 5, 3);
   EXPECT_HOLDS_EVERYWHERE(SlowFreerOfOrphan, 5, 3);
   EXPECT_HOLDS_EVERYWHERE(SlowFreerNewOwner, 5, 3);
