@@ -1,0 +1,30 @@
+#!/usr/bin/env python3
+"""Compares the environment options that the sources read with those that the man page documents.
+
+usage: check_options.py SOURCE_FOLDER MAN_PAGE
+"""
+import pathlib
+import re
+import sys
+
+
+def main(arguments):
+    if len(arguments) != 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    read = set()
+    for path in pathlib.Path(arguments[0]).rglob("*"):
+        if path.suffix in (".hpp", ".cpp"):
+            read |= set(re.findall(r'\boption(?:_number)?\("([A-Z0-9_]+)"', path.read_text(encoding="utf-8")))
+    page = pathlib.Path(arguments[1]).read_text(encoding="utf-8")
+    documented = set(re.findall(r"^\.(?:B|BR) SPANALLOC_([A-Z0-9_]+)\s*$", page, re.MULTILINE))
+    for name in sorted(read - documented):
+        print(f"SPANALLOC_{name} is read but not documented", file=sys.stderr)
+    for name in sorted(documented - read):
+        print(f"SPANALLOC_{name} is documented but not read", file=sys.stderr)
+    print(f"{len(read)} options read, {len(documented)} documented")
+    return 0 if read and read == documented else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

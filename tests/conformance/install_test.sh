@@ -1,0 +1,59 @@
+#!/bin/sh
+# Installs a build into a scratch prefix and uses it as somebody else's project would: through pkg-config,
+# through the CMake package, and by preloading.
+#
+# usage: install_test.sh BUILD_FOLDER SOURCE_FOLDER
+# Exit code 77, with the reason, when a tool is missing. CC and CMAKE name other tools.
+set -eu
+
+build=$1
+source=$2
+cc=${CC:-cc}
+cmake=${CMAKE:-cmake}
+pkg_config=$(command -v pkg-config || command -v pkgconf) || {
+  echo "skipped: pkg-config is not installed"
+  exit 77
+}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+prefix=$scratch/prefix
+
+"$cmake" --install "$build" --prefix "$prefix" >"$scratch/install.log" || {
+  cat "$scratch/install.log"
+  exit 1
+}
+PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name spanalloc.pc)")
+export PKG_CONFIG_PATH
+
+echo "pkg-config: $("$pkg_config" --define-variable=prefix="$prefix" --modversion spanalloc)"
+# shellcheck disable=SC2046  # flags are words
+"$cc" $("$pkg_config" --define-variable=prefix="$prefix" --cflags spanalloc) -fno-builtin \
+  "$source/tests/conformance/symbols.c" -o "$scratch/by_pkg_config" \
+  $("$pkg_config" --define-variable=prefix="$prefix" --libs spanalloc)
+libdir=$(dirname "$(find "$prefix" -name libspanalloc.so)")
+LD_LIBRARY_PATH=$libdir "$scratch/by_pkg_config" standard
+
+echo "CMake package:"
+mkdir "$scratch/project"
+cp "$source/tests/conformance/symbols.c" "$scratch/project"
+cat >"$scratch/project/CMakeLists.txt" <<'PROJECT'
+cmake_minimum_required(VERSION 3.16)
+project(user C)
+find_package(spanalloc REQUIRED)
+foreach(kind IN ITEMS spanalloc spanalloc_static)
+  add_executable(by_${kind} symbols.c)
+  target_compile_options(by_${kind} PRIVATE -fno-builtin)
+  target_link_libraries(by_${kind} PRIVATE spanalloc::${kind})
+endforeach()
+PROJECT
+"$cmake" -S "$scratch/project" -B "$scratch/project/build" -DCMAKE_PREFIX_PATH="$prefix" \
+  -DCMAKE_C_COMPILER="$cc" >"$scratch/configure.log" && "$cmake" --build "$scratch/project/build" >"$scratch/build.log" || {
+  cat "$scratch"/*.log
+  exit 1
+}
+"$scratch/project/build/by_spanalloc" standard
+"$scratch/project/build/by_spanalloc_static" standard
+
+echo "preloaded: oopsla15"
+"$cc" -fno-builtin "$source/tests/conformance/symbols.c" -o "$scratch/plain"
+LD_PRELOAD=$libdir/libspanalloc-oopsla15.so "$scratch/plain" oopsla15
