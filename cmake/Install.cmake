@@ -21,6 +21,8 @@ if(_libraries)
                                    COMPATIBILITY SameMajorVersion)
   install(FILES ${PROJECT_BINARY_DIR}/spanallocConfig.cmake ${PROJECT_BINARY_DIR}/spanallocConfigVersion.cmake
           DESTINATION ${_package_dir})
+  # Relative to the file itself, so that `cmake --install --prefix ELSEWHERE` works.
+  file(RELATIVE_PATH PREFIX_FROM_PKGCONFIG ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
   configure_file(cmake/spanalloc.pc.in ${PROJECT_BINARY_DIR}/spanalloc.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/spanalloc.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()
