@@ -222,6 +222,42 @@ TEST(Oopsla15Memory, FreshBlocksAreCarvedAPageAtATime) {
   E::deallocate(p);
 }
 
+// At the limit a single freed block can be had again, although its span is not reusable by far.
+TEST(Oopsla15Memory, OneFreeAtTheLimitServesTheNextRequest) {
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("SPANALLOC_ARENA_BITS", "30", 1);
+    using E = EngineOf<HookedConfig<57>>;
+    void* orphan = nullptr;
+    on_another_thread([&] {
+      orphan = E::allocate(4096);
+      for (int i = 0; i < 31; ++i) {
+        if (E::allocate(4096) == nullptr) _exit(1);
+      }
+    });
+    void* own = E::allocate(4096);
+    for (int count = 0; E::allocate(4096) != nullptr; ++count) {
+      if (count > 100000) _exit(2);
+    }
+    for (void* p : {own, orphan, own}) {
+      E::deallocate(p);
+      if (E::allocate(4096) != p) _exit(3);
+      if (E::allocate(4096) != nullptr) _exit(4);
+    }
+    // A smaller request takes a larger block rather than none.
+    E::deallocate(own);
+    if (E::allocate(4096) != own) _exit(5);
+    E::deallocate(own);
+    if (E::allocate(16) != own) _exit(6);
+    E::deallocate(own);
+    E::deallocate(orphan);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
 // Other heaps of this process may have reserved terabytes: a limit counts from there.
 std::size_t address_space_used() {
   std::size_t pages = 0;
@@ -364,9 +400,16 @@ TEST(Oopsla15Fork, WhileOtherThreadsAllocate) {
 
 using Bad = EngineOf<HookedConfig<55>>;
 
+// Keeps the compiler from reasoning about what the pointer points to.
+void* hidden(void* p) {
+  asm volatile("" : "+r"(p));
+  return p;
+}
+
 TEST(Oopsla15DeathTest, ForeignPointers) {
-  int local = 0;
-  EXPECT_DEATH(Bad::deallocate(&local), "spanalloc: .*not an object's 0x");
+  int variable = 0;
+  void* foreign = hidden(&variable);
+  EXPECT_DEATH(Bad::deallocate(foreign), "spanalloc: .*not an object's 0x");
   auto* p = static_cast<char*>(Bad::allocate(100));
   char* span = reinterpret_cast<char*>(span_of(p));
   EXPECT_DEATH(Bad::deallocate(span - 16), "holds no objects|not an object's");
@@ -374,9 +417,9 @@ TEST(Oopsla15DeathTest, ForeignPointers) {
   EXPECT_DEATH(Bad::deallocate(span + (std::size_t{1} << 21)), "holds no objects|not an object's");
   EXPECT_DEATH(Bad::deallocate(span + (std::size_t{1} << 30)), "holds no objects|not an object's");
   EXPECT_DEATH(Bad::deallocate(pointer_to(std::uintptr_t{1} << 63)), "not an object's");
-  EXPECT_DEATH(Bad::usable_size(&local), "not an object's");
-  EXPECT_DEATH(Bad::resize(&local, 10), "not an object's");
-  EXPECT_FALSE(Bad::owns(&local));
+  EXPECT_DEATH(Bad::usable_size(foreign), "not an object's");
+  EXPECT_DEATH(Bad::resize(foreign, 10), "not an object's");
+  EXPECT_FALSE(Bad::owns(foreign));
   Bad::deallocate(p);
 }
 
@@ -436,7 +479,7 @@ TEST(Oopsla15DeathTest, WrittenAfterFree) {
   for (void* p : blocks) Bad::deallocate(p);
   int local = 0;
   void* old = *static_cast<void**>(blocks[3]);
-  for (void* wild : {static_cast<void*>(&local), pointer_to(0x4141414141414141u),
+  for (void* wild : {hidden(&local), pointer_to(0x4141414141414141u),
                      static_cast<void*>(static_cast<char*>(blocks[3]) + kMiB)}) {
     *static_cast<void**>(blocks[3]) = wild;
     EXPECT_DEATH({ Bad::allocate(200); }, "written after free");

@@ -53,6 +53,8 @@ class Backend {
     void* marks = os::reserve(bytes, os::page_size());
     if (marks == nullptr) return false;
     pool_.set_cores(Config::kStackPerCore ? os::cpu_count() : 1);
+    // Without a reservation: see close_tail.
+    closes_tails_ = arena_.statistics().reserved_bytes < arena_.capacity() * kVirtualSpan;
     directory_.marks.store_relaxed(static_cast<ClassMark*>(marks));
     directory_.base.store_relaxed(arena_.base());
     return true;  // other threads see all this through the release of whoever called us
@@ -68,7 +70,13 @@ class Backend {
     return prepare(find_pooled(kRealSpanIndex[size_class], core), size_class);
   }
   /// The same from the arena; nullptr when memory is out.
-  Span* get_fresh(unsigned size_class) { return prepare(carve(), size_class); }
+  Span* get_fresh(unsigned size_class) {
+    const std::uint32_t number = carve();
+    if (number == 0) return nullptr;
+    if (SPANALLOC_UNLIKELY(closes_tails_))
+      close_tail(directory_.span(number), kSizeClasses[size_class].real_span);
+    return prepare(number, size_class);
+  }
 
   /// Takes an empty span back. The caller made it free and unlinked it: nobody else refers to it.
   void put(Span* span, unsigned core) {
@@ -137,6 +145,10 @@ class Backend {
     if (number == 0) return nullptr;
     Span* span = directory_.span(number);
     const SizeClass& c = kSizeClasses[size_class];
+    if (SPANALLOC_UNLIKELY(c.real_span > span->open_to) && !open_tail(span, c.real_span)) {
+      pool_.put(span->real_span_index, 0, number, links());  // still fit for what it was
+      return nullptr;
+    }
     span->inverse = inverse_of(c.block_size);
     span->bias = 0 - c.first_block * span->inverse;
     span->blocks = c.blocks;
@@ -186,11 +198,29 @@ class Backend {
       marks_open_ = end;
     }
     spare_ = 0;
-    new (directory_.span(number)) Span;
+    (new (directory_.span(number)) Span)->open_to = kVirtualSpan;
     directory_.marks.load_relaxed()[number].store_relaxed(kFreeClass);
     // Release: whoever sees the limit may read the marks below it.
     if (number >= directory_.limit.load_relaxed()) directory_.limit.store_release(number + std::size_t{1});
     return number;
+  }
+
+  // Under a limit on address space (RLIMIT_AS) the arena maps only what it opens, and 2 MiB for each span
+  // would use the limit up at once: what lies behind the real span is given back to the kernel, and mapped
+  // again when a larger real span needs it. Every such span is a mapping of its own, of which a process may
+  // have 65530.
+  void close_tail(Span* span, std::size_t real_span) {
+    if (closed_tails_.fetch_add_relaxed(1) >= kMaxClosedTails) return;
+    const std::size_t end = align_up(real_span, os::page_size());
+    if (end >= kVirtualSpan) return;
+    span->open_to = static_cast<std::uint32_t>(end);
+    os::release(pointer_to(span->address() + end), kVirtualSpan - end);
+  }
+  static bool open_tail(Span* span, std::size_t real_span) {
+    const std::size_t end = align_up(real_span, os::page_size());
+    if (!os::open_at(pointer_to(span->address() + span->open_to), end - span->open_to)) return false;
+    span->open_to = static_cast<std::uint32_t>(end);
+    return true;
   }
 
   // All but the first page, which holds the header.
@@ -207,7 +237,10 @@ class Backend {
   Arena arena_;
   // Apart from the others, which do not start as zeroes: it is large and must stay in .bss.
   static inline constinit Pool pool_{};
-  SpinLock carve_lock_;  // guards the two below, and starting
+  static constexpr std::uint32_t kMaxClosedTails = 16384;
+  bool closes_tails_ = false;              // constant once started
+  Atomic<std::uint32_t> closed_tails_{0};  // how many spans were cut
+  SpinLock carve_lock_;                    // guards the two below, and starting
   std::uint32_t spare_ = 0;
   std::size_t marks_open_ = 0;
 };

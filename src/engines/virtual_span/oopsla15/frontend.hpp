@@ -45,7 +45,8 @@ class Frontend {
       Span* span = spans.hot[size_class];
       if (span == nullptr) {
         span = find_span(*lab, size_class);
-        if (span == nullptr) return nullptr;
+        if (span == nullptr) span = take_floating(*lab, size_class);
+        if (span == nullptr) return take_larger(spans, size_class, zero);
         if (spans.list[size_class] != nullptr) continue;
       }
       if (void* block = refill(spans, size_class, span, zero)) return block;
@@ -366,8 +367,7 @@ class Frontend {
     protocol_.examine_suspects(lab, size_class, me);
     if constexpr (!Config::kEagerReturn) protocol_.reclaim_listed(lab, size_class, me);
     if (Span* span = Protocol::take_reusable(lab, size_class, &lab.hot->list[size_class])) {
-      span->local_free.store_relaxed(0);  // hot: nobody looks at it; published when the span floats
-      lab.hot->hot[size_class] = span;
+      make_hot(lab, span, size_class);
       return span;
     }
     Span* span = backend.get_pooled(size_class, lab.core);
@@ -387,6 +387,42 @@ class Frontend {
     span->word.store_release(span->load_word().taken(State::kHot).bits());
     lab.hot->hot[size_class] = span;
     return span;
+  }
+
+  // Memory is out: any span of the class will do that has a free block and belongs to this LAB or to nobody.
+  // The LAB has no references to floating spans, so this walks the arena.
+  static Span* take_floating(Lab& lab, unsigned size_class) {
+    const Directory& directory = backend.directory();
+    const std::size_t limit = directory.limit.load_acquire();
+    for (std::size_t g = 0; g < limit; ++g) {
+      if (directory.mark(g) != size_class) continue;
+      Span* span = directory.span(g);
+      const SpanWord seen = span->load_word();
+      if (!seen.is_idle() || seen.count() + span->local_free.load_acquire() == 0) continue;
+      const OwnerWord owner = span->owner.load_acquire();
+      if (owner != lab.owner_word() && !Protocol::adopt(span, owner, size_class, lab.owner_word())) continue;
+      if (!Protocol::take_idle(lab, span, size_class, &lab.hot->list[size_class])) continue;
+      make_hot(lab, span, size_class);
+      return span;
+    }
+    return nullptr;
+  }
+
+  // And if there is none, a block of a larger class from a span that is hot already; nullptr without one.
+  static void* take_larger(HotSpans& spans, unsigned size_class, bool* zero) {
+    for (unsigned c = size_class + 1; c < kClasses; ++c) {
+      if (spans.list[c] != nullptr) return pop(spans, c);
+      Span* span = spans.hot[c];
+      if (span == nullptr || (span->local_list == nullptr && span->carved == span->blocks)) continue;
+      return refill(spans, c, span, zero);
+    }
+    return nullptr;
+  }
+
+  // The span's remote list is already this thread's.
+  static void make_hot(Lab& lab, Span* span, unsigned size_class) {
+    span->local_free.store_relaxed(0);  // hot: nobody looks at it; published when the span floats
+    lab.hot->hot[size_class] = span;
   }
 
   // --- Deallocation.

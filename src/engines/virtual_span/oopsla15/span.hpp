@@ -109,6 +109,7 @@ struct alignas(kCacheLine) Span {
   alignas(kCacheLine) Atomic<std::uint32_t> pool_link{0};  // the pool's alone, readable for ever
   // Written by whoever holds the span alone: bytes below this offset may be other than zero.
   std::uint32_t dirty_to = 0;
+  std::uint32_t open_to = 0;  // bytes below this offset are mapped; at least the real span
   // Under the lock of the owner's set.
   Span* set_next = nullptr;
   Span* set_previous = nullptr;

@@ -131,6 +131,7 @@ class SpanProtocol {
   static bool adopt(Span* span, OwnerWord owner, unsigned size_class, OwnerWord adopter) {
     if (owner == kTerminated) return false;
     ReusableSet& set = lab_of(owner)->sets[size_class];
+    if (set.owner.load_relaxed() == owner) return false;  // lives; not worth the lock
     LockGuard guard(set.lock);
     if (set.owner.load_relaxed() == owner) return false;
     OwnerWord expected = owner;
@@ -187,16 +188,17 @@ class SpanProtocol {
     LockGuard guard(set.lock);
     while (Span* span = set.reusable.first()) {
       set.unlink(span);
-      SpanWord seen = span->load_word();
-      while (seen.is_idle()) {
-        const std::uint32_t head = seen.head_offset();
-        if (!span->try_mark_hot(seen)) continue;
-        *list = span->block_at(head);
-        return span;
-      }
-      // Free: another thread's last free made it so, and will find it unlinked.
+      if (mark_hot(span, list)) return span;
     }
     return nullptr;
+  }
+
+  /// The same for an idle span of the LAB that may be in no set. False: it is free by now.
+  static bool take_idle(Lab& lab, Span* span, unsigned size_class, FreeBlock** list) {
+    ReusableSet& set = lab.sets[size_class];
+    LockGuard guard(set.lock);  // whoever would list the span is kept out until it is hot
+    set.unlink(span);
+    return mark_hot(span, list);
   }
 
   /// Closes a set for good (thread termination): what it held floats on as orphans.
@@ -236,6 +238,19 @@ class SpanProtocol {
     SpanWord seen = span->load_word();
     while (!span->try_change(seen, seen.with_mixed())) {
     }
+  }
+
+  // idle -> hot, under the set's lock and with the span unlinked. False: another thread's last free has made
+  // it free, and will find it unlinked.
+  static bool mark_hot(Span* span, FreeBlock** list) {
+    SpanWord seen = span->load_word();
+    while (seen.is_idle()) {
+      const std::uint32_t head = seen.head_offset();
+      if (!span->try_mark_hot(seen)) continue;
+      *list = span->block_at(head);
+      return true;
+    }
+    return false;
   }
 
   // Links the span into its owner's set if the word is still `seen` and the owner still lives.
