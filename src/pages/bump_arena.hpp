@@ -30,7 +30,10 @@ namespace spanalloc {
 
 enum class HugePages { kKernelDefault, kForbid, kPrefer };
 
-template <unsigned kGranuleBits, unsigned kMaxOrder, HugePages kHugePages, std::size_t kMaxStep = 16 * kMiB>
+/// kLimitSlackBits: under a limit on address space the range is the limit times 2^this, for callers that give
+/// parts of what they were handed back to the kernel (the range costs nothing, what is mapped does).
+template <unsigned kGranuleBits, unsigned kMaxOrder, HugePages kHugePages, std::size_t kMaxStep = 16 * kMiB,
+          unsigned kLimitSlackBits = 1>
 class BumpArena {
  public:
   static constexpr std::size_t kGranule = std::size_t{1} << kGranuleBits;
@@ -56,8 +59,8 @@ class BumpArena {
         return claim(address_of(base), bytes, bytes);
       }
     }
-    const unsigned bits = static_cast<unsigned>(
-        min_of(cap, left == SIZE_MAX ? kUnreservedBits : max_of(kMinBits, log2_ceil(left) + 1)));
+    const unsigned bits = static_cast<unsigned>(min_of(
+        cap, left == SIZE_MAX ? kUnreservedBits : max_of(kMinBits, log2_ceil(left) + kLimitSlackBits)));
     // Between 2^40 and 2^46: below where the kernel and the loader place anything by themselves.
     const std::uintptr_t place =
         (std::uintptr_t{1} << 40) + (os::random_bits() & 0x1fff) * (std::uintptr_t{1} << 32);
