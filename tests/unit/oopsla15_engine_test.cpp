@@ -327,6 +327,52 @@ TEST(Oopsla15Memory, OutOfMemoryIsSurvived) {
   expect_child_succeeds(child);
 }
 
+// Under a limit a span takes its real span of address space, not 2 MiB; and grows again when it is reused.
+TEST(Oopsla15Memory, LimitOnAddressSpaceCountsRealSpans) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a limit on address space does not go with sanitizers";
+#endif
+  if (address_space_used() > kGiB * 1024)
+    GTEST_SKIP() << "other heaps of this process hold the address space";
+  const pid_t child = fork();
+  if (child == 0) {
+    using E = EngineOf<HookedConfig<58>>;
+    rlimit limit{};
+    getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = address_space_used() + 256 * kMiB;
+    setrlimit(RLIMIT_AS, &limit);
+    void* chain = nullptr;
+    for (std::size_t bytes = 0; bytes < 64 * kMiB; bytes += 256) {
+      void* p = E::allocate(256);
+      if (p == nullptr) _exit(1);
+      *static_cast<void**>(p) = chain;
+      chain = p;
+    }
+    while (chain != nullptr) {
+      void* next = *static_cast<void**>(chain);
+      E::deallocate(chain);
+      chain = next;
+    }
+    const std::size_t carved = E::census().carved;
+    for (int i = 0; i < 100; ++i) {
+      void* p = E::allocate(kMiB);
+      if (p == nullptr) _exit(2);
+      std::memset(p, 1, kMiB);
+      *static_cast<void**>(p) = chain;
+      chain = p;
+    }
+    if (E::census().carved > carved) _exit(3);
+    while (chain != nullptr) {
+      void* next = *static_cast<void**>(chain);
+      E::deallocate(chain);
+      chain = next;
+    }
+    E::trim();
+    _exit(E::census().nothing_held() ? 0 : 4);
+  }
+  expect_child_succeeds(child);
+}
+
 // --- Fork.
 
 TEST(Oopsla15Fork, ChildOwnsAUsableHeap) {

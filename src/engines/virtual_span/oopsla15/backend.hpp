@@ -40,7 +40,8 @@ struct Directory {
 template <class Config>
 class Backend {
  public:
-  using Arena = BumpArena<kVirtualSpanBits, 0, Config::kHugePages>;
+  // Under a limit a span costs its real span (close_tail), 1/64 of a virtual one at the least.
+  using Arena = BumpArena<kVirtualSpanBits, 0, Config::kHugePages, 16 * kMiB, 7>;
   using Pool = SpanPool<kRealSpanSizes>;
 
   /// Reserves the arena. False when not even a small one can be had; may be called again then.
