@@ -3,6 +3,7 @@
 // Each thread keeps at most MIB_PER_THREAD of live blocks. With `refusals`, null is an answer that the
 // workload lives with; at the end, when everything is free, allocations must succeed again.
 #include <errno.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -40,9 +41,8 @@ void* request(harness::Random& random, std::size_t size) {
   return p;
 }
 
-void worker(std::uint64_t seed, const Plan& plan) {
+void worker(std::uint64_t seed, const Plan& plan, std::vector<Slot>& slots) {
   harness::Random random(seed);
-  std::vector<Slot> slots(500);
   std::size_t live = 0;
   for (std::size_t i = 0; i < plan.steps; ++i) {
     Slot& slot = slots[random.below(slots.size())];
@@ -71,6 +71,7 @@ void worker(std::uint64_t seed, const Plan& plan) {
     if (slot.block == nullptr) continue;
     check(slot);
     free(slot.block);
+    slot.block = nullptr;
   }
 }
 
@@ -80,10 +81,19 @@ void mixed(const Arguments& arguments) {
   const unsigned long count = strtoul(arguments[0].c_str(), nullptr, 10);
   const Plan plan{strtoul(arguments[1].c_str(), nullptr, 10) << 20,
                   strtoul(arguments[2].c_str(), nullptr, 10), arguments.size() > 3};
+  // Everything that the test itself needs is there before memory gets short.
+  std::vector<std::vector<Slot>> slots(count, std::vector<Slot>(500));
+  pthread_barrier_t start;
+  pthread_barrier_init(&start, nullptr, static_cast<unsigned>(count));
   std::vector<std::thread> threads;
-  for (unsigned long i = 0; i < count; ++i) threads.emplace_back([i, &plan] { worker(i, plan); });
+  for (unsigned long i = 0; i < count; ++i) {
+    threads.emplace_back([i, &plan, &slots, &start] {
+      pthread_barrier_wait(&start);
+      worker(i, plan, slots[i]);
+    });
+  }
   for (auto& thread : threads) thread.join();
-  worker(99, plan);
+  worker(99, plan, slots[0]);
   void* block = malloc(1000);
   CHECK(block != nullptr, "1000 bytes refused after everything was freed");
   free(block);

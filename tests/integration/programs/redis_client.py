@@ -52,7 +52,7 @@ def wait(port):
         try:
             if Connection(port).send(("PING",)) == [b"PONG"]:
                 return
-        except OSError:
+        except (OSError, RuntimeError):  # not listening yet, or loading its data
             time.sleep(0.05)
     sys.exit("the server does not answer")
 
