@@ -93,23 +93,27 @@ class Backend {
   /// The paper's compaction call: gives back the pages of all pooled spans, all but the first one of each.
   bool purge_pooled() {
     bool any = false;
-    for (std::size_t size = 0; size < kRealSpanSizes; ++size) {
-      for (unsigned core = 0; core < pool_.cores(); ++core) {
-        const std::uint32_t first = pool_.take_all(size, core);
-        if (first == 0) continue;
-        std::uint32_t last = first;
-        for (std::uint32_t n = first; n != 0; n = links()(n).load_relaxed()) {
-          any |= purge(directory_.span(n));
-          last = n;
-        }
-        pool_.put_chain(size, core, first, last, links());
-      }
-    }
+    for_each_pooled([&](Span* span) { any |= purge(span); });
     return any;
   }
 
-  /// Calls f(Span*) for every span in the pool. Other threads' gets and puts meanwhile are tolerated, not
-  /// seen.
+  /// When address space is out, under a limit on it: gives back that of all pooled spans, too.
+  bool close_pooled() {
+    if (!closes_tails_) return false;
+    bool any = false;
+    const std::size_t page = os::page_size();
+    for_each_pooled([&](Span* span) {
+      if (span->open_to <= page) return;
+      os::release(pointer_to(span->address() + page), span->open_to - page);
+      span->open_to = static_cast<std::uint32_t>(page);
+      span->dirty_to = static_cast<std::uint32_t>(min_of(span->dirty_to, page));
+      any = true;
+    });
+    return any;
+  }
+
+  /// Calls f(Span*) for every span in the pool; f has the span to itself. Other threads miss the spans
+  /// meanwhile, and f misses theirs.
   template <class F>
   void for_each_pooled(F&& f) {
     for (std::size_t size = 0; size < kRealSpanSizes; ++size) {

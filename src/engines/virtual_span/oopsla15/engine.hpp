@@ -165,7 +165,9 @@ class Oopsla15Engine {
     return Frontend::allocate_slow(size_class == 0 ? 1 : static_cast<unsigned>(size_class), nullptr);
   }
   SPANALLOC_COLD static void* allocate_large(std::size_t size, std::size_t alignment) {
-    return large_.allocate(size, alignment);
+    void* p = large_.allocate(size, alignment);
+    if (p == nullptr && Frontend::give_address_space_back()) p = large_.allocate(size, alignment);
+    return p;
   }
   SPANALLOC_COLD static void deallocate_outside(void* p) {
     if (p == nullptr) return;

@@ -111,6 +111,13 @@ class Frontend {
     return backend.purge_pooled() || any;
   }
 
+  /// Makes room for objects outside spans; true if that may have helped.
+  static bool give_address_space_back() {
+    if (started_.load_acquire() == 0) return false;
+    reclaim_everywhere();
+    return backend.close_pooled();
+  }
+
   static void thread_exit() {
     thread.without_lab = true;
     if (thread.lab != nullptr) terminate();
@@ -379,6 +386,7 @@ class Frontend {
     if (span == nullptr) {
       give_up_empty(lab);
       reclaim_everywhere();
+      backend.close_pooled();
       span = backend.get_pooled(size_class, lab.core);
       if (span == nullptr) return nullptr;
     }

@@ -31,7 +31,7 @@ class SpanList {
   }
 
  private:
-  Span* first_ = nullptr;
+  Plain<Span*> first_{nullptr};
 };
 
 /// Spans of one LAB and one class that its owner can find again.

@@ -81,24 +81,24 @@ struct [[gnu::may_alias]] FreeBlock {
 struct alignas(kCacheLine) Span {
   // --- First line: what a local free reads and writes.
   // Constant while the span is in a frontend; read only by threads that hold a block of it.
-  std::uint32_t inverse = 0;  // exact division by the block size, see block_index
-  std::uint32_t bias = 0;     // the first block's offset, times -inverse
-  std::uint32_t blocks = 0;
-  std::uint8_t shift = 0;
-  std::uint8_t real_span_index = 0;
-  std::uint16_t first_block = 0;
+  Plain<std::uint32_t> inverse{0};  // exact division by the block size, see block_index
+  Plain<std::uint32_t> bias{0};     // the first block's offset, times -inverse
+  Plain<std::uint32_t> blocks{0};
+  Plain<std::uint8_t> shift{0};
+  Plain<std::uint8_t> real_span_index{0};
+  Plain<std::uint16_t> first_block{0};
   // Shared, a mark of size_classes.hpp: any thread may read it; the span word tells whether it still holds.
   Atomic<std::uint32_t> size_class{0};
   // Shared: {generation : 16, address of the LAB : 48}. Written by whoever takes the span from the pool, and
   // by an adopter under the lock of the former owner's set.
   Atomic<std::uint64_t> owner{0};
   // Owner-only. For a hot span what is left besides the allocation list of the thread.
-  FreeBlock* local_list = nullptr;
+  Plain<FreeBlock*> local_list{nullptr};
   // Written by the owner, read by anybody: blocks the owner (or a former one) freed and still knows of,
   // including those never carved. Last write of a local free: from then on the span may change hands.
   Atomic<std::uint32_t> local_free{0};
   // Owner-only: blocks below this index have been handed out at least once.
-  std::uint32_t carved = 0;
+  Plain<std::uint32_t> carved{0};
   // Shared: some block may be referred to by a pointer beyond its start (large alignments).
   Atomic<std::uint32_t> shifted{0};
 
@@ -108,13 +108,13 @@ struct alignas(kCacheLine) Span {
   // --- Third line: links and what the backend remembers.
   alignas(kCacheLine) Atomic<std::uint32_t> pool_link{0};  // the pool's alone, readable for ever
   // Written by whoever holds the span alone: bytes below this offset may be other than zero.
-  std::uint32_t dirty_to = 0;
-  std::uint32_t open_to = 0;  // bytes below this offset are mapped; at least the real span
+  Plain<std::uint32_t> dirty_to{0};
+  Plain<std::uint32_t> open_to{0};  // bytes below this offset are mapped; at least the real span
   // Under the lock of the owner's set.
-  Span* set_next = nullptr;
-  Span* set_previous = nullptr;
-  bool in_reusable = false;
-  bool in_suspects = false;
+  Plain<Span*> set_next{nullptr};
+  Plain<Span*> set_previous{nullptr};
+  Plain<bool> in_reusable{false};
+  Plain<bool> in_suspects{false};
 
   std::uintptr_t address() const { return address_of(this); }
   FreeBlock* block_at(std::uint32_t offset) const {
