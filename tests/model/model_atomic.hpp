@@ -175,6 +175,10 @@ class Plain {
     set(value);
     return *this;
   }
+  Plain& operator+=(T value) {
+    set(static_cast<T>(get() + value));
+    return *this;
+  }
   operator T() const { return get(); }
   T operator->() const
     requires std::is_pointer_v<T>

@@ -149,6 +149,7 @@ class Oopsla15World {
     for (unsigned n = 0; n <= kMaxSpans; ++n) marks[n].store_relaxed(0);
     while (Frontend::backend.get_pooled(1, 0) != nullptr) {
     }
+    Frontend::backend.for_each_pooled([](Span*) { fail("the pool could not be emptied"); });
     for (unsigned n = 0; n <= kMaxSpans; ++n) {
       ::new (static_cast<void*>(Frontend::backend.directory().span(n))) Span;
       marks[n].store_relaxed(0);
