@@ -44,7 +44,8 @@ class Operators : public ::testing::Test {
 };
 
 TEST_F(Operators, PlainSizedAndArrayForms) {
-  for (std::size_t n : {0, 1, 16, 100, 513, 5000, 100000, 3000000}) {
+  constexpr std::size_t kSizes[] = {0, 1, 16, 100, 513, 5000, 100000, 3000000};
+  for (std::size_t n : kSizes) {
     void* p = ::operator new(n);
     EXPECT_TRUE(ours(p));
     ::operator delete(p);
@@ -67,7 +68,7 @@ TEST_F(Operators, PlainSizedAndArrayForms) {
 TEST_F(Operators, AlignedForms) {
   for (std::size_t alignment = 1; alignment <= 1048576; alignment *= 4) {
     const std::align_val_t a{alignment};
-    for (std::size_t n : {1, 100, 5000, 100000}) {
+    for (std::size_t n : {std::size_t{1}, std::size_t{100}, std::size_t{5000}, std::size_t{100000}}) {
       void* p = ::operator new(n, a);
       EXPECT_TRUE(ours(p, alignment));
       ::operator delete(p, a);
