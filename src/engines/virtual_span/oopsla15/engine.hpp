@@ -8,6 +8,7 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/poison.hpp"
 #include "engines/engine.hpp"
 #include "engines/virtual_span/oopsla15/census.hpp"
 #include "engines/virtual_span/oopsla15/config.hpp"
@@ -49,6 +50,7 @@ class Oopsla15Engine {
       auto* block = static_cast<FreeBlock*>(p);
       block->next = list;
       Frontend::thread.spans.list[mark] = block;
+      Frontend::poison_free(block, mark);
       return;
     }
     Frontend::deallocate_elsewhere(span, p, mark);
@@ -155,6 +157,7 @@ class Oopsla15Engine {
     const std::uintptr_t span = align_down(address_of(block), oopsla15::kVirtualSpan);
     if (SPANALLOC_UNLIKELY(address_of(next) - span >= real_span)) return allocate_slow(size_class);
     Frontend::thread.spans.list[size_class] = next;
+    unpoison(block, oopsla15::kSizeClasses[size_class].block_size);
     return block;
   }
   SPANALLOC_INLINE static void* take_medium(std::size_t size_class) {

@@ -6,6 +6,7 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/poison.hpp"
 #include "engines/virtual_span/oopsla15/backend.hpp"
 #include "engines/virtual_span/oopsla15/config.hpp"
 #include "engines/virtual_span/oopsla15/lab.hpp"
@@ -60,6 +61,7 @@ class Frontend {
       os::fatal("free of memory that is free already (double free)", p);
     if (SPANALLOC_UNLIKELY(!span->is_block(p))) p = snap_to_block(span, p);
     const auto size_class = static_cast<unsigned>(mark);
+    poison_free(p, size_class);
     if (thread.spans.hot[size_class] == span) return push_hot(thread.spans, size_class, p);
     // Relaxed: only this thread can have written this thread's own owner word.
     if (SPANALLOC_LIKELY(span->owner.load_relaxed() == thread.owner && thread.owner != 0)) {
@@ -69,6 +71,11 @@ class Frontend {
       return;
     }
     deallocate_foreign(span, p, size_class);
+  }
+
+  /// Before others may get at the block: its link stays accessible.
+  static void poison_free(void* block, std::size_t size_class) {
+    poison(static_cast<FreeBlock*>(block) + 1, kSizeClasses[size_class].block_size - sizeof(FreeBlock));
   }
 
   /// Brings the thread's copy of the directory up to date.
@@ -316,6 +323,7 @@ class Frontend {
       os::fatal("free list corrupted (written after free) at", block);
     }
     spans.list[size_class] = next;
+    unpoison(block, kSizeClasses[size_class].block_size);
     return block;
   }
 
@@ -357,10 +365,12 @@ class Frontend {
     const std::size_t count =
         min_of(max_of((piece_end - offset) / size, 1), std::size_t{span->blocks} - span->carved);
     FreeBlock* list = nullptr;
+    unpoison(pointer_to(span->address() + offset), count * size);
     for (std::size_t i = count - 1; i > 0; --i) {
       auto* block = pointer_to<FreeBlock>(span->address() + offset + i * size);
       block->next = list;
       list = block;
+      poison_free(block, size_class);
     }
     spans.list[size_class] = list;
     span->carved += static_cast<std::uint32_t>(count);

@@ -43,6 +43,9 @@ inline constexpr unsigned kLabClasses = kFirstSingle - kThreadClasses - 1;
 inline constexpr unsigned kMinBlocks = 8;  // blocks of a span that is not a single-block span, at least
 inline constexpr std::size_t kPageForTail = 4 * kKiB;  // real spans end on such a boundary
 
+// Frees of another thread's blocks are gathered while they fall into one span, up to this many.
+inline constexpr std::uint32_t kMaxRun = 16;
+
 /// Class of a request of n bytes, 1 <= n <= kMaxBlock.
 constexpr unsigned class_of(std::size_t n) {
   if (n <= kMaxSmall) return static_cast<unsigned>((n + kQuantum - 1) / kQuantum);

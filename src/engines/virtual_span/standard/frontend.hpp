@@ -10,7 +10,8 @@
 //       | else
 //       +-> deallocate_elsewhere ---- own parked span: push on its list, count; at its floor: an event
 //             |    (spans of one granule)
-//             |---> deallocate_remote: another thread's span: SpanProtocol::free_remote
+//             |---> deallocate_remote: another thread's span: gather while the same span is hit, then
+//             |       SpanProtocol::free_remote for the run
 //             | else
 //             +-> deallocate_by_record: the same for spans of several granules, and own hot spans
 //                   whose list is in the LAB or whose hint was lost
@@ -97,6 +98,10 @@ class Frontend {
 
   static void deallocate_elsewhere(void* p);
   static void deallocate_remote(Span& span, std::uint32_t number, void* p);
+  static void gather(std::uint32_t number, SpanWord word, Block* block);
+  static void publish_run(std::uint32_t number, Block* newest, Block* oldest, std::uint32_t count);
+  /// Gives back what this thread has gathered of another thread's blocks.
+  static void flush_run();
   static void deallocate_by_record(void* p);
   SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) { os::fatal("double free of", p); }
   SPANALLOC_COLD [[noreturn]] static void freed_when_free(const void* p) {

@@ -59,6 +59,7 @@ inline void* Frontend::allocate_single(unsigned c, unsigned core, bool& zero) {
 
 // Puts blocks on the class's empty hot list. False: out of memory.
 inline bool Frontend::refill(Lab* lab, unsigned c) {
+  flush_run();
   Block*& head = head_of(lab, c);
   const ClassInfo& info = kClassTable[c];
   while (head == no_block()) {
@@ -190,18 +191,58 @@ inline void Frontend::check_start(std::uintptr_t a, std::uint32_t number, unsign
   Protocol::free_parked(span, number, word, block);
 }
 
+// Another thread's block. The first free into a span is one compare-and-swap; frees that go on hitting the
+// same span are gathered into runs.
 [[gnu::noinline]] inline void Frontend::deallocate_remote(Span& span, std::uint32_t number, void* p) {
   Block* block = static_cast<Block*>(p);
-  char* start = Heap::address(number);
-  const std::uint32_t mark = block_mark(address_of(p) - address_of(start));
-  const SpanWord word{span.word.load_relaxed()};  // to name mistakes; the protocol looks for itself
+  const SpanWord word{
+      span.word.load_relaxed()};  // to name mistakes and see the end; the protocol looks again
   if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) freed_when_free(p);
-  if (SPANALLOC_UNLIKELY(word.head() == mark)) freed_twice(p);
+  const auto offset = address_of(p) - address_of(Heap::address(number));
+  if (SPANALLOC_UNLIKELY(word.head() == block_mark(offset))) freed_twice(p);
   poison(block + 1, kClassTable[span.size_class].block_size - sizeof(Block));
-  const bool freed = Protocol::free_remote(number, mark, [&](std::uint32_t head) {
-    link_to(block, head == 0 ? no_block() : reinterpret_cast<Block*>(start + offset_of_mark(head)));
-  });
-  if (SPANALLOC_UNLIKELY(!freed)) freed_twice(p);
+  ThreadState& t = thread_state;
+  if (t.run.number == number) return gather(number, word, block);
+  if (SPANALLOC_UNLIKELY(t.run.count != 0)) flush_run();
+  // A thread without a LAB has no exit hook that would give a run back: it never gathers.
+  t.run.number = t.lab != nullptr ? number : 0;
+  publish_run(number, block, block, 1);
+}
+
+// A run is given back when it holds all that is still out (so the span's last free is noticed), when it is
+// long enough, when another span's turn comes, and by this thread's slow path, trim and end.
+inline void Frontend::gather(std::uint32_t number, SpanWord word, Block* block) {
+  RemoteRun& run = thread_state.run;
+  if (run.count == 0) {
+    run.oldest = block;
+  } else {
+    if (SPANALLOC_UNLIKELY(run.newest == block)) freed_twice(block);
+    link_to(block, run.newest);
+  }
+  run.newest = block;
+  ++run.count;
+  const std::uint32_t unpublished = Heap::span(number).unpublished.load_relaxed();  // a hint, as `word` is
+  if (run.count == kMaxRun || word.outstanding() <= run.count + unpublished) flush_run();
+}
+
+[[gnu::noinline]] inline void Frontend::flush_run() {
+  RemoteRun& run = thread_state.run;
+  const std::uint32_t count = run.count;
+  if (count == 0) return;
+  run.count = 0;
+  publish_run(run.number, run.newest, run.oldest, count);
+}
+
+SPANALLOC_INLINE void Frontend::publish_run(std::uint32_t number, Block* newest, Block* oldest,
+                                            std::uint32_t count) {
+  char* start = Heap::address(number);
+  const bool freed = Protocol::free_remote(
+      number, block_mark(address_of(newest) - address_of(start)),
+      [&](std::uint32_t head) {
+        link_to(oldest, head == 0 ? no_block() : reinterpret_cast<Block*>(start + offset_of_mark(head)));
+      },
+      count);
+  if (SPANALLOC_UNLIKELY(!freed)) freed_twice(newest);
 }
 
 [[gnu::noinline]] inline void Frontend::deallocate_by_record(void* p) {
@@ -311,6 +352,7 @@ inline void Frontend::thread_exit() {
 // Ends a LAB: hot spans park with what is free in them, parked spans go to the orphanage, empty ones to the
 // pool.
 inline void Frontend::detach(Lab* lab) {
+  flush_run();
   for (unsigned c = 1; c < kFirstSingle; ++c) {
     const std::uint32_t number = lab->hot[c].load_relaxed();
     if (number == 0) continue;
@@ -369,6 +411,7 @@ inline bool Frontend::retire_hot_if_empty(Lab* lab, unsigned c) {
 
 inline bool Frontend::trim() {
   if (!Heap::started()) return false;
+  flush_run();
   if (Lab* lab = thread_state.lab; lab != nullptr) {
     Protocol::settle_attention(lab->number);
     for (unsigned c = 1; c < kFirstSingle; ++c) retire_hot_if_empty(lab, c);

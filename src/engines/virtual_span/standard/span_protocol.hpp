@@ -48,13 +48,15 @@ class SpanProtocol {
   using Lists = typename World::Lists;
 
  public:
-  /// A thread that does not own the span frees the block marked `block`; link(head) writes the block's link.
-  /// Returns false, with nothing changed, if the span says that this block cannot be out.
+  /// A thread that does not own the span frees a run of `count` blocks, linked up from the one marked
+  /// `newest`; link(head) writes the oldest one's link. Returns false, with nothing changed, if the span says
+  /// that they cannot all be out.
   template <class Link>
-  SPANALLOC_INLINE static bool free_remote(std::uint32_t number, std::uint32_t block, Link&& link) {
+  SPANALLOC_INLINE static bool free_remote(std::uint32_t number, std::uint32_t newest, Link&& link,
+                                           std::uint32_t count = 1) {
     Span& span = World::span(number);
     SpanWord after{};
-    switch (free_remotely(span.word, block, after, link)) {
+    switch (free_remotely(span.word, newest, count, after, link)) {
       case RemoteFree::kBadFree:
         return false;
       case RemoteFree::kEmptied:

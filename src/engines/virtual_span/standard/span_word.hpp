@@ -88,17 +88,18 @@ enum class RemoteFree {
   kBadFree,  ///< the span is free, or all its blocks are: the pointer was freed before
 };
 
-/// Any thread that does not own the span frees block number `block` (1-based). `link(head)` writes the
-/// block's link to block number `head` before the block is published.
+/// Any thread that does not own the span frees a run of `count` blocks of it, linked up from the one marked
+/// `newest`. `link(head)` writes the oldest one's link to the block marked `head` before the run is
+/// published.
 template <class Link>
-SPANALLOC_INLINE RemoteFree free_remotely(Atomic<std::uint64_t>& cell, std::uint32_t block, SpanWord& after,
-                                          Link&& link) {
+SPANALLOC_INLINE RemoteFree free_remotely(Atomic<std::uint64_t>& cell, std::uint32_t newest,
+                                          std::uint32_t count, SpanWord& after, Link&& link) {
   SpanWord before{cell.load_relaxed()};  // a guess; the compare-and-swap decides
   RemoteFree result{};
   do {
-    if (before.state() == SpanState::kFree || before.outstanding() == 0) return RemoteFree::kBadFree;
+    if (before.state() == SpanState::kFree || before.outstanding() < count) return RemoteFree::kBadFree;
     link(before.head());
-    after = SpanWord{before.bits - 1}.with_head(block);  // outstanding, which is not 0, are the lowest bits
+    after = SpanWord{before.bits - count}.with_head(newest);  // outstanding are the lowest bits
     result = RemoteFree::kDone;
     if (before.state() == SpanState::kParked) {
       if (after.outstanding() == 0) {
@@ -109,7 +110,7 @@ SPANALLOC_INLINE RemoteFree free_remotely(Atomic<std::uint64_t>& cell, std::uint
         result = RemoteFree::kListed;
       }
     }
-    // Release: whoever takes the list or the span sees the link and the program's last writes to the block.
+    // Release: whoever takes the list or the span sees the links and the program's last writes to the blocks.
     // Acquire: who claims the span hands its memory on, after everything that earlier freers did.
   } while (!cell.compare_exchange_weak_acq_rel(before.bits, after.bits));
   return result;

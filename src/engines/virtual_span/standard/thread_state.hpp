@@ -20,6 +20,15 @@ struct StartCheck {
   std::uint32_t limit;
 };
 
+/// Blocks of one span of another thread's, freed here and not yet given back to it: `count` of them, linked
+/// from `newest` to `oldest`. The span counts them as out.
+struct RemoteRun {
+  Block* newest;
+  Block* oldest;
+  std::uint32_t number;  ///< the span that the last such free hit; 0: none yet
+  std::uint32_t count;
+};
+
 /// Entry 0 of each array belongs to no class: requests of size 0 and those that overflow land there, as do
 /// pointers whose hint is unset; it never holds a block or passes a check.
 struct ThreadState {
@@ -31,7 +40,8 @@ struct ThreadState {
   std::uint64_t
       parked_identity;         ///< (my LAB, parked) and (my LAB, hot) as in SpanWord::identity(); all ones,
   std::uint64_t hot_identity;  ///< which equals nothing, while there is no LAB
-  bool exited;                 ///< the exit hook has run: a LAB is taken for one call at a time
+  RemoteRun run;
+  bool exited;  ///< the exit hook has run: a LAB is taken for one call at a time
 
   constexpr ThreadState()
       : head{},
@@ -41,6 +51,7 @@ struct ThreadState {
         lab(nullptr),
         parked_identity(~0ull),
         hot_identity(~0ull),
+        run{},
         exited(false) {
     for (Block*& h : head) h = const_cast<Block*>(&kNoBlock);
   }
