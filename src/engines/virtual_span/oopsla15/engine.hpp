@@ -128,7 +128,9 @@ class Oopsla15Engine {
     for (std::size_t granule = 0; granule < limit; ++granule) {
       const std::size_t mark = directory.mark(granule);
       if (mark == oopsla15::kFreeClass) {
-        result.pooled_bytes += oopsla15::kVirtualSpan;
+        // The class of its last life; none yet: no byte was used.
+        const std::uint32_t last = directory.span(granule)->size_class.load_relaxed();
+        result.pooled_bytes += oopsla15::kSizeClasses[last].real_span;
       } else {
         result.small_bytes_carved += oopsla15::kSizeClasses[mark].real_span;
       }

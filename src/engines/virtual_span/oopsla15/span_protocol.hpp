@@ -134,6 +134,10 @@ class SpanProtocol {
     if (set.owner.load_relaxed() == owner) return false;  // lives; not worth the lock
     LockGuard guard(set.lock);
     if (set.owner.load_relaxed() == owner) return false;
+    // A LAB that terminates closes its sets one by one, each after it gave that class's hot span up: only
+    // this class's spans are orphans for sure. It takes no spans any more, so this class is of the life
+    // adopted.
+    if (span->size_class.load_acquire() != size_class) return false;
     OwnerWord expected = owner;
     return span->owner.compare_exchange_strong_acq_rel(expected, adopter);
   }
