@@ -90,21 +90,20 @@ inline void Heap::set_order(std::uint32_t number, unsigned order) {
 }
 
 SPANALLOC_COLD inline std::uint32_t Heap::take_fresh(unsigned order) {
+  const std::size_t count = std::size_t{1} << order;
+  LockGuard guard(registry_lock_);
+  // Records first: a range without records would be lost. Alignment skips less than `count` granules.
+  if (!spans_.ensure(min_of(arena_.limit() + 2 * count, arena_.capacity()))) return 0;
   const std::uint32_t number = arena_.allocate(order);
   if (number == 0) return 0;
-  const std::uint32_t end = number + (1u << order);
-  {
-    LockGuard guard(registry_lock_);
-    if (!spans_.ensure(end)) {
-      // No memory for the record: the range is lost until the process ends. The table is opened in steps
-      // of 64 MiB worth of spans, so this happens at most once each time memory is that short.
-      return 0;
-    }
-    if (end > known_end_.load_relaxed()) known_end_.store_release(end);  // release: the table is open so far
-  }
+  const std::size_t end = number + count;
+  // Further on only behind a foreign mapping (see BumpArena). Without memory for its records the range is
+  // lost.
+  if (!spans_.ensure(end)) return 0;
+  if (end > known_end_.load_relaxed()) known_end_.store_release(end);  // release: the table is open so far
   set_order(number, order);
   spans_[number].zero = true;
-  fresh_since_merge_.fetch_add_relaxed(std::size_t{1} << order);
+  fresh_since_merge_.fetch_add_relaxed(count);
   return number;
 }
 
