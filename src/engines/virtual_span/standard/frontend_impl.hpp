@@ -416,7 +416,7 @@ inline bool Frontend::trim() {
     Protocol::settle_attention(lab->number);
     for (unsigned c = 1; c < kFirstSingle; ++c) retire_hot_if_empty(lab, c);
   }
-  Heap::steal_from_sleeping_labs();
+  Heap::steal_from_sleeping_labs(UINT32_MAX);
   return Heap::purge_free_before(UINT64_MAX) != 0;
 }
 

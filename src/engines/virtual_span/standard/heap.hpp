@@ -110,8 +110,8 @@ class Heap {
   static std::size_t purge_free_before(std::uint64_t deadline);
   /// The same, by the decay clock, at most once per half decay time over all threads.
   static void purge_by_decay(std::uint64_t now);
-  /// Claims what other LABs' owners have not noticed to be empty.
-  static std::uint32_t steal_from_sleeping_labs();
+  /// Claims what other LABs' owners have not noticed to be empty; looks at up to `at_most` LABs, in turn.
+  static std::uint32_t steal_from_sleeping_labs(std::uint32_t at_most);
 
   // --- Fork ---------------------------------------------------------------------------------------------
   static void lock_for_fork();
@@ -129,6 +129,9 @@ class Heap {
   using Pool = SpanPool<kOrders>;
 
   static constexpr std::uint8_t kMarkHeld = 128;  // Span::mark of a span that merge_free_spans holds
+
+  // LABs that a pool miss looks at: a thousand sleeping threads must not make every fresh span expensive.
+  static constexpr std::uint32_t kVictimsAMiss = 16;
 
   static bool start_slow();
   static auto links() {
@@ -154,6 +157,7 @@ class Heap {
   static inline constinit SpinLock merge_lock_;     // one thread at a time merges
   static inline constinit Atomic<std::size_t> merge_pays_after_{16};  // fresh granules
   static inline constinit Atomic<std::size_t> fresh_since_merge_{0};  // granules
+  static inline constinit Atomic<std::uint32_t> next_victim_{0};
   static inline constinit std::uint32_t labs_used_ = 0;
   static inline constinit std::uint32_t lab_capacity_ = 0;
   static inline constinit std::uint32_t free_lab_ = 0;

@@ -110,7 +110,7 @@ SPANALLOC_COLD inline std::uint32_t Heap::take_fresh(unsigned order) {
 inline std::uint32_t Heap::take_span(unsigned order, unsigned core) {
   if (const std::uint32_t number = take_from(dirty_, order, core)) return number;
   if (const std::uint32_t number = take_from(zero_, order, core)) return number;
-  if (steal_from_sleeping_labs() != 0) {
+  if (steal_from_sleeping_labs(kVictimsAMiss) != 0) {
     if (const std::uint32_t number = take_from(dirty_, order, core)) return number;
   }
   const auto from_pools = [&] {
@@ -121,7 +121,9 @@ inline std::uint32_t Heap::take_span(unsigned order, unsigned core) {
     if (const std::uint32_t number = from_pools()) return number;
   }
   if (const std::uint32_t number = take_fresh(order)) return number;
-  return merge_free_spans(true) ? from_pools() : 0;
+  steal_from_sleeping_labs(UINT32_MAX);
+  merge_free_spans(true);
+  return from_pools();
 }
 
 // --- Merging ----------------------------------------------------------------------------------------------
@@ -262,10 +264,12 @@ inline void Heap::purge_by_decay(std::uint64_t now) {
   if (due != 0 && now >= decay_ms_) purge_free_before(now - decay_ms_);
 }
 
-SPANALLOC_COLD inline std::uint32_t Heap::steal_from_sleeping_labs() {
-  std::uint32_t stolen = 0;
+SPANALLOC_COLD inline std::uint32_t Heap::steal_from_sleeping_labs(std::uint32_t at_most) {
   const std::uint32_t count = lab_count();
-  for (std::uint32_t number = 1; number <= count; ++number) stolen += Protocol::steal_hidden_empties(number);
+  std::uint32_t stolen = 0;
+  for (std::uint32_t i = 0; i < count && i < at_most; ++i) {
+    stolen += Protocol::steal_hidden_empties(next_victim_.fetch_add_relaxed(1) % count + 1);
+  }
   return stolen;
 }
 
