@@ -1,9 +1,9 @@
 // What every engine offers to api/, which builds the whole malloc family on it once for all engines.
 //
 // An engine is a type with static functions over one process-wide heap; two types are two heaps, so tests can
-// hold several in one process. Engines know blocks, not the C library's rules: they neither read nor set errno
-// (every function leaves it as it was), do not check for PTRDIFF_MAX or multiplication overflow, and return
-// nullptr when memory is out.
+// hold several in one process. Engines know blocks, not the C library's rules: they neither read nor set
+// errno (every function leaves it as it was), do not check for PTRDIFF_MAX or multiplication overflow, and
+// return nullptr when memory is out.
 #pragma once
 
 #include <concepts>
@@ -15,19 +15,19 @@ namespace spanalloc {
 /// A snapshot of an engine's books, summed without stopping the world: each field is exact at some instant,
 /// together they are an estimate.
 struct EngineStatistics {
-  std::size_t reserved_bytes = 0;   ///< address space held
-  std::size_t opened_bytes = 0;     ///< readable and writable address space
+  std::size_t reserved_bytes = 0;      ///< address space held
+  std::size_t opened_bytes = 0;        ///< readable and writable address space
   std::size_t small_bytes_carved = 0;  ///< bytes of real spans in use by frontends
-  std::size_t pooled_bytes = 0;     ///< bytes of free spans in pools
-  std::size_t large_bytes = 0;      ///< bytes of objects outside spans
+  std::size_t pooled_bytes = 0;        ///< bytes of free spans in pools
+  std::size_t large_bytes = 0;         ///< bytes of objects outside spans
   std::size_t large_objects = 0;
-  std::size_t live_labs = 0;        ///< local allocation buffers with a living owner
+  std::size_t live_labs = 0;  ///< local allocation buffers with a living owner
   std::size_t spans_lost_to_fork = 0;
 };
 
-/// What allocated memory looks like, for usable_size and friends.
+/// What a type must offer to be an engine. All functions: any thread, any time, also before main.
 template <class E>
-concept Engine = requires(void* p, const void* cp, std::size_t n, std::size_t a, void (*line)(void*, const char*)) {
+concept Engine = requires(void* p, const void* cp, std::size_t n, std::size_t a) {
   { E::kName } -> std::convertible_to<const char*>;
   // Any n; n == 0 gives a unique block. At least 16-byte aligned.
   { E::allocate(n) } -> std::same_as<void*>;
@@ -47,7 +47,8 @@ concept Engine = requires(void* p, const void* cp, std::size_t n, std::size_t a,
   // Returns what can be returned to the kernel; true if anything was.
   { E::trim() } -> std::same_as<bool>;
   { E::statistics() } -> std::same_as<EngineStatistics>;
-  // Once, from a constructor of the library, before or after the first allocation: registers fork handlers.
+  // Once, from a constructor of the library, before or after the first allocation: registers fork
+  // handlers.
   { E::process_start() };
 };
 
