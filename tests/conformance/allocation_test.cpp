@@ -36,7 +36,7 @@ TYPED_TEST(Allocation, EverySizeIsAlignedUsableAndKeepsErrno) {
 
 TYPED_TEST(Allocation, WholeUsableSizeCanBeWrittenWithoutTouchingNeighbours) {
   using Api = MallocApi<TypeParam>;
-  for (std::size_t n : class_ends<TypeParam>(3 * kMiB)) {
+  for (std::size_t n : class_ends<TypeParam>(5 * kMiB / 4)) {
     void* blocks[3] = {Api::malloc(n), Api::malloc(n), Api::malloc(n - n / 16)};
     for (std::uint64_t i = 0; i < 3; ++i) {
       ASSERT_NE(blocks[i], nullptr);
@@ -133,8 +133,8 @@ TYPED_TEST(Allocation, ProductsThatOverflowAreRefused) {
 
 TYPED_TEST(Allocation, CallocIsZeroAfterDirtyFrees) {
   using Api = MallocApi<TypeParam>;
-  for (std::size_t n : class_ends<TypeParam>(3 * kMiB)) {
-    for (int round = 0; round < 3; ++round) {
+  for (std::size_t n : class_ends<TypeParam>(5 * kMiB / 4)) {
+    for (int round = 0; round < 2; ++round) {
       void* dirty[4];
       for (void*& p : dirty) {
         p = Api::malloc(n);
@@ -171,8 +171,8 @@ TYPED_TEST(Allocation, EveryFormOfFreeTakesNullAndKeepsErrno) {
 
 TYPED_TEST(Allocation, FreedMemoryIsUsedAgain) {
   using Api = MallocApi<TypeParam>;
-  for (std::size_t n : {std::size_t{4096}, 256 * kKiB, 2 * kMiB}) {
-    for (int i = 0; i < 20000; ++i) {
+  for (std::size_t n : {16 * kKiB, 256 * kKiB, 2 * kMiB}) {
+    for (std::size_t done = 0; done < 128 * kMiB; done += n) {
       void* p = Api::malloc(n);
       ASSERT_NE(p, nullptr);
       *static_cast<volatile char*>(p) = 1;

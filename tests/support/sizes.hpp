@@ -24,7 +24,7 @@ inline std::vector<std::size_t> sample_sizes(std::size_t limit) {
 }
 
 /// The largest size that each block of E holds, up to `limit`: n and n + 1 lie in different classes. (Steps
-/// under 1/64 are skipped: no size class is that fine.)
+/// under 1/32 are skipped: no size class is that fine.)
 template <class E>
 std::vector<std::size_t> class_ends(std::size_t limit) {
   std::vector<std::size_t> ends;
@@ -34,7 +34,7 @@ std::vector<std::size_t> class_ends(std::size_t limit) {
     const std::size_t usable = E::usable_size(p);
     E::deallocate(p);
     ends.push_back(usable);
-    n = std::max(usable + 1, n + n / 64);
+    n = std::max(usable + 1, n + n / 32);
   }
   return ends;
 }
