@@ -7,6 +7,7 @@ namespace spanalloc::model {
 namespace {
 
 using World = Oopsla15World<>;
+using SuspectWorld = Oopsla15World<ModelOopsla15Suspects>;  // few free blocks: floating, not reusable
 
 constexpr MemoryModel kMemories[] = {MemoryModel::tso, MemoryModel::pso, MemoryModel::views};
 
@@ -22,8 +23,7 @@ void expect_holds_everywhere(const char* name, unsigned buffer_preemptions, unsi
 }
 #define EXPECT_HOLDS_EVERYWHERE(W, ...) expect_holds_everywhere<W>(#W, __VA_ARGS__)
 
-// --- Remote free list
-// -----------------------------------------------------------------------------------------
+// --- Remote free list ------------------------------------------------------------------------------------
 
 // Others free into a full hot span while its owner allocates: from the remote list, or from a new span.
 template <unsigned kOthers>
@@ -55,30 +55,72 @@ TEST(Oopsla15Span, RemoteFreeList) {
   EXPECT_HOLDS_EVERYWHERE(IntoHotSpanByTwo, 3, 2);
 }
 
-// --- Span states with eager return
-// ------------------------------------------------------------------------------
+// --- Span states with eager return -----------------------------------------------------------------------
 
 // A full span floats; its owner and others free its blocks until it is empty.
-template <unsigned kFreers>
-struct LastFrees : World {
+template <class Base, unsigned kFreers>
+struct LastFrees : Base {
   static constexpr unsigned kThreads = kFreers;
   void* p[4];
   LastFrees() {
-    start_with(0, kThree, 4, p);  // three fill the first span, which floats; the fourth lies in the next one
-    for (unsigned t = 1; t < kThreads; ++t) start_with_lab(t);
+    this->start_with(0, Base::kThree, 4,
+                     p);  // three fill the first span, which floats; the fourth lies in the next
+    for (unsigned t = 1; t < kThreads; ++t) this->start_with_lab(t);
   }
   void thread(unsigned self) {
-    deallocate(p[self]);
-    if (kFreers == 2 && self == 0) deallocate(p[2]);
+    this->deallocate(p[self]);
+    if (kFreers == 2 && self == 0) this->deallocate(p[2]);
   }
   void at_rest() {
-    check_after_trim(kThreads);
-    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
+    this->check_after_trim(kThreads);
+    MODEL_CHECK(this->is_free(p[0]));
   }
 };
 
-using OwnerAndOne = LastFrees<2>;
-using OwnerAndTwo = LastFrees<3>;
+using OwnerAndOne = LastFrees<World, 2>;
+using OwnerAndTwo = LastFrees<World, 3>;
+using OwnerAndOneHidden = LastFrees<SuspectWorld, 2>;
+using OwnerAndTwoHidden = LastFrees<SuspectWorld, 3>;
+
+// The other thread frees first and last: pushed before the owner announces its own frees, and after.
+struct FreesAroundTheOwner : SuspectWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[5];
+  FreesAroundTheOwner() {
+    start_with(0, kFour, 5, p);
+    start_with_lab(1);
+  }
+  void thread(unsigned self) {
+    deallocate(p[self]);
+    deallocate(p[self + 2]);
+  }
+  void at_rest() {
+    check_after_trim(kThreads);
+    MODEL_CHECK(is_free(p[0]));
+  }
+};
+
+// Whoever frees last may use the memory at once, after all that the others did to it.
+template <class Base>
+struct TakesWhatItEmptied : Base {
+  static constexpr unsigned kThreads = 2;
+  void* p[4];
+  TakesWhatItEmptied() {
+    this->start_with(0, Base::kThree, 4, p);
+    this->start_with_lab(1);
+    this->start_freed(0, p[2]);
+  }
+  void thread(unsigned self) {
+    this->deallocate(p[self]);
+    if (self == 0) return;
+    this->allocate(Base::kThree);
+    this->allocate(Base::kThree);
+  }
+  void at_rest() { this->check_after_trim(kThreads); }
+};
+
+using TakesWhatItEmptiedReusable = TakesWhatItEmptied<World>;
+using TakesWhatItEmptiedHidden = TakesWhatItEmptied<SuspectWorld>;
 
 // Only others free: the last free returns the span, without any help of the owner.
 struct OnlyOthers : World {
@@ -98,9 +140,7 @@ struct OnlyOthers : World {
     check_all_returned();
     check_after_trim(kThreads);
   }
-  void check_all_returned() {
-    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
-  }
+  void check_all_returned() { MODEL_CHECK(is_free(p[0])); }
 };
 
 // A span of one block: each free crosses every threshold at once.
@@ -128,13 +168,17 @@ TEST(Oopsla15Span, StatesWithEagerReturn) {
   EXPECT_FINDS(naive::CrossesTwoEvents, "in_pool", {});
   EXPECT_FINDS(naive::EpochForgottenInPool, "in_use_again", {});
   EXPECT_HOLDS_EVERYWHERE(OwnerAndOne, 4, 2);
+  EXPECT_HOLDS_EVERYWHERE(OwnerAndOneHidden, 4, 2);
+  EXPECT_HOLDS_EVERYWHERE(FreesAroundTheOwner, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(TakesWhatItEmptiedReusable, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(TakesWhatItEmptiedHidden, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(OnlyOthers, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(OneBlockSpan, 4, 3);
   EXPECT_HOLDS_EVERYWHERE(OwnerAndTwo, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(OwnerAndTwoHidden, 2, 1);
 }
 
-// --- Reusable set
-// ---------------------------------------------------------------------------------------------
+// --- Reusable set ----------------------------------------------------------------------------------------
 
 // The owner frees (the span becomes reusable), fills its hot span and takes the reusable one, while others
 // free.
@@ -186,28 +230,31 @@ TEST(Oopsla15Span, ReusableSetOpenAndClose) {
   EXPECT_HOLDS_EVERYWHERE(OpenAndTakeAgainstTwo, 2, 1);
 }
 
-// --- Adoption
-// ---------------------------------------------------------------------------------------------------
+// --- Adoption --------------------------------------------------------------------------------------------
 
 // The owner is gone; two threads free its blocks, and whoever comes first adopts.
-struct AdoptOnFree : World {
+template <class Base>
+struct AdoptByFree : Base {
   static constexpr unsigned kThreads = 2;
   void* p[3];
-  AdoptOnFree() {
-    start_with(2, kThree, 3, p);
-    start_exited(2);
-    start_with_lab(0);
-    start_with_lab(1);
+  AdoptByFree() {
+    this->start_with(2, Base::kThree, 3, p);
+    this->start_exited(2);
+    this->start_with_lab(0);
+    this->start_with_lab(1);
   }
   void thread(unsigned self) {
-    deallocate(p[self]);
-    if (self == 0) deallocate(p[2]);
+    this->deallocate(p[self]);
+    if (self == 0) this->deallocate(p[2]);
   }
   void at_rest() {
-    check_after_trim(kThreads);
-    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
+    this->check_after_trim(kThreads);
+    MODEL_CHECK(this->is_free(p[0]));
   }
 };
+
+using AdoptOnFree = AdoptByFree<World>;
+using AdoptOnFreeHidden = AdoptByFree<SuspectWorld>;
 
 struct ThreeAdopt : World {
   static constexpr unsigned kThreads = 3;
@@ -220,7 +267,7 @@ struct ThreeAdopt : World {
   void thread(unsigned self) { deallocate(p[self]); }
   void at_rest() {
     check_after_trim(kThreads);
-    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
+    MODEL_CHECK(is_free(p[0]));
   }
 };
 
@@ -249,12 +296,12 @@ TEST(Oopsla15Span, Adoption) {
   EXPECT_FINDS(naive::StaleEpochAfterAdoption, "in_pool", {});
   EXPECT_FINDS(naive::PutToOldOwner, "links", {});
   EXPECT_HOLDS_EVERYWHERE(AdoptOnFree, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(AdoptOnFreeHidden, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(AdoptAndReuse, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(ThreeAdopt, 2, 1);
 }
 
-// --- Thread termination
-// -----------------------------------------------------------------------------------------
+// --- Thread termination ----------------------------------------------------------------------------------
 
 // A thread ends with a hot span that others empty meanwhile.
 template <unsigned kOthers>
@@ -271,7 +318,7 @@ struct EndsWithHotSpan : World {
   }
   void at_rest() {
     check_after_trim(kThreads);
-    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
+    MODEL_CHECK(is_free(p[0]));
   }
 };
 
@@ -279,35 +326,36 @@ using EndsWithHotAgainstOne = EndsWithHotSpan<1>;
 using EndsWithHotAgainstTwo = EndsWithHotSpan<2>;
 
 // A thread frees some of a floating span's blocks and ends; others free the rest; its LAB may live again.
-template <bool kNewLife>
-struct EndsWithFloatingSpan : World {
+template <class Base, bool kNewLife>
+struct EndsWithFloatingSpan : Base {
   static constexpr unsigned kThreads = 2;
   void* p[4];
   EndsWithFloatingSpan() {
-    start_with(0, kThree, 4, p);
-    start_with_lab(1);
+    this->start_with(0, Base::kThree, 4, p);
+    this->start_with_lab(1);
   }
   void thread(unsigned self) {
-    if (self == 0) {
-      deallocate(p[0]);
-      exit_thread();
-      if (kNewLife) {
-        Frontend::thread.without_lab = false;  // the next thread in this LAB
-        deallocate(allocate(kFour));
-      }
-    } else {
-      deallocate(p[1]);
-      deallocate(p[2]);
+    if (self != 0) {
+      this->deallocate(p[1]);
+      this->deallocate(p[2]);
+      return;
     }
+    this->deallocate(p[0]);
+    this->exit_thread();
+    if (!kNewLife) return;
+    Base::Frontend::thread.without_lab = false;  // the next thread in this LAB
+    this->deallocate(this->allocate(Base::kFour));
   }
   void at_rest() {
-    check_after_trim(kThreads);
-    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
+    this->check_after_trim(kThreads);
+    MODEL_CHECK(this->is_free(p[0]));
   }
 };
 
-using EndsWithFloating = EndsWithFloatingSpan<false>;
-using EndsAndLivesAgain = EndsWithFloatingSpan<true>;
+using EndsWithFloating = EndsWithFloatingSpan<World, false>;
+using EndsWithFloatingHidden = EndsWithFloatingSpan<SuspectWorld, false>;
+using EndsAndLivesAgain = EndsWithFloatingSpan<World, true>;
+using EndsAndLivesAgainHidden = EndsWithFloatingSpan<SuspectWorld, true>;
 
 // Two threads end at once, each freeing the other's block first.
 struct TwoEnd : World {
@@ -324,8 +372,8 @@ struct TwoEnd : World {
   }
   void at_rest() {
     check_after_trim(kThreads);
-    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
-    MODEL_CHECK(SpanWord(span_of(q[0])->word.load_relaxed()).state() == State::kFree);
+    MODEL_CHECK(is_free(p[0]));
+    MODEL_CHECK(is_free(q[0]));
   }
 };
 
@@ -345,7 +393,7 @@ struct EndAdoptFree : World {
   }
   void at_rest() {
     check_after_trim(kThreads);
-    MODEL_CHECK(SpanWord(span_of(p[0])->word.load_relaxed()).state() == State::kFree);
+    MODEL_CHECK(is_free(p[0]));
   }
 };
 
@@ -354,13 +402,57 @@ TEST(Oopsla15Span, ThreadTermination) {
   EXPECT_HOLDS_EVERYWHERE(EndsWithHotAgainstOne, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(EndsWithFloating, 2, 1);
   EXPECT_HOLDS_EVERYWHERE(EndsAndLivesAgain, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithFloatingHidden, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(EndsAndLivesAgainHidden, 2, 1);
   EXPECT_HOLDS_EVERYWHERE(TwoEnd, 2, 1);
   EXPECT_HOLDS_EVERYWHERE(EndsWithHotAgainstTwo, 2, 1);
   EXPECT_HOLDS_EVERYWHERE(EndAdoptFree, 2, 1);
 }
 
-// --- A span's next life
-// -----------------------------------------------------------------------------------------
+// --- Memory is out ---------------------------------------------------------------------------------------
+
+// A thread takes the last free blocks there are, out of its own floating span or an orphan, while another
+// frees there.
+template <class Base, bool kOrphan>
+struct LastBlocks : Base {
+  static constexpr unsigned kThreads = 2;
+  void* p[4];
+  LastBlocks() {
+    this->start_with(kOrphan ? 2 : 0, Base::kFour, 4, p);
+    if (kOrphan) this->start_exited(2);
+    this->start_with_lab(1);
+    if (kOrphan) this->start_with_lab(0);
+    this->start_without_memory();
+  }
+  void thread(unsigned self) {
+    if (self == 1) {
+      this->deallocate(p[1]);
+      this->deallocate(p[2]);
+      return;
+    }
+    if (kOrphan) this->deallocate(p[3]);
+    void* q = this->allocate_if_any(Base::kFour);
+    if (q != nullptr) this->deallocate(q);
+  }
+  void at_rest() {
+    this->check_after_trim(kThreads);
+    MODEL_CHECK(!this->is_free(p[0]));  // p[0] is still out
+  }
+};
+
+using LastOwnBlocks = LastBlocks<World, false>;
+using LastOwnBlocksHidden = LastBlocks<SuspectWorld, false>;
+using LastOrphanBlocks = LastBlocks<World, true>;
+using LastOrphanBlocksHidden = LastBlocks<SuspectWorld, true>;
+
+TEST(Oopsla15Span, MemoryIsOut) {
+  EXPECT_HOLDS_EVERYWHERE(LastOwnBlocks, 6, 4);
+  EXPECT_HOLDS_EVERYWHERE(LastOwnBlocksHidden, 6, 4);
+  EXPECT_HOLDS_EVERYWHERE(LastOrphanBlocks, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(LastOrphanBlocksHidden, 2, 1);
+}
+
+// --- A span's next life ----------------------------------------------------------------------------------
 
 // A freer that is slow to settle finds the span in its next life: of another class, with another owner.
 struct SlowSettler : World {

@@ -44,6 +44,13 @@ struct ModelOopsla15 : Oopsla15 {
   static constexpr bool kStackPerCore = false;
 };
 
+/// With the paper's threshold a span of so few blocks is never reusable before it is empty: the way by which
+/// hidden empty spans are found (suspects) shows.
+struct ModelOopsla15Suspects : ModelOopsla15 {
+  static constexpr const char* kName = "oopsla15-model-suspects";
+  static constexpr unsigned kReusabilityPercent = 80;
+};
+
 template <class Config = ModelOopsla15>
 class Oopsla15World {
  public:
@@ -66,10 +73,16 @@ class Oopsla15World {
     empty_the_pool();
   }
 
-  // --- What threads do ------------------------------------------------------------------------------------
+  // --- What threads do -----------------------------------------------------------------------------------
   void* allocate(std::size_t size) {
-    void* p = Engine::allocate(size);
+    void* p = allocate_if_any(size);
     MODEL_CHECK(p != nullptr);
+    return p;
+  }
+  /// nullptr when memory is out.
+  void* allocate_if_any(std::size_t size) {
+    void* p = Engine::allocate(size);
+    if (p == nullptr) return nullptr;
     Entry& entry = entry_of(p, size);
     MODEL_CHECK(!entry.out);
     entry.out = true;
@@ -87,8 +100,7 @@ class Oopsla15World {
   /// The end of the running thread.
   void exit_thread() { Frontend::thread_exit(); }
 
-  // --- Before the threads start: as thread `t`
-  // --------------------------------------------------------------
+  // --- Before the threads start: as thread `t` -----------------------------------------------------------
   /// Allocates `count` objects into objects[0 ..].
   void start_with(unsigned t, std::size_t size, unsigned count, void** objects) {
     act_as(t);
@@ -101,14 +113,20 @@ class Oopsla15World {
     Engine::deallocate(Engine::allocate(16));
     act_as(kMaxThreads);
   }
+  void start_freed(unsigned t, void* p) {
+    act_as(t);
+    deallocate(p);
+    act_as(kMaxThreads);
+  }
+  /// From here on no fresh span is to be had.
+  void start_without_memory() { limit_first_range(limit() * oopsla15::kVirtualSpan); }
   void start_exited(unsigned t) {
     act_as(t);
     exit_thread();
     act_as(kMaxThreads);
   }
 
-  // --- At rest
-  // ----------------------------------------------------------------------------------------------
+  // --- At rest -------------------------------------------------------------------------------------------
   /// Every span is where its word says, every block in one place; an empty span is in the pool, in the hands
   /// of a LAB as its hot span, or at least listed where its owner finds it.
   void check_at_rest() {
@@ -130,7 +148,8 @@ class Oopsla15World {
       if (live(n) == 0) MODEL_CHECK(word(n).state() == State::kFree);
     }
   }
-  Span* span_of(const void* p) const { return Frontend::backend.directory().span(number_of(p)); }
+  /// The span that held this object is in the pool.
+  bool is_free(const void* p) const { return word(number_of(p)).state() == State::kFree; }
 
  private:
   struct Entry {

@@ -21,6 +21,9 @@ constexpr std::size_t kSmallBytes = std::size_t{1} << 22;  // the range's end se
 char* range = nullptr;
 std::size_t used = 0;
 std::size_t mapped = 0;
+std::uintptr_t first_range = 0;
+std::size_t first_range_bytes = 0;
+std::size_t first_range_limit = SIZE_MAX;
 
 void ensure_range() {
   if (range != nullptr) return;
@@ -43,7 +46,13 @@ void* take(std::size_t& offset, std::size_t end, std::size_t bytes, std::size_t 
 
 void forget_memory() {
   used = 0;
+  first_range = 0;
+  first_range_limit = SIZE_MAX;
   mapped = kRangeBytes - kSmallBytes;
+}
+
+void limit_first_range(std::size_t bytes) {
+  first_range_limit = bytes;
 }
 
 }  // namespace spanalloc::model
@@ -83,13 +92,19 @@ std::uint64_t option_number(const char*, std::uint64_t, std::uint64_t, std::uint
 }
 
 void* reserve(std::size_t bytes, std::size_t alignment) {
-  return model::take(model::used, model::kRangeBytes - model::kSmallBytes, bytes, alignment);
+  void* p = model::take(model::used, model::kRangeBytes - model::kSmallBytes, bytes, alignment);
+  if (model::first_range == 0) {
+    model::first_range = address_of(p);
+    model::first_range_bytes = p == nullptr ? 0 : bytes;
+  }
+  return p;
 }
 bool reserve_at(void*, std::size_t) {
   return true;
 }
-bool open(void*, std::size_t) {
-  return true;
+bool open(void* address, std::size_t bytes) {
+  const std::size_t offset = address_of(address) - model::first_range;
+  return offset >= model::first_range_bytes || offset + bytes <= model::first_range_limit;
 }
 bool open_at(void*, std::size_t) {
   return true;

@@ -19,8 +19,7 @@ void expect_holds_everywhere(const char* name, unsigned buffer_preemptions, unsi
 }
 #define EXPECT_HOLDS_EVERYWHERE(World, ...) expect_holds_everywhere<World>(#World, __VA_ARGS__)
 
-// --- Remote free list
-// -----------------------------------------------------------------------------------------
+// --- Remote free list ------------------------------------------------------------------------------------
 
 // Two threads free into a hot span while its owner takes the list and hands blocks out again.
 struct RemoteFreesIntoHotSpan : StandardWorld {
@@ -60,8 +59,7 @@ TEST(StandardSpan, RemoteFreeList) {
   EXPECT_HOLDS_EVERYWHERE(RemoteFreesIntoHotSpan, 4, 4);
 }
 
-// --- Span states with eager return
-// ------------------------------------------------------------------------------
+// --- Span states with eager return -----------------------------------------------------------------------
 
 // The owner and one or two others free the last blocks of a parked span. Its owner's next slow path comes
 // after.
@@ -194,8 +192,7 @@ TEST(StandardSpan, StatesWithEagerReturn) {
   EXPECT_HOLDS_EVERYWHERE(SingleBlockSpan, 4, 3);
 }
 
-// --- Reusable set
-// ---------------------------------------------------------------------------------------------
+// --- Reusable set ----------------------------------------------------------------------------------------
 
 // The owner opens a span (floating to reusable by frees), takes it out of the set, hands a block out and
 // parks it, while others free.
@@ -305,8 +302,7 @@ TEST(StandardSpan, ReusableSetOpenAndClose) {
   EXPECT_HOLDS_EVERYWHERE(LeaveHotAgainstTwo, 4, 2);
 }
 
-// --- Adoption
-// ---------------------------------------------------------------------------------------------------
+// --- Adoption --------------------------------------------------------------------------------------------
 
 // Two threads want the same orphan while a third frees its last block.
 struct TwoAdopters : StandardWorld {
@@ -382,8 +378,7 @@ TEST(StandardSpan, Adoption) {
   EXPECT_HOLDS_EVERYWHERE(TwoAdopters, 3, 2);
 }
 
-// --- Thread termination
-// -------------------------------------------------------------------------------------------
+// --- Thread termination ----------------------------------------------------------------------------------
 
 // A thread ends with a hot span, others free its blocks meanwhile. No empty span may remain, nobody settles
 // later.
@@ -491,8 +486,7 @@ TEST(StandardSpan, ThreadTermination) {
   EXPECT_HOLDS_EVERYWHERE(EndAdoptFree, 3, 2);
 }
 
-// --- A span's next life
-// -------------------------------------------------------------------------------------------
+// --- A span's next life ----------------------------------------------------------------------------------
 
 // A freer that is slow after its compare-and-swap comes late to the owner's lock: meanwhile the span went
 // through the pool and lives again, with the same owner or another one.

@@ -48,7 +48,7 @@ class StandardWorld {
     name_variables();
   }
 
-  // --- World of the protocol ------------------------------------------------------------------------------
+  // --- World of the protocol -----------------------------------------------------------------------------
   static Span& span(std::uint32_t number) {
     MODEL_CHECK(number >= 1 && number <= current_->shape_.spans);
     return current_->spans_[number];
@@ -71,7 +71,7 @@ class StandardWorld {
   }
   std::uint32_t take_from_pool() { return pool_.pop(Links{}); }
 
-  // --- What threads do ------------------------------------------------------------------------------------
+  // --- What threads do -----------------------------------------------------------------------------------
   static Block* block(std::uint32_t number, std::uint32_t b) { return &current_->blocks_[number][b]; }
 
   /// Hands block b out to the program.
@@ -188,7 +188,7 @@ class StandardWorld {
   /// The end of the thread whose LAB is `me`, apart from its hot spans.
   void orphan(std::uint32_t me) { Protocol::orphan_all(me, 3); }
 
-  // --- At rest --------------------------------------------------------------------------------------------
+  // --- At rest -------------------------------------------------------------------------------------------
   /// Everything is where it must be. With `settled` also: no empty span is held by a LAB.
   void check_at_rest(bool settled = true) {
     std::uint32_t pooled[kMaxSpans + 1] = {};
