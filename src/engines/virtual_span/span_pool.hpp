@@ -89,7 +89,8 @@ class SpanPool {
     TreiberStack top;
   };
 
-  Atomic<std::uint32_t> more_cores_{0};  // cores - 1; constant after set_cores, which happens before every other call
+  Atomic<std::uint32_t> more_cores_{
+      0};  // cores - 1; constant after set_cores, which happens before every other call
   Stack stacks_[kSizeIndexes][kMaxCores];
 };
 
