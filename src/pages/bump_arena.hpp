@@ -61,10 +61,7 @@ class BumpArena {
     }
     const unsigned bits = static_cast<unsigned>(min_of(
         cap, left == SIZE_MAX ? kUnreservedBits : max_of(kMinBits, log2_ceil(left) + kLimitSlackBits)));
-    // Between 2^40 and 2^46: below where the kernel and the loader place anything by themselves.
-    const std::uintptr_t place =
-        (std::uintptr_t{1} << 40) + (os::random_bits() & 0x1fff) * (std::uintptr_t{1} << 32);
-    return claim(align_up(place, kAlignment), std::size_t{1} << bits, 0);
+    return claim(free_place(kAlignment), std::size_t{1} << bits, 0);
   }
 
   /// PageSource: 2^order granules, naturally aligned, open and zero; 0 when out of memory or address space.
@@ -124,6 +121,22 @@ class BumpArena {
     limit_.store_relaxed(1);
     base_.store_release(base);  // release: start() may have been called by another thread
     return true;
+  }
+
+  // An address for an unreserved arena: below where the kernel and the loader place anything by themselves,
+  // with nothing mapped at its start (what lies further on is stepped over). Kernels with 39-bit addresses
+  // have only the lower half of these.
+  static std::uintptr_t free_place(std::size_t alignment) {
+    std::uintptr_t place = 0;
+    for (unsigned attempt = 0; attempt < 32; ++attempt) {
+      const unsigned low = attempt < 16 ? 40 : 35;  // in [2^low, 2^(low+3))
+      const std::uintptr_t span = (std::uintptr_t{1} << (low + 3)) - (std::uintptr_t{1} << low);
+      place = align_down((std::uintptr_t{1} << low) + os::random_bits() % span, max_of(alignment, kGiB));
+      if (!os::reserve_at(pointer_to(place), kGranule)) continue;
+      os::release(pointer_to(place), kGranule);
+      break;
+    }
+    return place;
   }
 
   OpenResult open_up_to(std::size_t end) {
