@@ -6,7 +6,7 @@
 
 namespace spanalloc::test {
 
-// Thread sanitizer would watch every byte of every block that one thread fills for itself: minutes for nothing.
+// Thread sanitizer would watch every byte that one thread writes for itself: minutes for nothing.
 #define SPANALLOC_UNWATCHED [[gnu::no_sanitize_thread]] inline
 
 SPANALLOC_UNWATCHED unsigned char pattern_byte(std::size_t offset, std::uint64_t seed) {
