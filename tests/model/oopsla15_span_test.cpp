@@ -9,20 +9,6 @@ namespace {
 using World = Oopsla15World<>;
 using SuspectWorld = Oopsla15World<ModelOopsla15Suspects>;  // few free blocks: floating, not reusable
 
-constexpr MemoryModel kMemories[] = {MemoryModel::tso, MemoryModel::pso, MemoryModel::views};
-
-// Stale reads multiply the executions by ten and more: `views` gets a bound of its own. MODEL_FULL adds one
-// to each.
-template <class W>
-void expect_holds_everywhere(const char* name, unsigned buffer_preemptions, unsigned view_preemptions) {
-  for (const MemoryModel memory : kMemories) {
-    const unsigned preemptions = memory == MemoryModel::views ? view_preemptions : buffer_preemptions;
-    expect_holds<W>(
-        name, {.memory = memory, .preemptions = bound(preemptions, preemptions + 1), .max_steps = 20'000});
-  }
-}
-#define EXPECT_HOLDS_EVERYWHERE(W, ...) expect_holds_everywhere<W>(#W, __VA_ARGS__)
-
 // --- Remote free list ------------------------------------------------------------------------------------
 
 // Others free into a full hot span while its owner allocates: from the remote list, or from a new span.

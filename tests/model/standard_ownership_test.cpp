@@ -1,0 +1,291 @@
+// The standard engine's span protocol under the checker, second part: spans that change their owner.
+// Adoption, thread termination, and a span's next life.
+#include "naive_span.hpp"
+#include "standard_world.hpp"
+
+namespace spanalloc::model {
+namespace {
+
+// --- Adoption --------------------------------------------------------------------------------------------
+
+// Two threads want the same orphan while a third frees its last block.
+struct TwoAdopters : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  TwoAdopters() : StandardWorld({.capacity = 2, .reuse_outstanding = 1}) {
+    start_parked(1, 3, 1);
+    orphan(3);
+  }
+  void thread(unsigned self) {
+    if (self == 2) return free_remote(1, 1);
+    const std::uint32_t me = self + 1;
+    const std::uint32_t number = find_reusable(me);
+    if (number == 0) return;
+    allocate_hot(number);
+    park(number, me);
+  }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    Protocol::settle_attention(2);
+    check_at_rest();
+  }
+};
+
+// An orphan all of whose blocks are out gets its first free one, while another thread looks for such.
+struct FullOrphan : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  FullOrphan() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+    start_parked(1, 3, 3);
+    orphan(3);
+  }
+  void thread(unsigned self) {
+    if (self != 2) return free_remote(1, self + 1);
+    const std::uint32_t number = find_reusable(1);
+    if (number != 0) park(number, 1);
+  }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    check_at_rest();
+  }
+};
+
+// One adopts, hands out, parks and frees again; another frees what the former owner had handed out.
+struct AdoptAndFree : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  AdoptAndFree() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+    start_parked(1, 3, 2);
+    orphan(3);
+  }
+  void thread(unsigned self) {
+    if (self == 1) {
+      free_remote(1, 1);
+      free_remote(1, 2);
+      return;
+    }
+    const std::uint32_t number = find_reusable(1);
+    if (number == 0) return;
+    const std::uint32_t b = allocate_hot(number);
+    park(number, 1);
+    free_any(number, b, 1);
+  }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+TEST(StandardOwnership, Adoption) {
+  EXPECT_FINDS(naive::StaleEpochAfterAdoption, "in_pool", {});
+  EXPECT_FINDS(naive::PutToOldOwner, "links", {});
+  EXPECT_HOLDS_EVERYWHERE(AdoptAndFree, 5, 2);
+  EXPECT_HOLDS_EVERYWHERE(FullOrphan, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(TwoAdopters, 3, 2);
+}
+
+// --- Thread termination ----------------------------------------------------------------------------------
+
+// A thread ends with a hot span, others free its blocks meanwhile. No empty span may remain, nobody settles
+// later.
+template <unsigned kOthers>
+struct EndsWithHotSpan : StandardWorld {
+  static constexpr unsigned kThreads = 1 + kOthers;
+  EndsWithHotSpan() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) { start_hot(1, 1, kOthers); }
+  void thread(unsigned self) {
+    if (self != 0) return free_remote(1, self);
+    park(1, 1);
+    orphan(1);
+  }
+  void at_rest() {
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+using EndsWithHotAgainstOne = EndsWithHotSpan<1>;
+using EndsWithHotAgainstTwo = EndsWithHotSpan<2>;
+
+// A thread ends with a parked span in which it has unpublished frees; then its LAB serves a new thread.
+template <unsigned kOthers>
+struct EndsWithParkedSpan : StandardWorld {
+  static constexpr unsigned kThreads = 1 + kOthers;
+  EndsWithParkedSpan() : StandardWorld({.capacity = 1 + kOthers + 1, .reuse_outstanding = 1}) {
+    start_parked(1, 1, 2 + kOthers);
+  }
+  void thread(unsigned self) {
+    if (self != 0) return free_remote(1, self);
+    free_any(1, 1 + kOthers, 1);
+    orphan(1);
+    free_any(1, 2 + kOthers, 1);  // the LAB's next thread: the span is no longer this LAB's
+  }
+  void at_rest() {
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+using EndsWithParkedAgainstOne = EndsWithParkedSpan<1>;
+using EndsWithParkedAgainstTwo = EndsWithParkedSpan<2>;
+
+// A thread ends, some blocks are still out: all that it owned must now be the orphanage's, its books
+// included.
+struct EndsAndLeavesOne : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  EndsAndLeavesOne() : StandardWorld({.capacity = 4, .reuse_outstanding = 1}) { start_parked(1, 1, 4); }
+  void thread(unsigned self) {
+    if (self != 0) return free_remote(1, 2);
+    free_any(1, 1, 1);
+    orphan(1);
+  }
+  void at_rest() {
+    const SpanWord word{span(1).word.load_relaxed()};
+    MODEL_CHECK(word.owner() == standard::kOrphanage && span(1).list == ListId::kReusable);
+    check_at_rest();
+  }
+};
+
+// Two threads end at once, a third frees what both had handed out.
+struct TwoEnd : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  TwoEnd() : StandardWorld({.spans = 2, .capacity = 2, .reuse_outstanding = 1}) {
+    start_parked(1, 1, 1);
+    start_parked(2, 2, 2);
+  }
+  void thread(unsigned self) {
+    if (self != 2) return orphan(self + 1);
+    free_remote(1, 1);
+    free_remote(2, 1);
+  }
+  void at_rest() {
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+// One ends, one adopts what it leaves behind, one frees.
+struct EndAdoptFree : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  EndAdoptFree() : StandardWorld({.capacity = 2, .reuse_outstanding = 1}) { start_parked(1, 1, 1); }
+  void thread(unsigned self) {
+    if (self == 0) return orphan(1);
+    if (self == 1) return free_remote(1, 1);
+    const std::uint32_t number = find_reusable(2);
+    if (number == 0) return;
+    allocate_hot(number);
+    park(number, 2);
+  }
+  void at_rest() {
+    Protocol::settle_attention(2);
+    check_at_rest();
+  }
+};
+
+TEST(StandardOwnership, ThreadTermination) {
+  EXPECT_FINDS(naive::TerminateForgetsEmptyHot, "in_pool", {});
+  EXPECT_HOLDS_EVERYWHERE(EndsWithHotAgainstOne, 6, 4);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithParkedAgainstOne, 5, 3);
+  EXPECT_HOLDS_EVERYWHERE(EndsAndLeavesOne, 5, 3);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithHotAgainstTwo, 3, 1);
+  EXPECT_HOLDS_EVERYWHERE(EndsWithParkedAgainstTwo, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(TwoEnd, 2, 1);
+  EXPECT_HOLDS_EVERYWHERE(EndAdoptFree, 3, 2);
+}
+
+// --- A span's next life ----------------------------------------------------------------------------------
+
+// A freer that is slow after its compare-and-swap comes late to the owner's lock: meanwhile the span went
+// through the pool and lives again, with the same owner or another one.
+template <std::uint32_t kNextOwner>
+struct SlowFreer : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  SlowFreer() : StandardWorld({.capacity = 2, .reuse_outstanding = 1}) { start_parked(1, 1, 2); }
+  void thread(unsigned self) {
+    if (self == 1) return free_remote(1, 1);
+    free_any(1, 2, kNextOwner == 1 ? 1 : 3);  // by the owner or by a third party
+    const std::uint32_t number = take_from_pool();
+    if (number == 0) return;
+    make_hot(number, kNextOwner);
+    allocate_hot(number);
+    park(number, kNextOwner);
+    free_any(number, 1, kNextOwner);
+  }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    Protocol::settle_attention(2);
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+// The owner's own free lets the other freer claim the span, which another LAB then takes: the owner, who is
+// about to settle it, must see that it is no longer his.
+struct ClaimedUnderTheOwner : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  ClaimedUnderTheOwner() : StandardWorld({.capacity = 2, .reuse_outstanding = 1}) { start_parked(1, 1, 2); }
+  void thread(unsigned self) {
+    if (self == 0) return free_any(1, 1, 1);
+    free_remote(1, 2);
+    const std::uint32_t number = take_from_pool();
+    if (number == 0) return;
+    make_hot(number, 2);
+    allocate_hot(number);
+    park(number, 2);
+  }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    check_at_rest();
+  }
+};
+
+// The same for an orphan that lives on as a span of one block, which belongs to the orphanage too, and then
+// as a hot span, whose record its new owner sets up without any lock.
+struct SlowFreerOfOrphan : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  SlowFreerOfOrphan() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+    start_parked(1, 3, 2);
+    orphan(3);
+  }
+  void thread(unsigned self) {
+    if (self == 1) return free_remote(1, 1);
+    free_remote(1, 2);
+    std::uint32_t number = take_from_pool();
+    if (number == 0) return;
+    make_single(number);
+    free_any(number, 1, 2);
+    number = take_from_pool();
+    make_hot(number, 2);
+  }
+  void at_rest() { check_at_rest(); }
+};
+
+// A span that a fork has cut off from its owner: parked with the orphanage, on no list, a block of it lost
+// for ever.
+struct LostToFork : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  LostToFork() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+    start_hot(1, 1, 2);
+    Span& s = span(1);
+    s.word.store_relaxed(
+        SpanWord{s.word.load_relaxed()}.with_state(SpanState::kParked).with_owner(standard::kOrphanage).bits);
+  }
+  void thread(unsigned self) { free_remote(1, self + 1); }
+  void at_rest() {
+    MODEL_CHECK(SpanWord{span(1).word.load_relaxed()}.outstanding() == 1);
+    MODEL_CHECK(span(1).list == ListId::kNone && lab(0).reusable[kClass].load_relaxed() == 0);
+    MODEL_CHECK(take_from_pool() == 0);
+  }
+};
+
+using SlowFreerSameOwner = SlowFreer<1>;
+using SlowFreerNewOwner = SlowFreer<2>;
+
+TEST(StandardOwnership, TheNextLife) {
+  EXPECT_FINDS(naive::EpochForgottenInPool, "in_use_again", {});
+  EXPECT_HOLDS_EVERYWHERE(SlowFreerSameOwner, 4, 2);
+  EXPECT_HOLDS_EVERYWHERE(LostToFork, 6, 4);
+  EXPECT_HOLDS_EVERYWHERE(ClaimedUnderTheOwner, 5, 3);
+  EXPECT_HOLDS_EVERYWHERE(SlowFreerOfOrphan, 5, 3);
+  EXPECT_HOLDS_EVERYWHERE(SlowFreerNewOwner, 5, 3);
+}
+
+}  // namespace
+}  // namespace spanalloc::model
