@@ -54,7 +54,7 @@ class StandardEngineTest : public testing::Test {
 };
 
 TEST_F(StandardEngineTest, ReusesTheBlockFreedLast) {
-  for (std::size_t size : {16, 100, 448, 500, 3000, 30000}) {
+  for (std::size_t size : std::initializer_list<std::size_t>{16, 100, 448, 500, 3000, 30000}) {
     void* p = E::allocate(size);
     E::deallocate(p);
     void* q = E::allocate(size);
@@ -68,7 +68,7 @@ TEST_F(StandardEngineTest, BlocksOfAFreshSpanLieInAddressOrder) {
     auto blocks = allocate_many(100, 48);
     int steps = 0;
     for (std::size_t i = 1; i < blocks.size(); ++i) {
-      steps += static_cast<char*>(blocks[i]) - static_cast<char*>(blocks[i - 1]) == 48;
+      if (static_cast<char*>(blocks[i]) - static_cast<char*>(blocks[i - 1]) == 48) ++steps;
     }
     EXPECT_GE(steps, 98);
     free_all(blocks);
@@ -154,7 +154,7 @@ TEST_F(StandardEngineTest, OrphansServeTheNextThreadBeforeFreshSpans) {
   const std::size_t carved = E::census().carved;
   for (int i = 0; i < 1000; ++i) elsewhere([&] { left.push_back(E::allocate(64)); });
   EXPECT_LE(E::census().carved, carved + 2) << "a thousand threads' objects share their spans";
-  EXPECT_EQ(E::statistics().live_labs, 1u);
+  EXPECT_LE(E::statistics().live_labs, 1u);
   free_all(left);
 }
 
@@ -210,13 +210,44 @@ TEST_F(StandardEngineTest, TrimmedMemoryReadsAsZeroAndLargeCallocsDoNotTouchIt) 
 }
 
 TEST_F(StandardEngineTest, DirtyMemoryIsZeroedForCalloc) {
-  for (std::size_t size : {16, 448, 2000, 30000, 50000, 1000000, 3000000}) {
+  for (std::size_t size : std::initializer_list<std::size_t>{16, 448, 2000, 30000, 50000, 1000000, 3000000}) {
     void* p = E::allocate(size);
     std::memset(p, 0xff, size);
     E::deallocate(p);
     auto* q = static_cast<unsigned char*>(E::allocate_zeroed(size));
     for (std::size_t i = 0; i < size; ++i) ASSERT_EQ(q[i], 0) << size << " at " << i;
     E::deallocate(q);
+  }
+}
+
+// After the exit hook a thread has nobody who would give a gathered run back.
+TEST_F(StandardEngineTest, AThreadPastItsExitHookGathersNothing) {
+  const std::size_t n = blocks_a_span(2048);
+  auto blocks = allocate_many(2 * n, 2048);
+  elsewhere([&] {
+    E::deallocate(E::allocate(16));
+    for (int i = 0; i < 3; ++i) {  // the run's span
+      E::deallocate(blocks.back());
+      blocks.pop_back();
+    }
+    standard::Frontend::thread_exit();
+    free_all(blocks);
+  });
+}
+
+using StandardEngineDeathTest = StandardEngineTest;
+
+// Behind the last block there may be room for a part of another: its offset is a multiple of the block size.
+TEST_F(StandardEngineDeathTest, TheTailOfASpanIsNoBlock) {
+  for (std::size_t size : std::initializer_list<std::size_t>{48, 400, 2000, 5000, 7000}) {
+    const standard::ClassInfo& k = kClassTable[class_of(size)];
+    if (k.payload() == k.virtual_span) continue;
+    auto* p = static_cast<char*>(E::allocate(size));
+    char* start =
+        reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(p) & ~(std::uintptr_t{k.virtual_span} - 1));
+    EXPECT_DEATH(E::deallocate(start + k.payload()), "not the start of a block") << size;
+    std::thread([&] { EXPECT_DEATH(E::deallocate(start + k.payload()), "not the start of a block"); }).join();
+    E::deallocate(p);
   }
 }
 

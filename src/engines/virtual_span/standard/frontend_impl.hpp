@@ -48,7 +48,7 @@ inline void* Frontend::allocate_single(unsigned c, unsigned core, bool& zero) {
   Span& span = Heap::span(number);
   zero = span.zero;
   span.size_class = static_cast<std::uint8_t>(c);
-  span.start_magic = 0;
+  span.start_magic = span.start_limit = 0;
   span.unpublished.store_relaxed(0);
   span.list = ListId::kNone;
   // Release: a stale freer of an earlier life may look at the record under a lock.
@@ -127,7 +127,9 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
   number = fresh;
   Span& span = Heap::span(number);
   span.size_class = static_cast<std::uint8_t>(c);
-  span.start_magic = kClassTable[c].order == 0 ? divisibility_magic32(kClassTable[c].block_size) : 0;
+  const ClassInfo& info = kClassTable[c];
+  span.start_magic = info.order == 0 ? divisibility_magic32(info.block_size) : 0;
+  span.start_limit = info.order == 0 ? multiple_limit32(info.block_size, info.blocks) : 0;
   span.carved = 0;
   span.free_list = no_block();
   span.unpublished.store_relaxed(0);
@@ -144,7 +146,7 @@ inline void Frontend::make_hot(Lab* lab, unsigned c, std::uint32_t number) {
   const std::uint64_t page = address_of(Heap::address(number)) >> kGranuleBits;
   const std::uint32_t magic = divisibility_magic32(kClassTable[c].block_size);
   t.hot_page[c] = page;
-  t.start[c] = {magic, magic};
+  t.start[c] = {magic, multiple_limit32(kClassTable[c].block_size, kClassTable[c].blocks)};
   t.hint[page & 0xff] = static_cast<std::uint8_t>(c);
 }
 
@@ -177,9 +179,8 @@ inline void Frontend::check_start(std::uintptr_t a, std::uint32_t number, unsign
   // Relaxed: as long as the caller's block is out, what is read here (owner me or not me, class) stands
   // still.
   const SpanWord word{span.word.load_relaxed()};
-  const std::uint32_t magic = span.start_magic;
   const auto offset = static_cast<std::uint32_t>(a & (kGranule - 1));
-  if (SPANALLOC_UNLIKELY(offset * magic >= magic)) return deallocate_by_record(p);
+  if (SPANALLOC_UNLIKELY(offset * span.start_magic >= span.start_limit)) return deallocate_by_record(p);
   const ThreadState& t = thread_state;
   if (word.identity() != t.parked_identity) {
     if (SPANALLOC_UNLIKELY(word.identity() == t.hot_identity)) return deallocate_by_record(p);
@@ -353,6 +354,7 @@ inline void Frontend::thread_exit() {
 // pool.
 inline void Frontend::detach(Lab* lab) {
   flush_run();
+  thread_state.run.number = 0;  // without a LAB nothing is gathered
   for (unsigned c = 1; c < kFirstSingle; ++c) {
     const std::uint32_t number = lab->hot[c].load_relaxed();
     if (number == 0) continue;

@@ -85,7 +85,7 @@ inline void Heap::set_order(std::uint32_t number, unsigned order) {
     spans_[number + i].order = static_cast<std::uint8_t>(order);
     spans_[number + i].exists = true;
     // A granule inside a span must not pass for the start of the small span it once was.
-    spans_[number + i].start_magic = 0;
+    spans_[number + i].start_magic = spans_[number + i].start_limit = 0;
   }
 }
 
@@ -302,22 +302,25 @@ inline void Heap::recover_in_child(std::uint32_t survivor) {
   for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.unlock();
   registry_lock_.unlock();
   merge_lock_.unlock();
-  for (std::uint32_t number = 1; number <= lab_count(); ++number) {
+  const std::uint32_t labs = lab_count();
+  if (live_labs() == (survivor != 0 ? 1u : 0u)) return;  // no other thread was in the heap
+  // Whoever claimed a span and waited for a lock to unlink it is gone.
+  for (std::uint32_t number = 0; number <= labs; ++number) Protocol::claimed_to_pool(number, kClasses);
+  // Hot spans of the vanished: their lists were in their threads' own memory, in whatever state. What is on
+  // them is lost, so these spans never become empty. Frees into them still work: the orphanage owns them, on
+  // no list. All records are walked: a span may be hot by its word and not yet, or no more, by its LAB.
+  for (std::size_t number = 1; number < known_granules(); ++number) {
+    Span& s = spans_[number];
+    const SpanWord word{s.word.load_relaxed()};  // this is the only thread
+    if (word.state() != SpanState::kHot || word.owner() == survivor) continue;
+    s.word.store_relaxed(word.with_state(SpanState::kParked).with_owner(kOrphanage).bits);
+    s.list = ListId::kNone;
+    lost_to_fork_.fetch_add_relaxed(1);
+  }
+  for (std::uint32_t number = 1; number <= labs; ++number) {
     Lab& gone = labs_[number];
     if (number == survivor || gone.alive.load_relaxed() == 0) continue;
-    // Its hot lists were in its thread's own memory, in whatever state: what is on them is lost, so these
-    // spans never become empty. Frees into them still work. On no list, owned by nobody.
-    for (Atomic<std::uint32_t>& hot : gone.hot) {
-      const std::uint32_t lost = hot.load_relaxed();
-      if (lost == 0) continue;
-      const SpanWord word{spans_[lost].word.load_relaxed()};  // this is the only thread
-      if (word.identity() == SpanWord::identity_of(number, SpanState::kHot)) {
-        spans_[lost].word.store_relaxed(word.with_state(SpanState::kParked).with_owner(kOrphanage).bits);
-        spans_[lost].list = ListId::kNone;
-        lost_to_fork_.fetch_add_relaxed(1);
-      }
-      hot.store_relaxed(0);
-    }
+    for (Atomic<std::uint32_t>& hot : gone.hot) hot.store_relaxed(0);
     for (Block*& head : gone.head) head = no_block();
     Protocol::orphan_all(number, kClasses);
     return_lab(&gone);

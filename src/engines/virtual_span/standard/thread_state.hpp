@@ -13,8 +13,8 @@ namespace spanalloc::standard {
 
 struct Lab;
 
-/// Is an offset in a span a block's start? uint32(offset * magic) < limit. The two are equal (see
-/// divisibility_magic32) and stand here twice so that both can be memory operands; {0, 0}: nothing is.
+/// Is an offset in a span the start of one of its blocks? uint32(offset * magic) < limit; see
+/// divisibility_magic32 and multiple_limit32. {0, 0}: nothing is.
 struct StartCheck {
   std::uint32_t magic;
   std::uint32_t limit;

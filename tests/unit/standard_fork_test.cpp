@@ -1,0 +1,85 @@
+// What a fork leaves behind: threads vanish in the middle of whatever they did, the child's heap stays
+// usable.
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "engines/virtual_span/standard/engine.hpp"
+
+namespace spanalloc {
+namespace {
+
+using E = StandardEngine;
+constexpr int kWorkers = 4;
+constexpr std::size_t kSlots = 5000;
+using Slots = std::array<std::atomic<void*>, kSlots>;
+
+// Parks and revives spans all the time: 256-byte blocks replaced at random.
+void churn(Slots& slots, unsigned seed, const std::atomic<bool>& stop) {
+  while (!stop.load(std::memory_order_relaxed)) {
+    seed = seed * 1664525 + 1013904223;
+    E::deallocate(slots[(seed >> 8) % kSlots].exchange(E::allocate(256)));
+  }
+}
+
+// In the child: new threads take the vanished threads' LABs, free all that is out, and allocate.
+void use_the_heap(std::vector<std::unique_ptr<Slots>>& all) {
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kWorkers; ++t) {
+    threads.emplace_back([&] {
+      E::allocate(256);
+      for (auto& slots : all) {
+        for (auto& slot : *slots) {
+          E::deallocate(slot.exchange(nullptr));
+          void* p = E::allocate(256);
+          static_cast<char*>(p)[255] = 1;
+          E::deallocate(p);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+}
+
+TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
+  E::process_start();
+  std::vector<std::unique_ptr<Slots>> all;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> workers;
+  for (unsigned t = 0; t < kWorkers; ++t) {
+    all.push_back(std::make_unique<Slots>());
+    for (auto& slot : *all.back()) slot.store(nullptr);
+  }
+  for (unsigned t = 0; t < kWorkers; ++t)
+    workers.emplace_back([&, t] { churn(*all[t], t * 7919 + 1, stop); });
+  for (int round = 0; round < 60; ++round) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(60);
+      if (!E::census().consistent()) _exit(3);
+      use_the_heap(all);
+      _exit(E::census().consistent() ? 0 : 4);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status)) << "child killed by signal " << WTERMSIG(status) << " in round " << round;
+    ASSERT_EQ(WEXITSTATUS(status), 0) << "round " << round;
+  }
+  stop = true;
+  for (std::thread& worker : workers) worker.join();
+  for (auto& slots : all) {
+    for (auto& slot : *slots) E::deallocate(slot.exchange(nullptr));
+  }
+  E::trim();
+  EXPECT_TRUE(E::census().all_returned());
+}
+
+}  // namespace
+}  // namespace spanalloc
