@@ -143,7 +143,7 @@ bool is_standard() {
 
 bool is_full_run() {
   const char* full = getenv("SPANALLOC_TEST_FULL");
-  return full != nullptr && strcmp(full, "1") == 0;
+  return full != nullptr && *full != '\0' && strcmp(full, "0") != 0;
 }
 
 Memory memory() {

@@ -28,7 +28,7 @@ void require_library_malloc();
 std::string library_path();
 /// True for the product's config; false for the paper's, which promises less about memory.
 bool is_standard();
-/// True when the long versions of tests were asked for (SPANALLOC_TEST_FULL=1).
+/// True when the long versions of tests were asked for (SPANALLOC_TEST_FULL is set).
 bool is_full_run();
 
 /// One reading of /proc/self/status, in KiB. Taken without allocating.
