@@ -62,9 +62,12 @@ inline T* pointer_to(std::uintptr_t a) {
 }
 
 /// Makes the compiler take x as it is: it may not trade it for what x was computed from.
-[[gnu::always_inline]] inline void opaque(std::size_t& x) { asm("" : "+r"(x)); }
+[[gnu::always_inline]] inline void opaque(std::size_t& x) {
+  asm("" : "+r"(x));
+}
 
-/// Has the compiler keep a function's coming result where it is returned, instead of moving it there at the end.
+/// Has the compiler keep a function's coming result where it is returned, instead of moving it there at the
+/// end.
 template <class T>
 [[gnu::always_inline]] inline void keep_in_result_register(T*& result) {
 #if defined(__x86_64__)
