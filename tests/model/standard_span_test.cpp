@@ -1,5 +1,6 @@
 // The standard engine's span protocol under the checker: remote free list, states with eager return, reusable
-// set, adoption, thread termination. Each subject first finds its known traps in naive variants.
+// set. Adoption and termination: standard_ownership_test.cpp. Each subject first finds its known traps in
+// naive variants.
 #include "naive_span.hpp"
 #include "standard_world.hpp"
 
@@ -39,11 +40,29 @@ struct TwoRemoteFreesByOne : StandardWorld {
   void at_rest() { check_at_rest(); }
 };
 
+// A run of blocks and a single one.
+struct RunsIntoHotSpan : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  RunsIntoHotSpan() : StandardWorld({.capacity = 4}) { start_hot(1, 1, 4); }
+  void thread(unsigned self) {
+    if (self == 0) {
+      allocate_hot(1);
+      allocate_hot(1);
+    } else if (self == 1) {
+      free_run(1, 1, 2);
+    } else {
+      free_remote(1, 3);
+    }
+  }
+  void at_rest() { check_at_rest(); }
+};
+
 TEST(StandardSpan, RemoteFreeList) {
   EXPECT_FINDS(naive::CountBesideTheList, "taken", {});
   EXPECT_FINDS(naive::CountServesAsTag, "held", {});
   EXPECT_HOLDS_EVERYWHERE(TwoRemoteFreesByOne, 6, 6);
   EXPECT_HOLDS_EVERYWHERE(RemoteFreesIntoHotSpan, 4, 4);
+  EXPECT_HOLDS_EVERYWHERE(RunsIntoHotSpan, 4, 4);
 }
 
 // --- Span states with eager return -----------------------------------------------------------------------
@@ -76,6 +95,42 @@ struct OwnerFreesTwo : StandardWorld {
   void thread(unsigned self) {
     free_any(1, self == 0 ? 1 : 2, self + 1);
     free_any(1, self == 0 ? 3 : 4, self + 1);
+  }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+// Runs come last, or nearly so.
+struct RunsAreLast : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  RunsAreLast() : StandardWorld({.capacity = 4, .reuse_outstanding = 1}) { start_parked(1, 1, 4); }
+  void thread(unsigned self) {
+    if (self == 0) {
+      free_any(1, 1, 1);
+    } else if (self == 1) {
+      free_run(1, 2, 2);
+    } else {
+      free_remote(1, 4);
+    }
+  }
+  void at_rest() {
+    Protocol::settle_attention(1);
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+  }
+};
+
+// The owner frees two, another thread the other two in one run.
+struct RunAgainstOwner : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  RunAgainstOwner() : StandardWorld({.capacity = 4, .reuse_outstanding = 3}) { start_parked(1, 1, 4); }
+  void thread(unsigned self) {
+    if (self == 1) return free_run(1, 3, 2);
+    free_any(1, 1, 1);
+    free_any(1, 2, 1);
   }
   void at_rest() {
     Protocol::settle_attention(1);
@@ -170,6 +225,8 @@ TEST(StandardSpan, StatesWithEagerReturn) {
   EXPECT_HOLDS_EVERYWHERE(OwnerAndOneFloating, 6, 4);
   EXPECT_HOLDS_EVERYWHERE(OwnerAndOneReusable, 6, 5);
   EXPECT_HOLDS_EVERYWHERE(OwnerFreesTwo, 5, 3);
+  EXPECT_HOLDS_EVERYWHERE(RunAgainstOwner, 5, 3);
+  EXPECT_HOLDS_EVERYWHERE(RunsAreLast, 2, 1);
   EXPECT_HOLDS_EVERYWHERE(SettledThenFreed, 5, 4);
   EXPECT_HOLDS_EVERYWHERE(OwnerFallsAsleep, 6, 4);
   EXPECT_HOLDS_EVERYWHERE(OnlyOthersFree, 8, 6);

@@ -87,12 +87,17 @@ class StandardWorld {
     out_[number][b] = false;
   }
   /// free() by a thread that does not own the span.
-  void free_remote(std::uint32_t number, std::uint32_t b) {
-    let_go(number, b);
-    const bool accepted = Protocol::free_remote(number, b, [&](std::uint32_t head) {
-      link_to(block(number, b), head == 0 ? standard::no_block() : block(number, head));
-    });
-    MODEL_CHECK(accepted);
+  void free_remote(std::uint32_t number, std::uint32_t b) { free_run(number, b, 1); }
+  /// The same for blocks first .. first + count - 1, gathered and given back in one step.
+  void free_run(std::uint32_t number, std::uint32_t first, std::uint32_t count) {
+    for (std::uint32_t b = first; b < first + count; ++b) {
+      let_go(number, b);
+      if (b != first) link_to(block(number, b), block(number, b - 1));
+    }
+    const auto link = [&](std::uint32_t head) {
+      link_to(block(number, first), head == 0 ? standard::no_block() : block(number, head));
+    };
+    MODEL_CHECK(Protocol::free_remote(number, first + count - 1, link, count));
   }
   /// free() as the frontend does it, by the thread whose LAB is `me`.
   void free_any(std::uint32_t number, std::uint32_t b, std::uint32_t me) {
