@@ -28,10 +28,33 @@ concept PageSource = requires(S source, std::uint32_t granule, unsigned order) {
   // Gives a range back. `zero` says that it reads as zero. A source that only bumps returns false: the
   // caller keeps the range (in its pool).
   { source.free(granule, order, bool{}) } -> std::same_as<bool>;
-  // Address of a granule, and granules handed out so far: numbers below `limit()` are open or lost.
+  // Address of granule 0; granules handed out so far (numbers below `limit()` are open or lost); granules
+  // there can ever be, constant after start(): engines size their tables by it.
   { source.base() } -> std::same_as<std::uintptr_t>;
   { source.limit() } -> std::same_as<std::size_t>;
+  { source.capacity() } -> std::same_as<std::size_t>;
   { source.statistics() } -> std::same_as<PageSourceStatistics>;
+  // Around fork: no operation is in flight in the child.
+  source.lock_for_fork();
+  source.unlock_after_fork();
+};
+
+/// Where an engine's objects outside spans come from. Thread-safe throughout.
+template <class S>
+concept LargeObjectSource = requires(S source, void* p, const void* cp, std::size_t n) {
+  // Zeroed, at least n bytes, at a multiple of a power of two; nullptr when memory is out.
+  { source.allocate(n, n) } -> std::same_as<void*>;
+  // False when p is not exactly a living object's address: then nothing has changed.
+  { source.free(p) } -> std::same_as<bool>;
+  // 0 when cp is not exactly a living object's address.
+  { source.usable_size(cp) } -> std::same_as<std::size_t>;
+  // In place or by moving pages; nullptr when that cannot be done: then nothing has changed.
+  { source.resize(p, n) } -> std::same_as<void*>;
+  { source.statistics().bytes } -> std::convertible_to<std::size_t>;
+  { source.statistics().objects } -> std::convertible_to<std::size_t>;
+  source.lock_for_fork();
+  source.unlock_after_fork_in_parent();
+  source.reset_after_fork_in_child();
 };
 
 }  // namespace spanalloc

@@ -29,6 +29,7 @@
 #include "pages/bump_arena.hpp"
 #include "pages/growing_table.hpp"
 #include "pages/large_objects.hpp"
+#include "pages/page_source.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc::standard {
@@ -42,6 +43,11 @@ struct Lab : LabLists<kClasses> {
   Atomic<std::uint32_t> hot[kFirstSingle];  ///< written by the owner: hot span of each class, 0: none
   Block* head[kLabClasses] = {};            ///< owner: hot lists of classes above kThreadClasses
 };
+
+// What the heap stands on. Another page layer is another type here.
+using SpanSource = BumpArena<kGranuleBits, kMaxOrder, HugePages::kKernelDefault>;
+using LargeSource = LargeObjects<>;
+static_assert(PageSource<SpanSource> && LargeObjectSource<LargeSource>);
 
 class Heap {
  public:
@@ -119,8 +125,7 @@ class Heap {
   /// `survivor`: the calling thread's LAB number or 0. Other LABs' threads are gone.
   static void recover_in_child(std::uint32_t survivor);
 
-  static LargeObjects<>& large() { return large_; }
-  static BumpArena<kGranuleBits, kMaxOrder, HugePages::kKernelDefault>& arena() { return arena_; }
+  static LargeSource& large() { return large_; }
   static std::size_t spans_lost_to_fork() { return lost_to_fork_.load_relaxed(); }
   static std::size_t live_labs() { return live_labs_.load_relaxed(); }
 
@@ -146,12 +151,12 @@ class Heap {
   static bool merge_free_spans(bool at_any_cost);
   static std::uint32_t merge_buddies(std::uint32_t list, unsigned order, std::uint32_t& kept);
 
-  static inline constinit BumpArena<kGranuleBits, kMaxOrder, HugePages::kKernelDefault> arena_;
+  static inline constinit SpanSource arena_;
   static inline constinit GrowingTable<Span> spans_;
   static inline constinit GrowingTable<Lab> labs_;
   static inline constinit Pool dirty_;
   static inline constinit Pool zero_;
-  static inline constinit LargeObjects<> large_;
+  static inline constinit LargeSource large_;
 
   static inline constinit SpinLock registry_lock_;  // start, LAB numbers, and growth of the tables
   static inline constinit SpinLock merge_lock_;     // one thread at a time merges

@@ -197,7 +197,12 @@ SPANALLOC_COLD inline bool Heap::merge_free_spans(bool at_any_cost) {
     Span& s = spans_[kept];
     const std::uint32_t next = s.pool_link.load_relaxed();
     s.mark = 0;
-    (s.zero ? zero_ : dirty_).put(s.order, kept % dirty_.cores(), kept, links());
+    // What cannot grow further goes down to the page source, if it takes ranges back.
+    if (s.order == kMaxOrder && arena_.free(kept, kMaxOrder, s.zero)) {
+      for (std::uint32_t i = 0; i < (1u << kMaxOrder); ++i) spans_[kept + i].exists = false;
+    } else {
+      (s.zero ? zero_ : dirty_).put(s.order, kept % dirty_.cores(), kept, links());
+    }
     kept = next;
   }
   fresh_since_merge_.store_relaxed(0);
