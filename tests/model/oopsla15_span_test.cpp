@@ -239,6 +239,26 @@ struct AdoptByFree : Base {
   }
 };
 
+// The same for a span that had free blocks when its owner went: what the adopter frees adds to them.
+struct AdoptPartlyFree : SuspectWorld {
+  static constexpr unsigned kThreads = 2;
+  void* p[3];
+  AdoptPartlyFree() {
+    start_with(2, kFour, 3, p);
+    start_exited(2);
+    start_with_lab(0);
+    start_with_lab(1);
+  }
+  void thread(unsigned self) {
+    deallocate(p[self]);
+    if (self == 0) deallocate(p[2]);
+  }
+  void at_rest() {
+    check_after_trim(kThreads);
+    MODEL_CHECK(is_free(p[0]));
+  }
+};
+
 using AdoptOnFree = AdoptByFree<World>;
 using AdoptOnFreeHidden = AdoptByFree<SuspectWorld>;
 
@@ -283,6 +303,7 @@ TEST(Oopsla15Span, Adoption) {
   EXPECT_FINDS(naive::PutToOldOwner, "links", {});
   EXPECT_HOLDS_EVERYWHERE(AdoptOnFree, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(AdoptOnFreeHidden, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(AdoptPartlyFree, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(AdoptAndReuse, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(ThreeAdopt, 2, 1);
 }
@@ -436,6 +457,28 @@ TEST(Oopsla15Span, MemoryIsOut) {
   EXPECT_HOLDS_EVERYWHERE(LastOwnBlocksHidden, 6, 4);
   EXPECT_HOLDS_EVERYWHERE(LastOrphanBlocks, 2, 1);
   EXPECT_HOLDS_EVERYWHERE(LastOrphanBlocksHidden, 2, 1);
+}
+
+// --- Core-local buffers ----------------------------------------------------------------------------------
+
+// Two threads share a LAB: each frees what the other allocated, and allocates again.
+struct SharedBuffer : Oopsla15World<ModelOopsla15Clab> {
+  static constexpr unsigned kThreads = 2;
+  void* p[4];
+  SharedBuffer() { start_with(0, kThree, 4, p); }
+  void thread(unsigned self) {
+    deallocate(p[self]);
+    if (self == 0) {
+      deallocate(p[2]);
+    } else {
+      allocate(kThree);
+    }
+  }
+  void at_rest() { check_after_trim(kThreads); }
+};
+
+TEST(Oopsla15Span, CoreLocalBuffers) {
+  EXPECT_HOLDS_EVERYWHERE(SharedBuffer, 4, 2);
 }
 
 // --- A span's next life ----------------------------------------------------------------------------------

@@ -51,6 +51,12 @@ struct ModelOopsla15Suspects : ModelOopsla15 {
   static constexpr unsigned kReusabilityPercent = 80;
 };
 
+/// All threads allocate from one core's buffer, under its lock.
+struct ModelOopsla15Clab : ModelOopsla15 {
+  static constexpr const char* kName = "oopsla15-model-clab";
+  static constexpr bool kCoreLocal = true;
+};
+
 template <class Config = ModelOopsla15>
 class Oopsla15World {
  public:
