@@ -129,6 +129,28 @@ struct OnlyOthers : World {
   void check_all_returned() { MODEL_CHECK(is_free(p[0])); }
 };
 
+// The owner frees last, long after the other thread: the span is listed by then, and returned at once all the
+// same.
+template <class Base>
+struct OwnerFreesLast : Base {
+  static constexpr unsigned kThreads = 2;
+  void* p[5];
+  OwnerFreesLast() {
+    this->start_with(0, Base::kThree, 5, p);
+    this->start_with_lab(1);
+    this->start_freed(0, p[0]);
+    this->start_freed(1, p[1]);
+  }
+  void thread(unsigned self) { this->deallocate(p[self == 0 ? 2 : 3]); }  // p[3] lies in the other span
+  void at_rest() {
+    MODEL_CHECK(this->is_free(p[0]));
+    this->check_after_trim(kThreads);
+  }
+};
+
+using OwnerFreesLastReusable = OwnerFreesLast<World>;
+using OwnerFreesLastHidden = OwnerFreesLast<SuspectWorld>;
+
 // A span of one block: each free crosses every threshold at once.
 struct OneBlockSpan : World {
   static constexpr unsigned kThreads = 2;
@@ -159,6 +181,8 @@ TEST(Oopsla15Span, StatesWithEagerReturn) {
   EXPECT_HOLDS_EVERYWHERE(TakesWhatItEmptiedReusable, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(TakesWhatItEmptiedHidden, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(OnlyOthers, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(OwnerFreesLastReusable, 5, 4);
+  EXPECT_HOLDS_EVERYWHERE(OwnerFreesLastHidden, 5, 4);
   EXPECT_HOLDS_EVERYWHERE(OneBlockSpan, 4, 3);
   EXPECT_HOLDS_EVERYWHERE(OwnerAndTwo, 2, 1);
   EXPECT_HOLDS_EVERYWHERE(OwnerAndTwoHidden, 2, 1);
