@@ -63,12 +63,12 @@ void* map_aligned(std::size_t bytes, std::size_t alignment, int protection, int 
 }
 
 // Kernels before 4.17 take MAP_FIXED_NOREPLACE as a hint and may answer with another address.
-bool map_exactly(void* address, std::size_t bytes, int protection, int flags) {
+Placed map_exactly(void* address, std::size_t bytes, int protection, int flags) {
   void* got = try_map(address, bytes, protection, flags | MAP_FIXED_NOREPLACE);
-  if (got == nullptr) return false;
-  if (got == address) return true;
+  if (got == nullptr) return errno == EEXIST ? Placed::kTaken : Placed::kRefused;
+  if (got == address) return Placed::kYes;
   munmap(got, bytes);
-  return false;
+  return Placed::kTaken;
 }
 
 }  // namespace
@@ -80,7 +80,7 @@ void* reserve(std::size_t bytes, std::size_t alignment) {
 
 bool reserve_at(void* address, std::size_t bytes) {
   ErrnoGuard keep;
-  return map_exactly(address, bytes, PROT_NONE, MAP_NORESERVE);
+  return map_exactly(address, bytes, PROT_NONE, MAP_NORESERVE) == Placed::kYes;
 }
 
 bool open(void* address, std::size_t bytes) {
@@ -88,7 +88,13 @@ bool open(void* address, std::size_t bytes) {
   return mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0;
 }
 
-bool open_at(void* address, std::size_t bytes) {
+bool close(void* address, std::size_t bytes) {
+  ErrnoGuard keep;
+  // A new mapping in the old one's place: mprotect would keep the charge under strict overcommit.
+  return try_map(address, bytes, PROT_NONE, MAP_NORESERVE | MAP_FIXED) != nullptr;
+}
+
+Placed open_at(void* address, std::size_t bytes) {
   ErrnoGuard keep;
   return map_exactly(address, bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE);
 }
@@ -131,9 +137,14 @@ bool memory_is_locked() {
   // does. MADV_DONTNEED answers EINVAL on a locked mapping, which costs no page.
   void* probe = try_map(nullptr, page_size(), PROT_NONE, MAP_NORESERVE);
   if (probe == nullptr) return true;
-  const bool locked = madvise(probe, page_size(), MADV_DONTNEED) != 0 && errno == EINVAL;
+  const bool locked = is_locked(probe);
   munmap(probe, page_size());
   return locked;
+}
+
+bool is_locked(void* page) {
+  ErrnoGuard keep;
+  return madvise(page, page_size(), MADV_DONTNEED) != 0 && errno == EINVAL;
 }
 
 std::size_t address_space_left() {
@@ -145,11 +156,11 @@ std::size_t address_space_left() {
   const int fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, "/proc/self/statm", O_RDONLY | O_CLOEXEC));
   std::size_t used = 0;
   if (fd >= 0) {
-    const ssize_t n = read(fd, text, sizeof text - 1);
-    for (ssize_t i = 0; i < n && text[i] >= '0' && text[i] <= '9'; ++i) {
+    const long n = syscall(SYS_read, fd, text, sizeof text - 1);
+    for (long i = 0; i < n && text[i] >= '0' && text[i] <= '9'; ++i) {
       used = used * 10 + static_cast<std::size_t>(text[i] - '0');
     }
-    close(fd);
+    syscall(SYS_close, fd);
   }
   used *= page_size();
   return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
@@ -157,7 +168,7 @@ std::size_t address_space_left() {
 
 unsigned cpu_count() {
   ErrnoGuard keep;
-  unsigned long mask[1024 / (8 * sizeof(unsigned long))] = {};
+  unsigned long mask[16384 / (8 * sizeof(unsigned long))] = {};  // the kernel refuses too short a mask
   unsigned count = 0;
   const long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
   for (std::size_t i = 0; bytes > 0 && i < static_cast<std::size_t>(bytes) / sizeof mask[0]; ++i) {
@@ -189,6 +200,12 @@ std::uint64_t random_bits() {
 void yield() {
   ErrnoGuard keep;
   sched_yield();
+}
+
+void sleep_briefly() {
+  ErrnoGuard keep;
+  const timespec duration{0, 50000};
+  syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &duration, nullptr);
 }
 
 const char* option(const char* name) {
@@ -226,7 +243,7 @@ std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t h
 void write_text(int fd, const char* text, std::size_t length) {
   ErrnoGuard keep;
   while (length > 0) {
-    const ssize_t n = write(fd, text, length);
+    const long n = syscall(SYS_write, fd, text, length);
     if (n <= 0) {
       if (n < 0 && errno == EINTR) continue;
       return;

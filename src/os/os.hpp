@@ -1,7 +1,8 @@
 // The contract with the kernel. Nothing outside os/ does a system call.
 //
 // Every function may be called by any thread at any time, also before main and in a fork's child. None
-// allocates, none changes errno (a failing kernel call is an ordinary event that is told by the result).
+// allocates, none is a cancellation point (they run under locks that no unwinding releases), none changes
+// errno (a failing kernel call is an ordinary event that is told by the result).
 #pragma once
 
 #include <cstddef>
@@ -18,8 +19,12 @@ void* reserve(std::size_t bytes, std::size_t alignment);
 bool reserve_at(void* address, std::size_t bytes);
 /// Makes a reserved range readable and writable; fresh pages are zero. False when the kernel refuses.
 bool open(void* address, std::size_t bytes);
-/// Maps [address, address + bytes) readable and writable if nothing is mapped there; false otherwise.
-bool open_at(void* address, std::size_t bytes);
+/// What became of a mapping that must lie at one address.
+enum class Placed { kYes, kTaken, kRefused };
+/// Maps [address, address + bytes) readable and writable if nothing is mapped there.
+Placed open_at(void* address, std::size_t bytes);
+/// Makes an open range address space only again: pages and charge are gone. False when the kernel refuses.
+bool close(void* address, std::size_t bytes);
 /// Gives address space back for good.
 void release(void* address, std::size_t bytes);
 
@@ -37,6 +42,9 @@ void prefer_huge_pages(void* address, std::size_t bytes);
 
 /// True when every new page of this process is locked and so made resident at once (mlockall(MCL_FUTURE)).
 bool memory_is_locked();
+/// True when the mapping of this reserved, unopened page is locked (mlockall(MCL_CURRENT)): opening it would
+/// make it resident at once.
+bool is_locked(void* page);
 /// What RLIMIT_AS still leaves, SIZE_MAX when there is no limit.
 std::size_t address_space_left();
 /// Number of CPUs the process may run on, at least 1. SPANALLOC_CPUS overrides it (simulated machines).
@@ -47,6 +55,8 @@ std::uint64_t now_ms();
 std::uint64_t random_bits();
 /// Gives the rest of this time slice away.
 void yield();
+/// Sleeps for some tens of microseconds. No cancellation point.
+void sleep_briefly();
 
 /// Value of the environment option SPANALLOC_<name>; nullptr if unset, or in a set-user-id program.
 const char* option(const char* name);

@@ -90,6 +90,19 @@ class BumpArena {
   /// PageSource: a bump pointer takes nothing back.
   bool free(std::uint32_t, unsigned, bool) { return false; }
 
+  /// PageSource. An unreserved range is unmapped: somebody else may map there, and then it cannot be
+  /// reopened.
+  bool close(std::uint32_t first, unsigned order) {
+    if (reserved_) return os::close(granule_address(first), kGranule << order);
+    os::release(granule_address(first), kGranule << order);
+    return true;
+  }
+  bool reopen(std::uint32_t first, unsigned order) {
+    void* address = granule_address(first);
+    return reserved_ ? os::open(address, kGranule << order)
+                     : os::open_at(address, kGranule << order) == os::Placed::kYes;
+  }
+
   std::uintptr_t base() const { return base_.load_relaxed(); }
   /// Granules below this number have been handed out (or skipped). Relaxed: a caller that holds a pointer
   /// into the arena got it from someone who saw the limit that covers it.
@@ -99,7 +112,8 @@ class BumpArena {
 
   PageSourceStatistics statistics() {
     LockGuard guard(lock_);
-    return {reserved_ ? capacity_ * kGranule : opened_ * kGranule, opened_ * kGranule, lost_ * kGranule};
+    const std::size_t opened = (opened_ - skipped_) * kGranule;
+    return {reserved_ ? capacity_ * kGranule : opened, opened, lost_ * kGranule};
   }
 
   void lock_for_fork() { lock_.lock(); }
@@ -141,38 +155,43 @@ class BumpArena {
 
   OpenResult open_up_to(std::size_t end) {
     const std::size_t needed = end - opened_;
-    const bool locked = os::memory_is_locked();
+    // Granule 0 is never opened: it tells whether mlockall(MCL_CURRENT) has locked the reservation.
+    const bool locked = os::memory_is_locked() || (reserved_ && os::is_locked(granule_address(0)));
     if (!locked) {
       const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened_);
       step_ = min_of(step * 2, max_of(kMaxStep >> kGranuleBits, 1));
-      if (step > needed && try_open(step)) return OpenResult::kOpened;
+      if (step > needed && try_open(step) == os::Placed::kYes) return OpenResult::kOpened;
     }
-    if (try_open(needed)) return OpenResult::kOpened;
-    if (reserved_) return OpenResult::kRefused;
-    // Unreserved: is it memory that is refused, or is the place taken? A probe of address space tells.
-    if (os::reserve_at(granule_address(opened_), needed * kGranule)) {
-      os::release(granule_address(opened_), needed * kGranule);
-      return OpenResult::kRefused;
+    switch (try_open(needed)) {
+      case os::Placed::kYes:
+        return OpenResult::kOpened;
+      case os::Placed::kRefused:
+        return OpenResult::kRefused;  // memory is short: another time the same range may do
+      case os::Placed::kTaken:
+        break;
     }
-    if (os::address_space_left() < needed * kGranule || opened_ + needed >= capacity_)
-      return OpenResult::kRefused;
+    if (opened_ + needed >= capacity_) return OpenResult::kRefused;
+    keep_gap(next_, opened_);
     lost_ += needed;
+    skipped_ += needed;
     opened_ += needed;
-    keep_gap(next_, next_ < opened_ - needed ? opened_ - needed : next_);
     next_ = opened_;
     return OpenResult::kSkipped;
   }
 
-  bool try_open(std::size_t granules) {
+  os::Placed try_open(std::size_t granules) {
     void* address = granule_address(opened_);
     const std::size_t bytes = granules * kGranule;
-    if (reserved_ ? !os::open(address, bytes) : !os::open_at(address, bytes)) return false;
-    if (!reserved_) {
+    if (reserved_) {
+      if (!os::open(address, bytes)) return os::Placed::kRefused;
+    } else {
+      const os::Placed placed = os::open_at(address, bytes);
+      if (placed != os::Placed::kYes) return placed;
       if constexpr (kHugePages == HugePages::kForbid) os::forbid_huge_pages(address, bytes);
       if constexpr (kHugePages == HugePages::kPrefer) os::prefer_huge_pages(address, bytes);
     }
     opened_ += granules;
-    return true;
+    return os::Placed::kYes;
   }
 
   // Cuts [from, to) into naturally aligned pieces for smaller requests.
@@ -209,12 +228,13 @@ class BumpArena {
   Atomic<std::uintptr_t> base_{0};  // constant after start()
   Atomic<std::size_t> limit_{0};    // shared: written under the lock, read by every free
   SpinLock lock_;                   // gives access to everything below
-  bool reserved_ = false;
+  bool reserved_ = false;           // constant after start()
   std::size_t capacity_ = 0;
   std::size_t next_ = 0;
   std::size_t opened_ = 0;
   std::size_t step_ = 1;
   std::size_t lost_ = 0;
+  std::size_t skipped_ = 0;  // of lost_: foreign mappings, counted in opened_ but never ours
   std::uint8_t spare_count_[kMaxOrder + 1] = {};
   std::uint32_t spare_[kMaxOrder + 1][kSparesPerOrder] = {};
 };

@@ -33,7 +33,8 @@ class GrowingTable {
     // Steps of 64 KiB keep the number of system calls small; a refused step is retried exactly.
     std::size_t target = min_of(align_up(needed, max_of(page, 64 * kKiB)), capacity_bytes_);
     char* base = reinterpret_cast<char*>(records_.load_relaxed());
-    if (os::memory_is_locked() || !os::open(base + open_bytes_, target - open_bytes_)) {
+    if (os::memory_is_locked() || os::is_locked(base + open_bytes_) ||
+        !os::open(base + open_bytes_, target - open_bytes_)) {
       target = align_up(needed, page);
       if (!os::open(base + open_bytes_, target - open_bytes_)) return false;
     }

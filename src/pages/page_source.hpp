@@ -28,6 +28,10 @@ concept PageSource = requires(S source, std::uint32_t granule, unsigned order) {
   // Gives a range back. `zero` says that it reads as zero. A source that only bumps returns false: the
   // caller keeps the range (in its pool).
   { source.free(granule, order, bool{}) } -> std::same_as<bool>;
+  // Makes a range that was handed out inaccessible, its memory uncharged, and opens it again, zeroed. False:
+  // refused, nothing has changed. For whoever holds the range, when memory is short.
+  { source.close(granule, order) } -> std::same_as<bool>;
+  { source.reopen(granule, order) } -> std::same_as<bool>;
   // Address of granule 0; granules handed out so far (numbers below `limit()` are open or lost); granules
   // there can ever be, constant after start(): engines size their tables by it.
   { source.base() } -> std::same_as<std::uintptr_t>;

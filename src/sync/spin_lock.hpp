@@ -1,6 +1,7 @@
-// A test-and-test-and-set lock for critical sections of a few dozen instructions that are mostly uncontended.
-// One word, zero-initialised (it may live in memory fresh from the kernel), never owned across a system call
-// that can sleep for long.
+// A test-and-test-and-set lock for short critical sections that are mostly uncontended. One word,
+// zero-initialised (it may live in memory fresh from the kernel). Most holders run a few dozen instructions;
+// some open memory, and fork holds every lock while the kernel copies page tables. So a waiter first spins,
+// then yields, then sleeps: a real-time thread must not keep the holder from the core that it waits on.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +21,12 @@ class SpinLock {
 
   void lock() noexcept {
     for (unsigned spins = 0; !try_lock(); ++spins) {
-      // The holder may have lost its core: after some waiting give it ours.
       if (spins < 64) {
         spin_hint();
-      } else {
+      } else if (spins < 128) {
         os::yield();
+      } else {
+        os::sleep_briefly();
       }
     }
   }

@@ -5,7 +5,16 @@
 
 #include "os/os.hpp"
 
+// glibc 2.32 and later; a weak reference, so that older ones still load the library.
+extern "C" {
+extern char __libc_single_threaded __attribute__((weak));  // NOLINT(bugprone-reserved-identifier)
+}
+
 namespace spanalloc::thread {
+
+bool process_is_single_threaded() {
+  return &__libc_single_threaded != nullptr && __libc_single_threaded != 0;
+}
 
 namespace {
 

@@ -31,4 +31,7 @@ class ExitHook {
 /// Registers fork handlers once (idempotent per triple). Handlers of later registrants run `prepare` first.
 void register_fork_handlers(void (*prepare)(), void (*parent)(), void (*child)());
 
+/// False unless libc is sure that no second thread has ever been started.
+bool process_is_single_threaded();
+
 }  // namespace spanalloc::thread

@@ -62,6 +62,9 @@ namespace spanalloc::os {
 void yield() {
   model::yield();
 }
+void sleep_briefly() {
+  model::yield();
+}
 void fatal(const char* what, const void*) {
   model::fail(what);
 }
@@ -79,6 +82,9 @@ std::size_t address_space_left() {
   return SIZE_MAX;
 }
 bool memory_is_locked() {
+  return false;
+}
+bool is_locked(void*) {
   return false;
 }
 std::uint64_t random_bits() {
@@ -106,7 +112,10 @@ bool open(void* address, std::size_t bytes) {
   const std::size_t offset = address_of(address) - model::first_range;
   return offset >= model::first_range_bytes || offset + bytes <= model::first_range_limit;
 }
-bool open_at(void*, std::size_t) {
+Placed open_at(void*, std::size_t) {
+  return Placed::kYes;
+}
+bool close(void*, std::size_t) {
   return true;
 }
 void release(void*, std::size_t) {}

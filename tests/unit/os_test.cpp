@@ -40,9 +40,10 @@ TEST(Os, PlacesExactlyOrNotAtAll) {
   void* p = os::reserve(kMiB, kMiB);
   ASSERT_NE(p, nullptr);
   EXPECT_FALSE(os::reserve_at(p, kMiB)) << "taken";
-  EXPECT_FALSE(os::open_at(p, 4096)) << "taken";
+  EXPECT_EQ(os::open_at(p, 4096), os::Placed::kTaken);
   os::release(p, kMiB);
-  EXPECT_TRUE(os::open_at(p, kMiB));
+  EXPECT_EQ(os::open_at(p, kMiB), os::Placed::kYes);
+  EXPECT_EQ(os::open_at(pointer_to(std::uintptr_t{1} << 40), std::size_t{1} << 50), os::Placed::kRefused);
   *static_cast<char*>(p) = 1;
   os::release(p, kMiB);
 }

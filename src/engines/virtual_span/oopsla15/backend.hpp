@@ -223,7 +223,9 @@ class Backend {
   }
   static bool open_tail(Span* span, std::size_t real_span) {
     const std::size_t end = align_up(real_span, os::page_size());
-    if (!os::open_at(pointer_to(span->address() + span->open_to), end - span->open_to)) return false;
+    if (os::open_at(pointer_to(span->address() + span->open_to), end - span->open_to) != os::Placed::kYes) {
+      return false;
+    }
     span->open_to = static_cast<std::uint32_t>(end);
     return true;
   }

@@ -146,7 +146,14 @@ class Oopsla15Engine {
   /// Where every span is; exact while no other thread uses the heap.
   static oopsla15::Census census() { return oopsla15::take_census<Config>(); }
 
-  static void process_start() { thread::register_fork_handlers(prepare_fork, resume_parent, resume_child); }
+  /// Registers the fork handlers, once: with the first slow path or from the library's constructor. A
+  /// preloaded library's constructor runs after those of the program's other libraries; a handler that one of
+  /// them registers, and that allocates, must find our locks free, and handlers registered later prepare
+  /// earlier.
+  static void process_start() {
+    if (registered_.exchange_acq_rel(1) != 0) return;
+    thread::register_fork_handlers(prepare_fork, resume_parent, resume_child);
+  }
 
  private:
   friend struct Oopsla15TestAccess;
@@ -167,6 +174,7 @@ class Oopsla15Engine {
   }
 
   SPANALLOC_COLD static void* allocate_slow(std::size_t size_class) {
+    if (SPANALLOC_UNLIKELY(registered_.load_relaxed() == 0)) process_start();
     return Frontend::allocate_slow(size_class == 0 ? 1 : static_cast<unsigned>(size_class), nullptr);
   }
   SPANALLOC_COLD static void* allocate_large(std::size_t size, std::size_t alignment) {
@@ -207,6 +215,7 @@ class Oopsla15Engine {
   }
 
   static inline constinit LargeObjects<> large_{};
+  static inline constinit Atomic<std::uint32_t> registered_{0};  // fork handlers
 };
 
 }  // namespace spanalloc

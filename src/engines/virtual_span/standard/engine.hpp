@@ -7,7 +7,6 @@
 #include "engines/virtual_span/standard/census.hpp"
 #include "engines/virtual_span/standard/frontend.hpp"
 #include "engines/virtual_span/standard/heap.hpp"
-#include "thread/lifecycle.hpp"
 
 namespace spanalloc {
 
@@ -34,14 +33,7 @@ struct StandardEngine {
   static EngineStatistics statistics() { return standard::Census::statistics(); }
   static SpanCensus census() { return standard::Census::take(); }
 
-  static void process_start() {
-    thread::register_fork_handlers([] { standard::Heap::lock_for_fork(); },
-                                   [] { standard::Heap::unlock_in_parent(); },
-                                   [] {
-                                     const standard::Lab* lab = standard::thread_state.lab;
-                                     standard::Heap::recover_in_child(lab == nullptr ? 0 : lab->number);
-                                   });
-  }
+  static void process_start() { standard::Heap::start(); }
 };
 static_assert(Engine<StandardEngine>);
 

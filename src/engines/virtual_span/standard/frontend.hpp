@@ -124,6 +124,7 @@ class Frontend {
     return reinterpret_cast<Block*>(Heap::address(number) + offset_of_mark(mark));
   }
 
+  static void* allocate_large(std::size_t n, std::size_t alignment);
   static void* allocate_listed(Lab* lab, unsigned c);
   static void* allocate_single(unsigned c, unsigned core, bool& zero);
   static bool refill(Lab* lab, unsigned c);

@@ -8,18 +8,28 @@ namespace spanalloc::standard {
 // --- Allocation -------------------------------------------------------------------------------------------
 
 [[gnu::noinline]] inline void* Frontend::allocate_slow(std::size_t n) {
-  if (SPANALLOC_UNLIKELY(n > kMaxBlock)) return Heap::large().allocate(n, kQuantum);
+  if (SPANALLOC_UNLIKELY(n > kMaxBlock)) return allocate_large(n, kQuantum);
   return allocate_class(class_of(n == 0 ? 1 : n));
 }
 
 inline void* Frontend::allocate_class(unsigned c) {
+  if (thread_state.run.count != 0) flush_run();
   Lab* lab = lab_of_thread();
   // No LAB left (there is room for 262,144 living threads), or no memory for one.
-  if (SPANALLOC_UNLIKELY(lab == nullptr)) return Heap::large().allocate(kClassTable[c].block_size, kQuantum);
+  if (SPANALLOC_UNLIKELY(lab == nullptr)) return allocate_large(kClassTable[c].block_size, kQuantum);
   bool zero = false;
   void* p = c < kFirstSingle ? allocate_listed(lab, c) : allocate_single(c, Heap::core_of(lab->number), zero);
   if (SPANALLOC_UNLIKELY(thread_state.exited)) detach(lab);
   return p;
+}
+
+// An object outside spans. When the kernel refuses, free spans make room: under a limit on address space they
+// may be what it is used up by.
+SPANALLOC_COLD inline void* Frontend::allocate_large(std::size_t n, std::size_t alignment) {
+  if (thread_state.run.count != 0) flush_run();
+  void* p = Heap::large().allocate(n, alignment);
+  if (SPANALLOC_LIKELY(p != nullptr)) return p;
+  return Heap::close_free_spans() ? Heap::large().allocate(n, alignment) : nullptr;
 }
 
 inline void* Frontend::allocate_listed(Lab* lab, unsigned c) {
@@ -47,6 +57,7 @@ inline void* Frontend::allocate_single(unsigned c, unsigned core, bool& zero) {
   if (number == 0) return nullptr;
   Span& span = Heap::span(number);
   zero = span.zero;
+  span.zero = false;
   span.size_class = static_cast<std::uint8_t>(c);
   span.start_magic = span.start_limit = 0;
   span.unpublished.store_relaxed(0);
@@ -59,7 +70,6 @@ inline void* Frontend::allocate_single(unsigned c, unsigned core, bool& zero) {
 
 // Puts blocks on the class's empty hot list. False: out of memory.
 inline bool Frontend::refill(Lab* lab, unsigned c) {
-  flush_run();
   Block*& head = head_of(lab, c);
   const ClassInfo& info = kClassTable[c];
   while (head == no_block()) {
@@ -130,6 +140,7 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
   const ClassInfo& info = kClassTable[c];
   span.start_magic = info.order == 0 ? divisibility_magic32(info.block_size) : 0;
   span.start_limit = info.order == 0 ? multiple_limit32(info.block_size, info.blocks) : 0;
+  span.zero = false;
   span.carved = 0;
   span.free_list = no_block();
   span.unpublished.store_relaxed(0);
@@ -279,12 +290,12 @@ SPANALLOC_COLD inline void Frontend::deallocate_outside_spans(void* p) {
 
 inline void* Frontend::allocate_aligned(std::size_t n, std::size_t alignment) {
   const unsigned c = class_of_aligned(n, alignment);
-  if (c == 0) return Heap::large().allocate(n, alignment);
+  if (c == 0) return allocate_large(n, alignment);
   return allocate_class(c);
 }
 
 inline void* Frontend::allocate_zeroed(std::size_t n) {
-  if (n > kMaxBlock) return Heap::large().allocate(n, kQuantum);
+  if (n > kMaxBlock) return allocate_large(n, kQuantum);
   bool zero = false;
   void* p = nullptr;
   const unsigned c = n <= kMaxListed ? 0 : class_of(n);
@@ -419,7 +430,7 @@ inline bool Frontend::trim() {
     for (unsigned c = 1; c < kFirstSingle; ++c) retire_hot_if_empty(lab, c);
   }
   Heap::steal_from_sleeping_labs(UINT32_MAX);
-  return Heap::purge_free_before(UINT64_MAX) != 0;
+  return Heap::purge_all_free() != 0;
 }
 
 }  // namespace spanalloc::standard

@@ -31,6 +31,7 @@
 #include "pages/large_objects.hpp"
 #include "pages/page_source.hpp"
 #include "sync/spin_lock.hpp"
+#include "thread/lifecycle.hpp"
 
 namespace spanalloc::standard {
 
@@ -99,6 +100,10 @@ class Heap {
   /// first.
   static std::uint32_t take_span(unsigned order, unsigned core);
 
+  /// Memory is out: gives up what free spans hold, their address space's charge included. True if anything
+  /// was.
+  static bool close_free_spans();
+
   // --- LABs ---------------------------------------------------------------------------------------------
   /// An unused LAB, marked alive; nullptr when there is none left.
   static Lab* take_lab();
@@ -112,9 +117,10 @@ class Heap {
   static unsigned core_of(std::uint32_t lab_number) { return dirty_.core_of(lab_number); }
 
   // --- Returning memory ---------------------------------------------------------------------------------
-  /// Purges dirty free spans that became free before `deadline` (ms). Returns bytes purged.
-  static std::size_t purge_free_before(std::uint64_t deadline);
-  /// The same, by the decay clock, at most once per half decay time over all threads.
+  /// Purges every dirty free span. Returns bytes purged.
+  static std::size_t purge_all_free();
+  /// Purges what has been free for the decay time; a bounded part of it at a call, at most once per half
+  /// decay time unless there is more.
   static void purge_by_decay(std::uint64_t now);
   /// Claims what other LABs' owners have not noticed to be empty; looks at up to `at_most` LABs, in turn.
   static std::uint32_t steal_from_sleeping_labs(std::uint32_t at_most);
@@ -137,18 +143,36 @@ class Heap {
 
   // LABs that a pool miss looks at: a thousand sleeping threads must not make every fresh span expensive.
   static constexpr std::uint32_t kVictimsAMiss = 16;
+  // Spans that one free may purge: a bound on its time.
+  static constexpr std::size_t kPurgesARound = 256;
 
   static bool start_slow();
+  static bool start_locked();
   static auto links() {
     return [](std::uint32_t number) -> Atomic<std::uint32_t>& { return spans_[number].pool_link; };
   }
-  static std::uint32_t take_from(Pool& pool, unsigned order, unsigned core);
+  template <class Visit>
+  static void for_each_stack(Visit&& visit) {
+    for (unsigned order = 0; order < kOrders; ++order) {
+      for (unsigned core = 0; core < dirty_.cores(); ++core) {
+        visit(dirty_, order, core);
+        visit(zero_, order, core);
+      }
+    }
+  }
+  static std::uint32_t take_exact(Pool& pool, unsigned order, unsigned core);
+  static std::uint32_t take_larger(Pool& pool, unsigned order, unsigned core);
+  static bool may_hold_larger(const Pool& pool, unsigned order);
+  static std::uint32_t reopened(std::uint32_t number, unsigned order, unsigned core);
+  static std::uint32_t take_pooled(unsigned order, unsigned core);
+  static std::uint32_t take_merged(unsigned order, unsigned core);
   static void split(Pool& pool, std::uint32_t number, unsigned from, unsigned to, unsigned core);
   static std::uint32_t take_fresh(unsigned order);
   static void set_order(std::uint32_t number, unsigned order);
   static bool purge_span(std::uint32_t number);
-  static std::size_t purge_stack(unsigned order, unsigned core, std::uint64_t deadline);
-  static bool merge_free_spans(bool at_any_cost);
+  static std::size_t purge_stack(unsigned order, unsigned core, std::uint64_t deadline, std::size_t& budget);
+  static std::size_t purge_free_before(std::uint64_t deadline, std::size_t& budget);
+  static void merge_free_spans();
   static std::uint32_t merge_buddies(std::uint32_t list, unsigned order, std::uint32_t& kept);
 
   static inline constinit SpanSource arena_;
@@ -159,7 +183,10 @@ class Heap {
   static inline constinit LargeSource large_;
 
   static inline constinit SpinLock registry_lock_;  // start, LAB numbers, and growth of the tables
-  static inline constinit SpinLock merge_lock_;     // one thread at a time merges
+  // Whoever takes stacks apart or changes a span's order: splitting, merging, purging, closing. So a fork
+  // finds each free span in a stack or in the hands of a thread that was just taking or putting it.
+  static inline constinit SpinLock walk_lock_;
+  static inline constinit bool single_threaded_at_fork_ = false;      // registry lock
   static inline constinit Atomic<std::size_t> merge_pays_after_{16};  // fresh granules
   static inline constinit Atomic<std::size_t> fresh_since_merge_{0};  // granules
   static inline constinit Atomic<std::uint32_t> next_victim_{0};

@@ -8,6 +8,20 @@ namespace spanalloc::standard {
 // --- Start ------------------------------------------------------------------------------------------------
 
 SPANALLOC_COLD inline bool Heap::start_slow() {
+  if (!start_locked()) return false;
+  // With the first allocation, not in a constructor of the library: a preloaded library's constructor runs
+  // after those of the program's other libraries, and a handler that one of them registers, and that
+  // allocates, must find our locks free: handlers registered later prepare earlier.
+  static constinit Atomic<std::uint32_t> registered{0};
+  if (registered.exchange_acq_rel(1) == 0) {
+    thread::register_fork_handlers(
+        [] { lock_for_fork(); }, [] { unlock_in_parent(); },
+        [] { recover_in_child(thread_state.lab == nullptr ? 0 : thread_state.lab->number); });
+  }
+  return true;
+}
+
+inline bool Heap::start_locked() {
   LockGuard guard(registry_lock_);
   if (started_.load_relaxed() != 0) return true;
   if (!arena_.start() || !spans_.start(arena_.capacity())) return false;
@@ -54,18 +68,69 @@ SPANALLOC_COLD inline void Heap::return_lab(Lab* lab) {
 
 // --- Pool -------------------------------------------------------------------------------------------------
 
-inline std::uint32_t Heap::take_from(Pool& pool, unsigned order, unsigned core) {
-  std::uint32_t number = pool.get_local(order, core, links());
-  if (number == 0) number = pool.get_from_other_core(order, core, links());
-  for (unsigned larger = order + 1; number == 0 && larger <= kMaxOrder; ++larger) {
-    number = pool.get_local(larger, core, links());
-    if (number == 0) number = pool.get_from_other_core(larger, core, links());
-    if (number != 0) split(pool, number, larger, order, core);
-  }
-  return number;
+inline std::uint32_t Heap::take_exact(Pool& pool, unsigned order, unsigned core) {
+  const std::uint32_t number = pool.get_local(order, core, links());
+  return number != 0 ? number : pool.get_from_other_core(order, core, links());
 }
 
-// Halves a span until its first part has the order wanted; the other halves go to the pool.
+// Under walk_lock_: the smallest larger span there is, split.
+inline std::uint32_t Heap::take_larger(Pool& pool, unsigned order, unsigned core) {
+  for (unsigned larger = order + 1; larger <= kMaxOrder; ++larger) {
+    const std::uint32_t number = take_exact(pool, larger, core);
+    if (number == 0) continue;
+    split(pool, number, larger, order, core);
+    return number;
+  }
+  return 0;
+}
+
+inline bool Heap::may_hold_larger(const Pool& pool, unsigned order) {
+  for (unsigned larger = order + 1; larger <= kMaxOrder; ++larger) {
+    for (unsigned core = 0; core < pool.cores(); ++core) {
+      if (!pool.looks_empty(larger, core)) return true;
+    }
+  }
+  return false;
+}
+
+// What was closed is opened again; 0, the span back in the pool, when that is refused.
+inline std::uint32_t Heap::reopened(std::uint32_t number, unsigned order, unsigned core) {
+  if (number == 0 || SPANALLOC_LIKELY(!spans_[number].closed)) return number;
+  if (arena_.reopen(number, order)) {
+    spans_[number].closed = false;
+    return number;
+  }
+  zero_.put(order, core, number, links());
+  return 0;
+}
+
+inline std::uint32_t Heap::take_pooled(unsigned order, unsigned core) {
+  if (const std::uint32_t number = take_exact(dirty_, order, core)) return number;
+  if (may_hold_larger(dirty_, order)) {
+    LockGuard guard(walk_lock_);
+    if (const std::uint32_t number = take_larger(dirty_, order, core)) return number;
+  }
+  if (const std::uint32_t number = take_exact(zero_, order, core)) return reopened(number, order, core);
+  if (may_hold_larger(zero_, order)) {
+    LockGuard guard(walk_lock_);
+    if (const std::uint32_t number = take_larger(zero_, order, core)) return reopened(number, order, core);
+  }
+  return 0;
+}
+
+// Merges at any price and takes its span before another walk can hide it.
+inline std::uint32_t Heap::take_merged(unsigned order, unsigned core) {
+  LockGuard guard(walk_lock_);
+  merge_free_spans();
+  for (Pool* pool : {&dirty_, &zero_}) {
+    std::uint32_t number = take_exact(*pool, order, core);
+    if (number == 0) number = take_larger(*pool, order, core);
+    if (number != 0) return reopened(number, order, core);
+  }
+  return 0;
+}
+
+// Under walk_lock_: halves a span until its first part has the order wanted; the other halves go to the pool.
 inline void Heap::split(Pool& pool, std::uint32_t number, unsigned from, unsigned to, unsigned core) {
   const bool zero = spans_[number].zero;
   const std::uint64_t freed_at = spans_[number].freed_at;
@@ -74,6 +139,7 @@ inline void Heap::split(Pool& pool, std::uint32_t number, unsigned from, unsigne
     const std::uint32_t upper = number + (1u << from);
     set_order(upper, from);
     spans_[upper].zero = zero;
+    spans_[upper].closed = spans_[number].closed;
     spans_[upper].freed_at = freed_at;
     pool.put(from, core, upper, links());
   }
@@ -108,22 +174,33 @@ SPANALLOC_COLD inline std::uint32_t Heap::take_fresh(unsigned order) {
 }
 
 inline std::uint32_t Heap::take_span(unsigned order, unsigned core) {
-  if (const std::uint32_t number = take_from(dirty_, order, core)) return number;
-  if (const std::uint32_t number = take_from(zero_, order, core)) return number;
+  if (const std::uint32_t number = take_pooled(order, core)) return number;
   if (steal_from_sleeping_labs(kVictimsAMiss) != 0) {
-    if (const std::uint32_t number = take_from(dirty_, order, core)) return number;
+    if (const std::uint32_t number = take_pooled(order, core)) return number;
   }
-  const auto from_pools = [&] {
-    const std::uint32_t number = take_from(dirty_, order, core);
-    return number != 0 ? number : take_from(zero_, order, core);
-  };
-  if (merge_free_spans(false)) {
-    if (const std::uint32_t number = from_pools()) return number;
+  if (fresh_since_merge_.load_relaxed() >= merge_pays_after_.load_relaxed()) {
+    if (const std::uint32_t number = take_merged(order, core)) return number;
   }
   if (const std::uint32_t number = take_fresh(order)) return number;
   steal_from_sleeping_labs(UINT32_MAX);
-  merge_free_spans(true);
-  return from_pools();
+  if (const std::uint32_t number = take_merged(order, core)) return number;
+  return close_free_spans() ? take_fresh(order) : 0;
+}
+
+SPANALLOC_COLD inline bool Heap::close_free_spans() {
+  if (!started()) return false;
+  LockGuard guard(walk_lock_);
+  bool any = false;
+  for_each_stack([&](Pool& pool, unsigned order, unsigned core) {
+    for (std::uint32_t number = pool.take_all(order, core); number != 0;) {
+      Span& s = spans_[number];
+      const std::uint32_t next = s.pool_link.load_relaxed();  // ours: taken with acquire
+      if (!s.closed && arena_.close(number, order)) any = s.closed = s.zero = true;
+      (s.zero ? zero_ : dirty_).put(order, core, number, links());
+      number = next;
+    }
+  });
+  return any;
 }
 
 // --- Merging ----------------------------------------------------------------------------------------------
@@ -140,7 +217,8 @@ inline std::uint32_t Heap::merge_buddies(std::uint32_t list, unsigned order, std
     if (s.mark != kMarkHeld || s.order != order) continue;  // merged already, as somebody's buddy
     const std::uint32_t buddy = number ^ (1u << order);
     const bool both = order < kMaxOrder && buddy < known_end_.load_relaxed() &&
-                      spans_[buddy].mark == kMarkHeld && spans_[buddy].order == order;
+                      spans_[buddy].mark == kMarkHeld && spans_[buddy].order == order &&
+                      spans_[buddy].closed == s.closed;
     if (!both) {
       s.pool_link.store_relaxed(kept);
       kept = number;
@@ -158,38 +236,30 @@ inline std::uint32_t Heap::merge_buddies(std::uint32_t list, unsigned order, std
   return merged;
 }
 
-// True if any two spans became one.
-SPANALLOC_COLD inline bool Heap::merge_free_spans(bool at_any_cost) {
-  if (!at_any_cost && fresh_since_merge_.load_relaxed() < merge_pays_after_.load_relaxed()) return false;
-  LockGuard guard(merge_lock_);
+// Under walk_lock_.
+SPANALLOC_COLD inline void Heap::merge_free_spans() {
   std::uint32_t held[kOrders] = {};
   std::size_t granules = 0;
-  for (unsigned order = 0; order < kOrders; ++order) {
-    for (unsigned core = 0; core < dirty_.cores(); ++core) {
-      for (Pool* pool : {&dirty_, &zero_}) {
-        for (std::uint32_t number = pool->take_all(order, core); number != 0;
-             number = spans_[number].pool_link.load_relaxed()) {
-          Span& s = spans_[number];
-          s.mark = kMarkHeld;
-          ((order & 1) != 0 ? s.next : s.prev) = held[order];
-          held[order] = number;
-          granules += std::size_t{1} << order;
-        }
-      }
+  for_each_stack([&](Pool& pool, unsigned order, unsigned core) {
+    for (std::uint32_t number = pool.take_all(order, core); number != 0;
+         number = spans_[number].pool_link.load_relaxed()) {
+      Span& s = spans_[number];
+      s.mark = kMarkHeld;
+      ((order & 1) != 0 ? s.next : s.prev) = held[order];
+      held[order] = number;
+      granules += std::size_t{1} << order;
     }
-  }
-  bool any = false;
+  });
   std::uint32_t kept = 0;
   std::uint32_t merged = 0;
   for (unsigned order = 0; order < kOrders; ++order) {
     // What was merged into this order joins what was of this order.
     while (merged != 0) {
-      std::uint32_t& link = (order & 1) != 0 ? spans_[merged].next : spans_[merged].prev;
-      const std::uint32_t next = link;
-      link = held[order];
+      Span& s = spans_[merged];
+      const std::uint32_t next = (order & 1) != 0 ? s.next : s.prev;
+      ((order & 1) != 0 ? s.next : s.prev) = held[order];
       held[order] = merged;
       merged = next;
-      any = true;
     }
     merged = merge_buddies(held[order], order, kept);
   }
@@ -207,7 +277,6 @@ SPANALLOC_COLD inline bool Heap::merge_free_spans(bool at_any_cost) {
   }
   fresh_since_merge_.store_relaxed(0);
   merge_pays_after_.store_relaxed(max_of(std::size_t{1} << kMaxOrder, granules / 4));
-  return any;
 }
 
 inline void Heap::put_in_pool(std::uint32_t number) {
@@ -228,15 +297,17 @@ inline bool Heap::purge_span(std::uint32_t number) {
   return true;
 }
 
-// Takes one stack apart; young spans go back in their order, old ones are purged.
-inline std::size_t Heap::purge_stack(unsigned order, unsigned core, std::uint64_t deadline) {
-  if (dirty_.looks_empty(order, core)) return 0;
+// Under walk_lock_: takes one stack apart; young spans go back in their order, old ones are purged, `budget`
+// of them at most.
+inline std::size_t Heap::purge_stack(unsigned order, unsigned core, std::uint64_t deadline,
+                                     std::size_t& budget) {
   std::size_t bytes = 0;
   std::uint32_t first_kept = 0;
   std::uint32_t last_kept = 0;
   for (std::uint32_t number = dirty_.take_all(order, core); number != 0;) {
     const std::uint32_t next = spans_[number].pool_link.load_relaxed();  // ours: taken with acquire
-    if (spans_[number].freed_at < deadline && purge_span(number)) {
+    if (budget > 0 && spans_[number].freed_at < deadline && purge_span(number)) {
+      --budget;
       zero_.put(order, core, number, links());
       bytes += kGranule << order;
     } else {
@@ -253,20 +324,34 @@ inline std::size_t Heap::purge_stack(unsigned order, unsigned core, std::uint64_
   return bytes;
 }
 
-inline std::size_t Heap::purge_free_before(std::uint64_t deadline) {
+// Under walk_lock_.
+inline std::size_t Heap::purge_free_before(std::uint64_t deadline, std::size_t& budget) {
   std::size_t bytes = 0;
   for (unsigned order = 0; order < kOrders; ++order) {
-    for (unsigned core = 0; core < dirty_.cores(); ++core) bytes += purge_stack(order, core, deadline);
+    for (unsigned core = 0; core < dirty_.cores() && budget > 0; ++core) {
+      if (!dirty_.looks_empty(order, core)) bytes += purge_stack(order, core, deadline, budget);
+    }
   }
   return bytes;
 }
 
+inline std::size_t Heap::purge_all_free() {
+  LockGuard guard(walk_lock_);
+  std::size_t budget = SIZE_MAX;
+  return purge_free_before(UINT64_MAX, budget);
+}
+
 inline void Heap::purge_by_decay(std::uint64_t now) {
-  std::uint64_t due = next_purge_.load_relaxed();
-  if (SPANALLOC_LIKELY(now < due)) return;
-  // One thread wins the round; a loser's failure means that somebody else is at it.
-  if (!next_purge_.compare_exchange_strong_acq_rel(due, now + decay_ms_ / 2 + 1)) return;
-  if (due != 0 && now >= decay_ms_) purge_free_before(now - decay_ms_);
+  if (SPANALLOC_LIKELY(now < next_purge_.load_relaxed())) return;
+  if (!walk_lock_.try_lock()) return;  // somebody is at the pools: another free will see to it
+  const std::uint64_t due = next_purge_.load_relaxed();
+  if (now >= due) {
+    std::size_t budget = kPurgesARound;
+    if (due != 0 && now >= decay_ms_) purge_free_before(now - decay_ms_, budget);
+    // With the budget spent there is more to do: the next free goes on.
+    next_purge_.store_relaxed(budget == 0 ? now : now + decay_ms_ / 2 + 1);
+  }
+  walk_lock_.unlock();
 }
 
 SPANALLOC_COLD inline std::uint32_t Heap::steal_from_sleeping_labs(std::uint32_t at_most) {
@@ -280,10 +365,11 @@ SPANALLOC_COLD inline std::uint32_t Heap::steal_from_sleeping_labs(std::uint32_t
 
 // --- Fork -------------------------------------------------------------------------------------------------
 
-// Order: merging, registry, LABs by number, orphanage, arena, large objects: the order in which anyone nests
+// Order: walks, registry, LABs by number, orphanage, arena, large objects: the order in which anyone nests
 // them.
 inline void Heap::lock_for_fork() {
-  merge_lock_.lock();
+  single_threaded_at_fork_ = thread::process_is_single_threaded();
+  walk_lock_.lock();
   registry_lock_.lock();
   for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.lock();
   if (started()) labs_[kOrphanage].lock.lock();
@@ -297,7 +383,7 @@ inline void Heap::unlock_in_parent() {
   if (started()) labs_[kOrphanage].lock.unlock();
   for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.unlock();
   registry_lock_.unlock();
-  merge_lock_.unlock();
+  walk_lock_.unlock();
 }
 
 inline void Heap::recover_in_child(std::uint32_t survivor) {
@@ -306,21 +392,29 @@ inline void Heap::recover_in_child(std::uint32_t survivor) {
   if (started()) labs_[kOrphanage].lock.unlock();
   for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.unlock();
   registry_lock_.unlock();
-  merge_lock_.unlock();
+  walk_lock_.unlock();
+  if (single_threaded_at_fork_) return;
   const std::uint32_t labs = lab_count();
-  if (live_labs() == (survivor != 0 ? 1u : 0u)) return;  // no other thread was in the heap
   // Whoever claimed a span and waited for a lock to unlink it is gone.
-  for (std::uint32_t number = 0; number <= labs; ++number) Protocol::claimed_to_pool(number, kClasses);
-  // Hot spans of the vanished: their lists were in their threads' own memory, in whatever state. What is on
-  // them is lost, so these spans never become empty. Frees into them still work: the orphanage owns them, on
-  // no list. All records are walked: a span may be hot by its word and not yet, or no more, by its LAB.
-  for (std::size_t number = 1; number < known_granules(); ++number) {
-    Span& s = spans_[number];
+  for (std::uint32_t number = 0; number <= labs; ++number) Protocol::unlink_claimed(number, kClasses);
+  // Spans that vanished threads had in their hands are in no stack: the pools are filled anew from the
+  // records.
+  for_each_stack([](Pool& pool, unsigned order, unsigned core) { pool.take_all(order, core); });
+  for (std::size_t n = 1; n < known_granules();) {
+    Span& s = spans_[n];
+    const auto number = static_cast<std::uint32_t>(n);
+    n += s.exists ? std::size_t{1} << s.order : 1;
+    if (!s.exists) continue;
     const SpanWord word{s.word.load_relaxed()};  // this is the only thread
-    if (word.state() != SpanState::kHot || word.owner() == survivor) continue;
-    s.word.store_relaxed(word.with_state(SpanState::kParked).with_owner(kOrphanage).bits);
-    s.list = ListId::kNone;
-    lost_to_fork_.fetch_add_relaxed(1);
+    if (word.state() == SpanState::kFree) {
+      (s.zero ? zero_ : dirty_).put(s.order, number % dirty_.cores(), number, links());
+    } else if (word.state() == SpanState::kHot && word.owner() != survivor) {
+      // Its lists were in its thread's own memory, in whatever state: what is on them is lost, so the span
+      // never becomes empty. Frees into it still work: the orphanage owns it, on no list.
+      s.word.store_relaxed(word.with_state(SpanState::kParked).with_owner(kOrphanage).bits);
+      s.list = ListId::kNone;
+      lost_to_fork_.fetch_add_relaxed(1);
+    }
   }
   for (std::uint32_t number = 1; number <= labs; ++number) {
     Lab& gone = labs_[number];

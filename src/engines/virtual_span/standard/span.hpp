@@ -53,6 +53,7 @@ struct alignas(kCacheLine) Span {
   bool exists;                      ///< set once, when the arena hands the granule out
   std::uint8_t mark;                ///< the census's
   bool zero;                        ///< who holds the free span: all its memory reads as zero
+  bool closed;                      ///< who holds the free span: it is address space only (and zero)
   Atomic<std::uint32_t> pool_link;  ///< the pool stack that the free span is in
   std::uint64_t freed_at;           ///< who holds the free span: os::now_ms() when it became free
 };

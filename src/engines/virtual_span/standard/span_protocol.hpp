@@ -202,29 +202,22 @@ class SpanProtocol {
     put_chain_in_pool(emptied);
   }
 
-  /// In a fork's child: puts every span that is free and still on one of LAB `owner`'s lists into the pool.
-  /// Their claimers did not come along.
-  static void claimed_to_pool(std::uint32_t owner, unsigned class_count) {
+  /// In a fork's child: takes every span that is free off LAB `owner`'s lists. Their claimers did not come
+  /// along.
+  static void unlink_claimed(std::uint32_t owner, unsigned class_count) {
     Lists& lab = World::lab(owner);
-    std::uint32_t claimed = 0;
     const auto collect = [&](std::uint32_t number) {
       while (number != 0) {
         Span& span = World::span(number);
         const std::uint32_t next = span.next;
-        if (SpanWord{span.word.load_acquire()}.state() == SpanState::kFree) {
-          unlink(lab, number);
-          chain(claimed, number);
-        }
+        if (SpanWord{span.word.load_acquire()}.state() == SpanState::kFree) unlink(lab, number);
         number = next;
       }
     };
-    {
-      LockGuard guard(lab.lock);
-      collect(lab.floating);
-      collect(lab.attention);
-      for (unsigned c = 1; c < class_count; ++c) collect(lab.reusable[c].load_relaxed());
-    }
-    put_chain_in_pool(claimed);
+    LockGuard guard(lab.lock);
+    collect(lab.floating);
+    collect(lab.attention);
+    for (unsigned c = 1; c < class_count; ++c) collect(lab.reusable[c].load_relaxed());
   }
 
   /// Who claimed the span (I2) takes it off its last owner's lists and gives it to the pool.
