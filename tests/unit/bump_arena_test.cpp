@@ -8,6 +8,8 @@
 #include <memory>
 #include <set>
 
+#include "sanitizers.hpp"
+
 namespace spanalloc {
 namespace {
 
@@ -92,7 +94,7 @@ void limit_address_space(std::size_t bytes) {
   const rlimit large{std::size_t{1} << 60, std::size_t{1} << 60};
   ASSERT_EQ(setrlimit(RLIMIT_AS, &large), 0);
   const std::size_t used = large.rlim_cur - os::address_space_left();
-  const rlimit limit{used + bytes, used + bytes};
+  const rlimit limit{used + bytes, large.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
 }
 
@@ -108,6 +110,23 @@ TEST(BumpArena, UnderAnAddressLimitNothingIsReserved) {
     }
     EXPECT_GE(bytes, 380 * kMiB) << "nearly all of the limit is usable";
     EXPECT_LE(arena->statistics().reserved_bytes, arena->statistics().opened_bytes);
+  });
+}
+
+// A refusal is not a foreign mapping: nothing is given up for it.
+TEST(BumpArena, ARefusalLosesNothing) {
+  in_child([] {
+    limit_address_space(64 * kMiB);
+    auto arena = std::make_unique<Arena>();
+    ASSERT_TRUE(arena->start());
+    while (arena->allocate(0) != 0) {
+    }
+    const std::size_t limit = arena->limit();
+    for (int i = 0; i < 1000; ++i) EXPECT_EQ(arena->allocate(4), 0u);
+    EXPECT_EQ(arena->limit(), limit);
+    EXPECT_LE(arena->statistics().lost_bytes, kMiB) << "at most what alignment skipped";
+    limit_address_space(kGiB);
+    for (int i = 0; i < 100; ++i) EXPECT_NE(arena->allocate(4), 0u) << "the limit was lifted";
   });
 }
 
@@ -139,12 +158,30 @@ TEST(BumpArena, StepsOverForeignMappings) {
 #endif
 
 TEST(BumpArena, LockedMemoryIsOpenedAsUsed) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer's own memory cannot be locked";
+  if (mlockall(MCL_FUTURE) != 0) GTEST_SKIP() << "this process may not lock its memory";
+  munlockall();
   in_child([] {
-    if (mlockall(MCL_FUTURE) != 0) return;  // the lock limit does not allow it: nothing to show
+    ASSERT_EQ(mlockall(MCL_FUTURE), 0);
     auto arena = std::make_unique<Arena>();
-    if (!arena->start()) return;
+    ASSERT_TRUE(arena->start());
     for (int i = 0; i < 8; ++i) ASSERT_NE(arena->allocate(0), 0u);
     EXPECT_LE(arena->statistics().opened_bytes, 9 * Arena::kGranule);
+  });
+}
+
+TEST(BumpArena, MemoryLockedBeforeIsOpenedAsUsed) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer's own memory cannot be locked";
+  if (mlockall(MCL_CURRENT) != 0) GTEST_SKIP() << "this process may not lock its memory";
+  munlockall();
+  in_child([] {
+    auto arena = std::make_unique<Arena>();
+    ASSERT_TRUE(arena->start());
+    ASSERT_NE(arena->allocate(0), 0u);
+    ASSERT_EQ(mlockall(MCL_CURRENT), 0);
+    const std::size_t before = arena->statistics().opened_bytes;
+    for (int i = 0; i < 64; ++i) ASSERT_NE(arena->allocate(0), 0u);
+    EXPECT_LE(arena->statistics().opened_bytes, before + 65 * Arena::kGranule);
   });
 }
 

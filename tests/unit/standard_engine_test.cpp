@@ -3,6 +3,9 @@
 #include "engines/virtual_span/standard/engine.hpp"
 
 #include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <random>
@@ -250,6 +253,34 @@ TEST_F(StandardEngineDeathTest, TheTailOfASpanIsNoBlock) {
     E::deallocate(p);
   }
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// The first allocation looks up limits, the last ones are refused; neither may be a cancellation point: no
+// destructor would release the locks.
+TEST_F(StandardEngineDeathTest, ACancelledThreadHoldsNoLock) {
+  const auto scenario = [] {
+    rlimit limit{};
+    getrlimit(RLIMIT_AS, &limit);
+    limit.rlim_cur = std::size_t{1} << 47;
+    setrlimit(RLIMIT_AS, &limit);
+    alarm(30);
+    pthread_t thread{};
+    const auto body = [](void*) -> void* {
+      pthread_cancel(pthread_self());
+      for (int i = 0; i < 100000; ++i) {
+        if (E::allocate(100000) == nullptr) break;
+      }
+      return nullptr;
+    };
+    pthread_create(&thread, nullptr, body, nullptr);
+    void* result = nullptr;
+    pthread_join(thread, &result);
+    E::deallocate(E::allocate(16));
+    std::_Exit(result == nullptr ? 0 : 1);
+  };
+  EXPECT_EXIT(scenario(), testing::ExitedWithCode(0), "");
+}
+#endif
 
 // Everything at once, from several threads, contents checked, threads ending in between; then the census.
 TEST_F(StandardEngineTest, MillionsOfRandomLocalAndRemoteFreesLoseNothing) {
