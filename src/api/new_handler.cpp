@@ -3,6 +3,8 @@
 // in a process that has a C++ runtime, and only then is any of it used.
 #include "api/new_handler.hpp"
 
+#include <dlfcn.h>
+
 #include <new>
 
 #include "base/bits.hpp"
@@ -15,6 +17,9 @@ asm(".weak __gxx_personality_v0\n"
     ".weak _Unwind_Resume\n"
     ".weak _ZSt9terminatev\n");
 
+#pragma weak dlopen
+#pragma weak dlsym
+
 namespace spanalloc {
 
 // std::get_new_handler and std::__throw_bad_alloc under names of ours, so that their declarations can be
@@ -26,8 +31,18 @@ namespace spanalloc {
 
 namespace {
 
+// Weak references are bound when this library is loaded. A C++ runtime that comes later, with a plug-in, is
+// found by asking the loader, whose functions are weak too: a statically linked program need not have it.
+void* late_symbol(const char* name) noexcept {
+  if (&dlopen == nullptr || &dlsym == nullptr) return nullptr;
+  void* runtime = dlopen("libstdc++.so.6", RTLD_LAZY | RTLD_NOLOAD);
+  return runtime == nullptr ? nullptr : dlsym(runtime, name);
+}
+
 std::new_handler current_handler() noexcept {
-  return &runtime_new_handler != nullptr ? runtime_new_handler() : nullptr;
+  if (&runtime_new_handler != nullptr) return runtime_new_handler();
+  void* late = late_symbol("_ZSt15get_new_handlerv");
+  return late == nullptr ? nullptr : reinterpret_cast<std::new_handler (*)()>(late)();
 }
 
 }  // namespace
@@ -38,6 +53,8 @@ SPANALLOC_COLD void call_new_handler_or_throw() {
     return;
   }
   if (&runtime_throw_bad_alloc != nullptr) runtime_throw_bad_alloc();
+  if (void* late = late_symbol("_ZSt17__throw_bad_allocv"); late != nullptr)
+    reinterpret_cast<void (*)()>(late)();
   os::fatal("out of memory in operator new, and no C++ runtime to throw bad_alloc");
 }
 

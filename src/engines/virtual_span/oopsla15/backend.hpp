@@ -113,9 +113,11 @@ class Backend {
   }
 
   /// Calls f(Span*) for every span in the pool; f has the span to itself. Other threads miss the spans
-  /// meanwhile, and f misses theirs.
+  /// meanwhile, and f misses theirs. One thread at a time, and none during a fork: whole stacks are in its
+  /// hands.
   template <class F>
   void for_each_pooled(F&& f) {
+    LockGuard guard(walk_lock_);
     for (std::size_t size = 0; size < kRealSpanSizes; ++size) {
       for (unsigned core = 0; core < pool_.cores(); ++core) {
         const std::uint32_t first = pool_.take_all(size, core);
@@ -133,16 +135,19 @@ class Backend {
   PageSourceStatistics arena_statistics() { return arena_.statistics(); }
 
   void lock_for_fork() {
+    walk_lock_.lock();
     carve_lock_.lock();
     arena_.lock_for_fork();
   }
   void unlock_after_fork_in_parent() {
     arena_.unlock_after_fork();
     carve_lock_.unlock();
+    walk_lock_.unlock();
   }
   void unlock_after_fork_in_child() {
     arena_.unlock_after_fork();  // held by this very thread
     carve_lock_.reset_after_fork();
+    walk_lock_.reset_after_fork();
   }
 
  private:
@@ -248,6 +253,7 @@ class Backend {
   bool closes_tails_ = false;              // constant once started
   Atomic<std::uint32_t> closed_tails_{0};  // how many spans were cut
   SpinLock carve_lock_;                    // guards the two below, and starting
+  SpinLock walk_lock_;                     // taking the pool's stacks apart
   std::uint32_t spare_ = 0;
   std::size_t marks_open_ = 0;
 };
