@@ -21,11 +21,11 @@ std::string hex(std::uintptr_t address) {
   return text;
 }
 
-// All of stderr: one line of ours with the address in it.
+// All of stderr: one line of ours with the address in it (and an emulator's, that its program has died).
 std::string one_line_naming(std::uintptr_t address) {
-  return "^spanalloc: [^\n]*" + hex(address) + "[^\n]*\n$";
+  return "^spanalloc: [^\n]*" + hex(address) + "[^\n]*\n(qemu: [^\n]*\n)?$";
 }
-const char* const kOneLine = "^spanalloc: [^\n]*0x[^\n]*\n$";
+const char* const kOneLine = "^spanalloc: [^\n]*0x[^\n]*\n(qemu: [^\n]*\n)?$";
 
 // Makes the engine live through what may follow a bad free: takes `count` blocks of `n` bytes and frees none.
 // If it hands out `bad` the child ends well, which fails the death test.

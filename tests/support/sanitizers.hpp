@@ -1,4 +1,4 @@
-// Which sanitizer this test runs under, for the few tests that cannot.
+// What this test runs under, for the few tests that cannot: a sanitizer, or qemu's user emulation.
 #pragma once
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -28,5 +28,14 @@ inline constexpr bool kUnderTsan = true;
 #else
 inline constexpr bool kUnderTsan = false;
 #endif
+
+#ifdef SPANALLOC_TEST_EMULATED
+inline constexpr bool kEmulated = true;
+#else
+inline constexpr bool kEmulated = false;
+#endif
+// Reasons for skips, said once.
+inline constexpr const char* kNoLimits = "the emulator does not enforce limits on address space";
+inline constexpr const char* kNoThreadedForks = "the emulator does not follow forks of threaded programs";
 
 }  // namespace spanalloc::test

@@ -99,6 +99,7 @@ void limit_address_space(std::size_t bytes) {
 }
 
 TEST(BumpArena, UnderAnAddressLimitNothingIsReserved) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   in_child([] {
     limit_address_space(512 * kMiB);
     auto arena = std::make_unique<Arena>();
@@ -115,6 +116,7 @@ TEST(BumpArena, UnderAnAddressLimitNothingIsReserved) {
 
 // A refusal is not a foreign mapping: nothing is given up for it.
 TEST(BumpArena, ARefusalLosesNothing) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   in_child([] {
     limit_address_space(64 * kMiB);
     auto arena = std::make_unique<Arena>();
@@ -131,6 +133,7 @@ TEST(BumpArena, ARefusalLosesNothing) {
 }
 
 TEST(BumpArena, StepsOverForeignMappings) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   in_child([] {
     limit_address_space(kGiB);
     auto arena = std::make_unique<Arena>();
@@ -158,7 +161,9 @@ TEST(BumpArena, StepsOverForeignMappings) {
 #endif
 
 TEST(BumpArena, LockedMemoryIsOpenedAsUsed) {
-  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer's own memory cannot be locked";
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) {
+    GTEST_SKIP() << "the memory of a sanitizer or emulator cannot be locked";
+  }
   if (mlockall(MCL_FUTURE) != 0) GTEST_SKIP() << "this process may not lock its memory";
   munlockall();
   in_child([] {
@@ -171,7 +176,9 @@ TEST(BumpArena, LockedMemoryIsOpenedAsUsed) {
 }
 
 TEST(BumpArena, MemoryLockedBeforeIsOpenedAsUsed) {
-  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer's own memory cannot be locked";
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) {
+    GTEST_SKIP() << "the memory of a sanitizer or emulator cannot be locked";
+  }
   if (mlockall(MCL_CURRENT) != 0) GTEST_SKIP() << "this process may not lock its memory";
   munlockall();
   in_child([] {

@@ -11,6 +11,8 @@
 #include <thread>
 #include <vector>
 
+#include "sanitizers.hpp"
+
 namespace spanalloc {
 namespace {
 
@@ -107,7 +109,9 @@ TEST(LargeObjects, ResizeKeepsContentsAndZeroesTheRest) {
   for (std::size_t i = 0; i < 4 * page; ++i) ASSERT_EQ(q[i], 0xAB);
   for (std::size_t i = 4 * page; i < 512 * page; ++i) ASSERT_EQ(q[i], 0);
   auto* r = static_cast<unsigned char*>(objects.resize(q, page));
-  EXPECT_EQ(r, q) << "shrinking is in place";
+  if (!test::kEmulated) {  // whose mremap moves as it likes
+    EXPECT_EQ(r, q) << "shrinking is in place";
+  }
   EXPECT_EQ(objects.statistics().bytes, page);
   EXPECT_TRUE(objects.free(r));
   os::release(wall, 64 * page);
@@ -155,6 +159,7 @@ TEST(LargeObjects, RefusedCallsChangeNothing) {
 }
 
 TEST(LargeObjects, SurvivesAnAddressSpaceLimit) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {

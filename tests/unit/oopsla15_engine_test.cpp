@@ -15,6 +15,8 @@
 
 #include "oopsla15_test_support.hpp"
 
+#include "sanitizers.hpp"
+
 namespace spanalloc {
 namespace {
 
@@ -310,6 +312,7 @@ TEST(Oopsla15Memory, ExhaustedArenaIsSurvived) {
 }
 
 TEST(Oopsla15Memory, OutOfMemoryIsSurvived) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a limit on address space does not go with sanitizers";
 #endif
@@ -329,6 +332,7 @@ TEST(Oopsla15Memory, OutOfMemoryIsSurvived) {
 
 // Under a limit a span takes its real span of address space, not 2 MiB; and grows again when it is reused.
 TEST(Oopsla15Memory, LimitOnAddressSpaceCountsRealSpans) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a limit on address space does not go with sanitizers";
 #endif

@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "sanitizers.hpp"
+
 namespace spanalloc {
 namespace {
 
@@ -258,6 +260,7 @@ TEST_F(StandardEngineDeathTest, TheTailOfASpanIsNoBlock) {
 // The first allocation looks up limits, the last ones are refused; neither may be a cancellation point: no
 // destructor would release the locks.
 TEST_F(StandardEngineDeathTest, ACancelledThreadHoldsNoLock) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   const auto scenario = [] {
     rlimit limit{};
     getrlimit(RLIMIT_AS, &limit);

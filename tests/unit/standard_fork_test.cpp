@@ -51,6 +51,7 @@ void use_the_heap(std::vector<std::unique_ptr<Slots>>& all) {
 // A thread that purges holds whole stacks of free spans; a child that is made meanwhile must not lose them.
 TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   E::process_start();
   std::atomic<bool> stop{false};
   std::thread purger([&] {
@@ -79,6 +80,7 @@ TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
 
 TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   E::process_start();
   std::vector<std::unique_ptr<Slots>> all;
   std::atomic<bool> stop{false};
