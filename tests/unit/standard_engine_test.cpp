@@ -7,6 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -284,6 +285,25 @@ TEST_F(StandardEngineDeathTest, ACancelledThreadHoldsNoLock) {
   EXPECT_EXIT(scenario(), testing::ExitedWithCode(0), "");
 }
 #endif
+
+TEST_F(StandardEngineTest, StatisticsMayBeAskedWhileOthersRun) {
+  std::atomic<bool> stop{false};
+  std::thread asker([&] {
+    while (!stop) {
+      const EngineStatistics s = E::statistics();
+      EXPECT_LE(s.small_bytes_carved + s.pooled_bytes, s.opened_bytes);
+    }
+  });
+  elsewhere([] {
+    for (int round = 0; round < 30; ++round) {
+      std::vector<void*> blocks;
+      for (int i = 0; i < 500; ++i) blocks.push_back(E::allocate(static_cast<std::size_t>(i) * 997 % 100000));
+      free_all(blocks);
+    }
+  });
+  stop = true;
+  asker.join();
+}
 
 // Everything at once, from several threads, contents checked, threads ending in between; then the census.
 TEST_F(StandardEngineTest, MillionsOfRandomLocalAndRemoteFreesLoseNothing) {

@@ -13,21 +13,26 @@ namespace spanalloc::standard {
 struct Census {
   static EngineStatistics statistics() {
     EngineStatistics out;
-    const PageSourceStatistics arena = Heap::arena_.statistics();
-    out.reserved_bytes = arena.reserved_bytes;
-    out.opened_bytes = arena.opened_bytes;
     const auto large = Heap::large_.statistics();
     out.large_bytes = large.bytes;
     out.large_objects = large.objects;
     out.live_labs = Heap::live_labs();
     out.spans_lost_to_fork = Heap::spans_lost_to_fork();
+    if (!Heap::started()) return out;
+    // Spans are neither split, merged nor handed out for the first time meanwhile. What they are used for
+    // changes.
+    LockGuard walk(Heap::walk_lock_);
+    LockGuard registry(Heap::registry_lock_);
     for_each_span([&](std::uint32_t, Span& span) {
       if (SpanWord{span.word.load_acquire()}.state() == SpanState::kFree) {
         out.pooled_bytes += kGranule << span.order;
       } else {
-        out.small_bytes_carved += kClassTable[span.size_class].real_span;
+        out.small_bytes_carved += kClassTable[span.shown_class.load_relaxed()].real_span;
       }
     });
+    const PageSourceStatistics arena = Heap::arena_.statistics();
+    out.reserved_bytes = arena.reserved_bytes;
+    out.opened_bytes = arena.opened_bytes;
     return out;
   }
 

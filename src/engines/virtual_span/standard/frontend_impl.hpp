@@ -59,6 +59,7 @@ inline void* Frontend::allocate_single(unsigned c, unsigned core, bool& zero) {
   zero = span.zero;
   span.zero = false;
   span.size_class = static_cast<std::uint8_t>(c);
+  span.shown_class.store_relaxed(static_cast<std::uint8_t>(c));
   span.start_magic = span.start_limit = 0;
   span.unpublished.store_relaxed(0);
   span.list = ListId::kNone;
@@ -137,6 +138,7 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
   number = fresh;
   Span& span = Heap::span(number);
   span.size_class = static_cast<std::uint8_t>(c);
+  span.shown_class.store_relaxed(static_cast<std::uint8_t>(c));
   const ClassInfo& info = kClassTable[c];
   span.start_magic = info.order == 0 ? divisibility_magic32(info.block_size) : 0;
   span.start_limit = info.order == 0 ? multiple_limit32(info.block_size, info.blocks) : 0;

@@ -43,19 +43,20 @@ struct alignas(kCacheLine) Span {
   Plain<std::uint32_t> start_magic;  ///< divisibility_magic32 of the block size if the span is one granule of
                                      ///< several blocks, else 0; constant while the span is not free
   Plain<std::uint32_t> start_limit;  ///< multiple_limit32 of it, else 0; likewise
-  Plain<Block*> free_list;          ///< owner: parked: its freed blocks; hot: a reserve behind the LAB's head
-  Plain<std::uint32_t> carved;      ///< owner: blocks 1..carved have been on a list; the rest is untouched
-  Plain<std::uint32_t> next;        ///< lock of the owning LAB: neighbours on the list `list`
-  Plain<std::uint32_t> prev;        ///< "
-  Plain<ListId> list;               ///< "
-  Plain<std::uint8_t> size_class;   ///< constant while the span is not free
-  std::uint8_t order;               ///< constant while not in a pool; valid in every granule's record
-  bool exists;                      ///< set once, when the arena hands the granule out
-  std::uint8_t mark;                ///< the census's
-  bool zero;                        ///< who holds the free span: all its memory reads as zero
-  bool closed;                      ///< who holds the free span: it is address space only (and zero)
-  Atomic<std::uint32_t> pool_link;  ///< the pool stack that the free span is in
-  std::uint64_t freed_at;           ///< who holds the free span: os::now_ms() when it became free
+  Plain<Block*> free_list;         ///< owner: parked: its freed blocks; hot: a reserve behind the LAB's head
+  Plain<std::uint32_t> carved;     ///< owner: blocks 1..carved have been on a list; the rest is untouched
+  Plain<std::uint32_t> next;       ///< lock of the owning LAB: neighbours on the list `list`
+  Plain<std::uint32_t> prev;       ///< "
+  Plain<ListId> list;              ///< "
+  Plain<std::uint8_t> size_class;  ///< constant while the span is not free
+  std::uint8_t order;              ///< constant while not in a pool; valid in every granule's record
+  Atomic<std::uint8_t> shown_class;  ///< size_class of the latest life, for statistics while others run
+  bool exists;                       ///< set once, when the arena hands the granule out
+  std::uint8_t mark;                 ///< the census's
+  bool zero;                         ///< who holds the free span: all its memory reads as zero
+  bool closed;                       ///< who holds the free span: it is address space only (and zero)
+  Atomic<std::uint32_t> pool_link;   ///< the pool stack that the free span is in
+  std::uint64_t freed_at;            ///< who holds the free span: os::now_ms() when it became free
 };
 static_assert(sizeof(Span) == kCacheLine);
 
