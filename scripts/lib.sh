@@ -20,6 +20,23 @@ die() {
   exit 1
 }
 
+# watched LOG COMMAND...: the command with its output appended to LOG; every ten seconds a line that shows how long it
+# has run and what it said last. Its exit code is the command's.
+watched() {
+  watched_log=$1
+  shift
+  "$@" >>"$watched_log" 2>&1 &
+  watched_pid=$!
+  watched_for=0
+  while kill -0 "$watched_pid" 2>/dev/null; do
+    sleep 1
+    watched_for=$((watched_for + 1))
+    [ $((watched_for % 10)) -ne 0 ] ||
+      printf '    %d:%02d  %s\n' $((watched_for / 60)) $((watched_for % 60)) "$(tail -n 1 "$watched_log" | cut -c 1-90)"
+  done
+  wait "$watched_pid"
+}
+
 # as_root COMMAND...: the command as root, through sudo when need be.
 as_root() {
   if [ "$(id -u)" -eq 0 ]; then
@@ -56,7 +73,7 @@ apt_update_once() {
   [ -z "${apt_updated:-}" ] || return 0
   apt_updated=yes
   say "apt-get update"
-  as_root apt-get update -q >>"$build/logs/apt.log" 2>&1
+  watched "$build/logs/apt.log" as_root apt-get update -q
 }
 
 # install_needed ITEM...: installs what is missing; ends the script when that fails.
@@ -67,10 +84,10 @@ install_needed() {
   say "Installing:$missing"
   command -v apt-get >/dev/null 2>&1 || die "these packages are missing and there is no apt-get here:$missing"
   # shellcheck disable=SC2086 # one word a package
-  if apt_install $missing >>"$build/logs/apt.log" 2>&1; then return 0; fi
+  if watched "$build/logs/apt.log" apt_install $missing; then return 0; fi
   apt_update_once || true
   # shellcheck disable=SC2086
-  apt_install $missing >>"$build/logs/apt.log" 2>&1 || {
+  watched "$build/logs/apt.log" apt_install $missing || {
     tail -n 15 "$build/logs/apt.log" >&2
     die "could not install:$missing (as root, or with sudo: apt-get install$missing)"
   }
@@ -83,10 +100,10 @@ install_wanted() {
   mkdir -p "$build/logs"
   say "Installing:$missing"
   # shellcheck disable=SC2086
-  if apt_install $missing >>"$build/logs/apt.log" 2>&1; then return 0; fi
+  if watched "$build/logs/apt.log" apt_install $missing; then return 0; fi
   apt_update_once || true
   for package in $missing; do
-    apt_install "$package" >>"$build/logs/apt.log" 2>&1 || say "cannot be installed here: $package"
+    watched "$build/logs/apt.log" apt_install "$package" || say "cannot be installed here: $package"
   done
 }
 

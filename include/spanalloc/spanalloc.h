@@ -46,7 +46,8 @@ SPANALLOC_PUBLIC int sp_posix_memalign(void** out, size_t alignment, size_t size
 /* Bytes that may be used from the block's start, at least what was asked for; 0 for NULL. */
 SPANALLOC_PUBLIC size_t sp_usable_size(const void* block) SPANALLOC_NOEXCEPT;
 
-/* 1 if the address lies in memory that this heap manages now, 0 otherwise. Takes any address. */
+/* 1 if the address lies in a span that this heap has in use, or is the start of one of its large objects; 0
+ * otherwise. Takes any address. */
 SPANALLOC_PUBLIC int sp_owns(const void* address) SPANALLOC_NOEXCEPT;
 
 /* Gives what can be given back to the kernel: 1 if anything was, 0 otherwise. */

@@ -3,7 +3,8 @@
 //
 // The library needs no C++ runtime, but when the program has one, operator new behaves as that runtime's:
 // it calls the new handler until memory appears and throws std::bad_alloc when there is none. Both are
-// reached through weak references. Without a C++ runtime nobody could catch: then it prints and aborts.
+// reached through weak references, or through the loader when the runtime came later, with a plug-in. Without
+// a C++ runtime nobody could catch: then it prints and aborts.
 #pragma once
 
 #include <cstddef>
@@ -24,15 +25,20 @@ struct NewApi {
     return allocate_or<E>(n, [](std::size_t size) { return allocate_nothrow_slow(size); });
   }
 
+  // An alignment that is no power of two is no matter for the new handler.
   static void* allocate_aligned(std::size_t n, std::align_val_t alignment) {
+    const auto a = static_cast<std::size_t>(alignment);
+    if (!is_power_of_two(a)) throw_bad_alloc();
     for (;;) {
-      if (void* p = try_aligned(n, alignment); p != nullptr) return p;
+      if (void* p = allocate_aligned_checked<E>(n, a); p != nullptr) return p;
       call_new_handler_or_throw();
     }
   }
   static void* allocate_aligned_nothrow(std::size_t n, std::align_val_t alignment) noexcept {
+    const auto a = static_cast<std::size_t>(alignment);
+    if (!is_power_of_two(a)) return nullptr;
     for (;;) {
-      if (void* p = try_aligned(n, alignment); p != nullptr) return p;
+      if (void* p = allocate_aligned_checked<E>(n, a); p != nullptr) return p;
       if (!call_new_handler_nothrow()) return nullptr;
     }
   }
@@ -49,11 +55,6 @@ struct NewApi {
       if (void* p = allocate_after_miss<E>(n); p != nullptr) return p;
       if (!call_new_handler_nothrow()) return nullptr;
     }
-  }
-
-  static void* try_aligned(std::size_t n, std::align_val_t alignment) noexcept {
-    const auto a = static_cast<std::size_t>(alignment);
-    return is_power_of_two(a) ? allocate_aligned_checked<E>(n, a) : nullptr;
   }
 };
 

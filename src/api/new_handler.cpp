@@ -47,15 +47,18 @@ std::new_handler current_handler() noexcept {
 
 }  // namespace
 
-SPANALLOC_COLD void call_new_handler_or_throw() {
-  if (std::new_handler handler = current_handler(); handler != nullptr) {
-    handler();
-    return;
-  }
+SPANALLOC_COLD void throw_bad_alloc() {
   if (&runtime_throw_bad_alloc != nullptr) runtime_throw_bad_alloc();
-  if (void* late = late_symbol("_ZSt17__throw_bad_allocv"); late != nullptr)
+  if (void* late = late_symbol("_ZSt17__throw_bad_allocv"); late != nullptr) {
     reinterpret_cast<void (*)()>(late)();
+  }
   os::fatal("out of memory in operator new, and no C++ runtime to throw bad_alloc");
+}
+
+SPANALLOC_COLD void call_new_handler_or_throw() {
+  std::new_handler handler = current_handler();
+  if (handler == nullptr) throw_bad_alloc();
+  handler();
 }
 
 SPANALLOC_COLD bool call_new_handler_nothrow() noexcept {

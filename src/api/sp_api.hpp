@@ -10,7 +10,7 @@ namespace spanalloc {
 
 using SpMalloc = MallocApi<LibraryEngine>;
 
-// Before any other constructor of the process that runs at an ordinary priority. Allocation works without it.
+// Before this library's other constructors; allocation, which may come earlier still, does not need it.
 [[gnu::constructor(101)]] static void start_library_engine() {
   LibraryEngine::process_start();
 }

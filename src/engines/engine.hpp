@@ -42,7 +42,7 @@ concept Engine = requires(void* p, const void* cp, std::size_t n, std::size_t a)
   // Tries to make the block n bytes large without copying its contents by hand (in place, or by remapping
   // pages). Returns its address (p or another one) or nullptr: then nothing has changed.
   { E::resize(p, n) } -> std::same_as<void*>;
-  // True if p points into memory that this heap manages right now.
+  // True if p points into a span in use, or is the start of a large object, of this heap.
   { E::owns(cp) } -> std::same_as<bool>;
   // Returns what can be returned to the kernel; true if anything was.
   { E::trim() } -> std::same_as<bool>;

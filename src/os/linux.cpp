@@ -197,6 +197,10 @@ std::uint64_t random_bits() {
   return seed ^ (seed >> 31);
 }
 
+const void* thread_mark() {
+  return &errno;  // in the thread's own memory
+}
+
 void yield() {
   ErrnoGuard keep;
   sched_yield();

@@ -53,6 +53,8 @@ unsigned cpu_count();
 std::uint64_t now_ms();
 /// A random number, for placing mappings; not for secrets.
 std::uint64_t random_bits();
+/// An address that no two living threads share; the same before and after a fork.
+const void* thread_mark();
 /// Gives the rest of this time slice away.
 void yield();
 /// Sleeps for some tens of microseconds. No cancellation point.

@@ -28,7 +28,8 @@ class ExitHook {
   Atomic<unsigned> key_plus_one_{0};
 };
 
-/// Registers fork handlers once (idempotent per triple). Handlers of later registrants run `prepare` first.
+/// Registers fork handlers. Once an engine: a second call would run them twice. Handlers registered later run
+/// `prepare` earlier.
 void register_fork_handlers(void (*prepare)(), void (*parent)(), void (*child)());
 
 /// False unless libc is sure that no second thread has ever been started.

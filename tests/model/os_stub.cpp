@@ -59,6 +59,10 @@ void limit_first_range(std::size_t bytes) {
 
 namespace spanalloc::os {
 
+const void* thread_mark() {
+  static const char mark = 0;  // nobody forks: it equals no forking thread's
+  return &mark;
+}
 void yield() {
   model::yield();
 }
@@ -131,6 +135,12 @@ void prefer_huge_pages(void*, std::size_t) {}
 }  // namespace spanalloc::os
 
 namespace spanalloc::thread {
+
+// Models do not fork.
+void register_fork_handlers(void (*)(), void (*)(), void (*)()) {}
+bool process_is_single_threaded() {
+  return false;
+}
 
 // Models end their threads themselves.
 bool ExitHook::watch_this_thread(void (*)()) {

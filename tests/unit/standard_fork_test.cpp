@@ -1,6 +1,7 @@
 // What a fork leaves behind: threads vanish in the middle of whatever they did, the child's heap stays
 // usable.
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -49,6 +50,57 @@ void use_the_heap(std::vector<std::unique_ptr<Slots>>& all) {
 }
 
 // A thread that purges holds whole stacks of free spans; a child that is made meanwhile must not lose them.
+// Another library's fork handlers, registered before ours: between ours they run in the forking thread, while
+// it holds every lock of the heap.
+std::atomic<bool> handlers_allocate{false};
+void allocate_in_handler() {
+  if (!handlers_allocate) return;
+  for (const std::size_t size : {std::size_t{40}, std::size_t{5000}, 300 * kKiB, 3 * kMiB}) {
+    std::vector<void*> blocks(50);
+    for (void*& p : blocks) p = E::allocate(size);
+    for (void* p : blocks) E::deallocate(p);
+  }
+}
+const int registered = pthread_atfork(allocate_in_handler, allocate_in_handler, allocate_in_handler);
+
+TEST(StandardFork, OtherHandlersMayAllocate) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  ASSERT_EQ(registered, 0);
+  E::process_start();
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> others;
+  for (int t = 0; t < 2; ++t) {
+    others.emplace_back([&] {
+      while (!stop) {
+        std::vector<void*> blocks(200);
+        for (void*& p : blocks) p = E::allocate(3000);
+        for (void* p : blocks) E::deallocate(p);
+      }
+    });
+  }
+  handlers_allocate = true;
+  for (int round = 0; round < 50; ++round) {
+    alarm(60);  // a deadlock ends the test
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(60);
+      E::deallocate(E::allocate(100000));
+      _exit(E::census().consistent() ? 0 : 3);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "round " << round;
+  }
+  handlers_allocate = false;
+  alarm(0);
+  stop = true;
+  for (std::thread& other : others) other.join();
+  E::trim();
+  EXPECT_TRUE(E::census().consistent());
+}
+
 TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;

@@ -1,6 +1,7 @@
 """The command line: options, help texts, tables. Loaded only when it is needed (see start.py)."""
 
 import json
+import signal
 import os
 import shutil
 import sys
@@ -39,7 +40,9 @@ def _console():
     """The table's console. Not a terminal: no colours, and wide enough that nothing is cut."""
     if sys.stdout.isatty():
         return Console()
-    return Console(width=int(os.environ.get("COLUMNS", "140")), no_color=True, highlight=False)
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() and int(columns) > 0 else 140
+    return Console(width=width, no_color=True, highlight=False)
 
 
 def _print_version(wanted: bool):
@@ -200,6 +203,12 @@ def compare_command(
     for helper in (_places.measure, _places.probe):
         if not os.path.isfile(helper):
             _fail(f"{helper} is missing; build it with:  cmake --build --preset release")
+    if json_file:
+        try:
+            open(json_file, "a", encoding="utf-8").close()  # before the runs: they would be lost
+        except OSError as error:
+            _fail(f"{json_file}: {error.strerror}")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the running command, as an interrupt does
     comparison = Comparison(_places, command, _contenders(with_ or []), runs, timeout)
     try:
         _run_with_progress(comparison)
@@ -210,11 +219,11 @@ def compare_command(
         if comparison.last_errors:
             print(comparison.last_errors.rstrip(), file=sys.stderr)
         _fail(f"no comparison: the command under glibc: {base.problem}", 1)
+    _console().print(_table(comparison))
     if json_file:
         with open(json_file, "w", encoding="utf-8") as file:
             json.dump(comparison.as_json(), file, indent=1)
             file.write("\n")
-    _console().print(_table(comparison))
     print(f"Medians of {runs} run{'s' * (runs > 1)} each, in rotation. Memory: peak of RSS + page tables, whole process tree.")
     if any(c.problem for c in comparison.contenders if c.ours):
         raise typer.Exit(1)

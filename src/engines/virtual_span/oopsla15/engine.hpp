@@ -146,10 +146,7 @@ class Oopsla15Engine {
   /// Where every span is; exact while no other thread uses the heap.
   static oopsla15::Census census() { return oopsla15::take_census<Config>(); }
 
-  /// Registers the fork handlers, once: with the first slow path or from the library's constructor. A
-  /// preloaded library's constructor runs after those of the program's other libraries; a handler that one of
-  /// them registers, and that allocates, must find our locks free, and handlers registered later prepare
-  /// earlier.
+  /// Registers the fork handlers, once: with the first slow path or from the library's constructor.
   static void process_start() {
     if (registered_.exchange_acq_rel(1) != 0) return;
     thread::register_fork_handlers(prepare_fork, resume_parent, resume_child);
@@ -204,12 +201,15 @@ class Oopsla15Engine {
   static void prepare_fork() {
     Frontend::prepare_fork();
     large_.lock_for_fork();
+    SpinLock::begin_fork();
   }
   static void resume_parent() {
+    SpinLock::end_fork();
     large_.unlock_after_fork_in_parent();
     Frontend::resume_parent();
   }
   static void resume_child() {
+    SpinLock::end_fork();
     large_.reset_after_fork_in_child();
     Frontend::resume_child();
   }

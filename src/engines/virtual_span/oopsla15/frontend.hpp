@@ -196,10 +196,10 @@ class Frontend {
         }
       }
       lab_ = &shared_lab();
-      lab_->lock.lock();
+      locked_ = lab_->lock.lock();
     }
     ~LabScope() {
-      if (lab_->shared) lab_->lock.unlock();
+      if (locked_) lab_->lock.unlock();
     }
     LabScope(const LabScope&) = delete;
     LabScope& operator=(const LabScope&) = delete;
@@ -208,6 +208,7 @@ class Frontend {
 
    private:
     Lab* lab_;
+    bool locked_ = false;
   };
 
   // --- Identity.

@@ -77,7 +77,7 @@ struct HotSpans {
 };
 
 struct alignas(kCacheLine) Lab {
-  // Shared: whose life this is; kTerminated between lives. Written under the registry's lock.
+  // Shared: whose life this is; kTerminated between lives. Written by whoever begins or ends the life.
   Atomic<OwnerWord> owner{kTerminated};
   // Constant during a life.
   HotSpans* hot = nullptr;
@@ -85,8 +85,9 @@ struct alignas(kCacheLine) Lab {
   bool shared = false;     // used by any thread that holds `lock`
   // Only for shared LABs; taken before any set's lock.
   SpinLock lock;
-  // Under the registry's lock.
+  // Written by whoever begins a life: between lives nobody else has the LAB.
   std::uint16_t generation = 0;
+  // Under the registry's lock.
   Lab* next_free = nullptr;
   // Constant once the LAB is in the registry's list of all.
   Lab* next_of_all = nullptr;

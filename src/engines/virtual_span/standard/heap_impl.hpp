@@ -9,9 +9,8 @@ namespace spanalloc::standard {
 
 SPANALLOC_COLD inline bool Heap::start_slow() {
   if (!start_locked()) return false;
-  // With the first allocation, not in a constructor of the library: a preloaded library's constructor runs
-  // after those of the program's other libraries, and a handler that one of them registers, and that
-  // allocates, must find our locks free: handlers registered later prepare earlier.
+  // With the first allocation: a library without the constructor's help (static, or an engine in a test)
+  // forks too.
   static constinit Atomic<std::uint32_t> registered{0};
   if (registered.exchange_acq_rel(1) == 0) {
     thread::register_fork_handlers(
@@ -375,9 +374,11 @@ inline void Heap::lock_for_fork() {
   if (started()) labs_[kOrphanage].lock.lock();
   arena_.lock_for_fork();
   large_.lock_for_fork();
+  SpinLock::begin_fork();
 }
 
 inline void Heap::unlock_in_parent() {
+  SpinLock::end_fork();
   large_.unlock_after_fork_in_parent();
   arena_.unlock_after_fork();
   if (started()) labs_[kOrphanage].lock.unlock();
@@ -387,6 +388,7 @@ inline void Heap::unlock_in_parent() {
 }
 
 inline void Heap::recover_in_child(std::uint32_t survivor) {
+  SpinLock::end_fork();
   large_.reset_after_fork_in_child();
   arena_.unlock_after_fork();
   if (started()) labs_[kOrphanage].lock.unlock();
