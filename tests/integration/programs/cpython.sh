@@ -4,6 +4,7 @@ set -eu
 # shellcheck source=tests/integration/programs/lib.sh
 . "$(dirname "$0")/lib.sh"
 need "$python" python3
+prove_first "$python"
 "$python" -c 'import test.test_dict' 2>/dev/null || {
   version=$("$python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
   sh "$programs/install.sh" "libpython$version-testsuite" >/dev/null 2>&1 || true

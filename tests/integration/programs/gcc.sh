@@ -5,6 +5,7 @@ set -eu
 # shellcheck source=tests/integration/programs/lib.sh
 . "$(dirname "$0")/lib.sh"
 need g++ g++
+prove_first g++
 {
   for header in algorithm any array atomic bitset chrono complex deque filesystem forward_list fstream functional \
     future iomanip iostream iterator list locale map memory memory_resource mutex numeric optional ostream queue \

@@ -4,6 +4,7 @@ set -eu
 # shellcheck source=tests/integration/programs/lib.sh
 . "$(dirname "$0")/lib.sh"
 need git git
+prove_first git
 export GIT_CONFIG_GLOBAL=/dev/null GIT_CONFIG_SYSTEM=/dev/null GIT_AUTHOR_NAME=a GIT_AUTHOR_EMAIL=a@example.org \
   GIT_COMMITTER_NAME=c GIT_COMMITTER_EMAIL=c@example.org GIT_PAGER=cat
 ours git init -q -b main repository

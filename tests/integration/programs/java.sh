@@ -6,6 +6,7 @@ set -eu
 . "$(dirname "$0")/lib.sh"
 need javac default-jdk-headless
 need java default-jdk-headless
+prove_first java
 ours javac -J-Xmx400m -d classes "$programs/Exercise.java" || fail "javac"
 prove_ours javac
 ours java -Xmx400m -XX:MaxDirectMemorySize=300m -XX:NativeMemoryTracking=summary -cp classes Exercise >output.txt 2>&1 ||

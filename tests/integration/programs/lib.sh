@@ -50,3 +50,11 @@ $(sort -u "$probe_file")
 LINES
   echo "malloc is $wanted in $(wc -l <"$probe_file") processes: $(cut -d' ' -f1 "$probe_file" | sort | uniq -c | sort -rn | head -n 6 | awk '{ printf "%s %s; ", $1, $2 }')"
 }
+
+# prove_first COMMAND...: before any work, that each program's malloc is the library's.
+prove_first() {
+  for command in "$@"; do
+    ours "$command" --version >/dev/null 2>&1 || fail "$command --version fails with the library"
+    prove_ours "$command"
+  done
+}

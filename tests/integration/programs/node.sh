@@ -4,6 +4,7 @@ set -eu
 # shellcheck source=tests/integration/programs/lib.sh
 . "$(dirname "$0")/lib.sh"
 need node nodejs
+prove_first node
 output=$(ours node "$programs/exercise.js" 2>&1) || { echo "$output"; fail "the script"; }
 [ "$(echo "$output" | tail -n 1)" = "all checks passed" ] || fail "the script ends with: $output"
 prove_ours node

@@ -7,6 +7,7 @@ set -eu
 need redis-server redis-server
 need redis-benchmark redis-tools
 need "$python" python3
+prove_first redis-server
 port=$("$python" -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
 server=
 on_exit() { [ -z "$server" ] || kill "$server"; }

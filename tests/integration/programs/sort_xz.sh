@@ -7,6 +7,7 @@ set -eu
 need sort coreutils
 need xz xz-utils
 need "$python" python3
+prove_first sort xz
 "$python" -c '
 import random, sys
 rng = random.Random(7)

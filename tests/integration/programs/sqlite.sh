@@ -5,6 +5,7 @@ set -eu
 # shellcheck source=tests/integration/programs/lib.sh
 . "$(dirname "$0")/lib.sh"
 need sqlite3 sqlite3
+prove_first sqlite3
 cat >script.sql <<'SQL'
 PRAGMA journal_mode = MEMORY;
 PRAGMA synchronous = OFF;

@@ -10,10 +10,10 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "engines/virtual_span/oopsla15/config.hpp"
+#include "engines/virtual_span/oopsla15/page_layer.hpp"
 #include "engines/virtual_span/oopsla15/span.hpp"
 #include "engines/virtual_span/span_pool.hpp"
 #include "os/os.hpp"
-#include "pages/bump_arena.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc::oopsla15 {
@@ -40,8 +40,8 @@ struct Directory {
 template <class Config>
 class Backend {
  public:
-  // Under a limit a span costs its real span (close_tail), 1/64 of a virtual one at the least.
-  using Arena = BumpArena<kVirtualSpanBits, 0, Config::kHugePages, 16 * kMiB, 7>;
+  using Arena = SpanSource<Config>;
+  static_assert(PageSource<Arena>);
   using Pool = SpanPool<kRealSpanSizes>;
 
   /// Reserves the arena. False when not even a small one can be had; may be called again then.

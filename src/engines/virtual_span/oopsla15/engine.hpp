@@ -14,7 +14,6 @@
 #include "engines/virtual_span/oopsla15/config.hpp"
 #include "engines/virtual_span/oopsla15/frontend.hpp"
 #include "os/os.hpp"
-#include "pages/large_objects.hpp"
 #include "thread/lifecycle.hpp"
 
 namespace spanalloc {
@@ -214,7 +213,7 @@ class Oopsla15Engine {
     Frontend::resume_child();
   }
 
-  static inline constinit LargeObjects<> large_{};
+  static inline constinit oopsla15::LargeSource large_{};
   static inline constinit Atomic<std::uint32_t> registered_{0};  // fork handlers
 };
 

@@ -22,14 +22,12 @@
 #include "base/poison.hpp"
 #include "engines/virtual_span/span_pool.hpp"
 #include "engines/virtual_span/standard/config.hpp"
+#include "engines/virtual_span/standard/page_layer.hpp"
 #include "engines/virtual_span/standard/span.hpp"
 #include "engines/virtual_span/standard/span_protocol.hpp"
 #include "engines/virtual_span/standard/thread_state.hpp"
 #include "os/os.hpp"
-#include "pages/bump_arena.hpp"
 #include "pages/growing_table.hpp"
-#include "pages/large_objects.hpp"
-#include "pages/page_source.hpp"
 #include "sync/spin_lock.hpp"
 #include "thread/lifecycle.hpp"
 
@@ -44,11 +42,6 @@ struct Lab : LabLists<kClasses> {
   Atomic<std::uint32_t> hot[kFirstSingle];  ///< written by the owner: hot span of each class, 0: none
   Block* head[kLabClasses] = {};            ///< owner: hot lists of classes above kThreadClasses
 };
-
-// What the heap stands on. Another page layer is another type here.
-using SpanSource = BumpArena<kGranuleBits, kMaxOrder, HugePages::kKernelDefault>;
-using LargeSource = LargeObjects<>;
-static_assert(PageSource<SpanSource> && LargeObjectSource<LargeSource>);
 
 class Heap {
  public:
