@@ -3,7 +3,7 @@ include(CMakePackageConfigHelpers)
 
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/spanalloc)
 set(_libraries "")
-foreach(_target IN ITEMS spanalloc spanalloc_static spanalloc_oopsla15 spanalloc_sp)
+foreach(_target IN ITEMS spanalloc spanalloc_static spanalloc_oopsla15)
   if(TARGET ${_target})
     list(APPEND _libraries ${_target})
   endif()
@@ -26,6 +26,9 @@ if(_libraries)
   configure_file(cmake/spanalloc.pc.in ${PROJECT_BINARY_DIR}/spanalloc.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/spanalloc.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()
+
+# Only the sp_ functions, for use beside another malloc.
+install(TARGETS spanalloc_sp ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
 
 install(DIRECTORY include/spanalloc DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 file(GLOB _man_pages_1 CONFIGURE_DEPENDS docs/man/*.1)
