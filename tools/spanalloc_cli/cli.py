@@ -203,11 +203,10 @@ def compare_command(
     for helper in (_places.measure, _places.probe):
         if not os.path.isfile(helper):
             _fail(f"{helper} is missing; build it with:  cmake --build --preset release")
-    if json_file:
-        try:
-            open(json_file, "a", encoding="utf-8").close()  # before the runs: they would be lost
-        except OSError as error:
-            _fail(f"{json_file}: {error.strerror}")
+    if json_file:  # before the runs: they would be lost
+        target = json_file if os.path.exists(json_file) else os.path.dirname(json_file) or "."
+        if os.path.isdir(json_file) or not os.access(target, os.W_OK):
+            _fail(f"{json_file}: cannot be written")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the running command, as an interrupt does
     comparison = Comparison(_places, command, _contenders(with_ or []), runs, timeout)
     try:
