@@ -65,6 +65,7 @@ const int registered = pthread_atfork(allocate_in_handler, allocate_in_handler, 
 
 TEST(StandardFork, OtherHandlersMayAllocate) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   ASSERT_EQ(registered, 0);
   E::process_start();
@@ -103,6 +104,7 @@ TEST(StandardFork, OtherHandlersMayAllocate) {
 
 TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   E::process_start();
   std::atomic<bool> stop{false};
@@ -132,6 +134,7 @@ TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
 
 TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   E::process_start();
   std::vector<std::unique_ptr<Slots>> all;
