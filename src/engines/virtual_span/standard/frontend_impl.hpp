@@ -28,8 +28,10 @@ inline void* Frontend::allocate_class(unsigned c) {
 SPANALLOC_COLD inline void* Frontend::allocate_large(std::size_t n, std::size_t alignment) {
   if (thread_state.run.count != 0) flush_run();
   void* p = Heap::large().allocate(n, alignment);
-  if (SPANALLOC_LIKELY(p != nullptr)) return p;
-  return Heap::close_free_spans() ? Heap::large().allocate(n, alignment) : nullptr;
+  // No room helps a request beyond every address space.
+  if (SPANALLOC_LIKELY(p != nullptr) || n >> 47 != 0) return p;
+  Heap::close_free_spans();  // or another thread has, just now: either way there may be room
+  return Heap::large().allocate(n, alignment);
 }
 
 inline void* Frontend::allocate_listed(Lab* lab, unsigned c) {

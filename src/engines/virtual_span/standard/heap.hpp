@@ -93,9 +93,8 @@ class Heap {
   /// first.
   static std::uint32_t take_span(unsigned order, unsigned core);
 
-  /// Memory is out: gives up what free spans hold, their address space's charge included. True if anything
-  /// was.
-  static bool close_free_spans();
+  /// Memory is out: gives up what free spans hold, their address space's charge included.
+  static void close_free_spans();
 
   // --- LABs ---------------------------------------------------------------------------------------------
   /// An unused LAB, marked alive; nullptr when there is none left.

@@ -183,23 +183,22 @@ inline std::uint32_t Heap::take_span(unsigned order, unsigned core) {
   if (const std::uint32_t number = take_fresh(order)) return number;
   steal_from_sleeping_labs(UINT32_MAX);
   if (const std::uint32_t number = take_merged(order, core)) return number;
-  return close_free_spans() ? take_fresh(order) : 0;
+  close_free_spans();  // or another thread has, just now: either way there may be room
+  return take_fresh(order);
 }
 
-SPANALLOC_COLD inline bool Heap::close_free_spans() {
-  if (!started()) return false;
+SPANALLOC_COLD inline void Heap::close_free_spans() {
+  if (!started()) return;
   LockGuard guard(walk_lock_);
-  bool any = false;
   for_each_stack([&](Pool& pool, unsigned order, unsigned core) {
     for (std::uint32_t number = pool.take_all(order, core); number != 0;) {
       Span& s = spans_[number];
       const std::uint32_t next = s.pool_link.load_relaxed();  // ours: taken with acquire
-      if (!s.closed && arena_.close(number, order)) any = s.closed = s.zero = true;
+      if (!s.closed && arena_.close(number, order)) s.closed = s.zero = true;
       (s.zero ? zero_ : dirty_).put(order, core, number, links());
       number = next;
     }
   });
-  return any;
 }
 
 // --- Merging ----------------------------------------------------------------------------------------------
