@@ -108,7 +108,9 @@ void batches(const Arguments&) {
   }
   for (auto& block : handed_on) free(block.exchange(nullptr));
   printf("RSS + page tables: %zu KiB after 50 batches, at most %zu KiB up to %u\n", settled, highest, rounds);
-  CHECK(highest <= settled + settled / 4 + 4096, "grew from %zu to %zu KiB", settled, highest);
+  // How many of a batch live at the same instant is the scheduler's choice: all 32 at once touch twice what
+  // the first batches may have. A residue of one page a thread would be 64 MiB.
+  CHECK(highest <= 2 * settled + 8192, "grew from %zu to %zu KiB", settled, highest);
 }
 
 constexpr unsigned kLeavers = 10000;
