@@ -18,9 +18,7 @@ std::string sibling(const char* name) {
 }
 
 void sixty_four_threads_in_1_gib(const Arguments&) {
-  // 64 stacks take half of it. 3 MiB a thread, in spans of up to twice the size, fit into the rest at any
-  // time.
-  std::vector<std::string> command = {sibling("workload"), "mixed", "64", "3", "8000"};
+  std::vector<std::string> command = {sibling("workload"), "mixed", "64", "4", "8000"};
   // A thread's hot spans of the paper's config take 2 MiB of address space a class: 64 threads cannot have
   // them all. It may say so, and must go on.
   if (!harness::is_standard()) command.push_back("refusals");
