@@ -159,7 +159,9 @@ class BumpArena {
     const bool locked = os::memory_is_locked() || (reserved_ && os::is_locked(granule_address(0)));
     if (!locked) {
       const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened_);
-      step_ = min_of(step * 2, max_of(kMaxStep >> kGranuleBits, 1));
+      // Without a reservation what is opened ahead takes from the limit that large objects need too.
+      const std::size_t largest = reserved_ ? kMaxStep : kMaxStep / 16;
+      step_ = min_of(step * 2, max_of(largest >> kGranuleBits, 1));
       if (step > needed && try_open(step) == os::Placed::kYes) return OpenResult::kOpened;
     }
     switch (try_open(needed)) {
