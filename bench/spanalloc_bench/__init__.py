@@ -1,0 +1,1 @@
+"""The benchmark suite behind `spanalloc bench`: which allocators, which workloads, how they are run, what is made of it."""
