@@ -1,0 +1,159 @@
+"""The contenders: our libraries, the C library's malloc, the peers of this machine, the floor, and what a user names.
+
+What is not there is a contender too: it says in `missing` why it cannot run, and its rows say the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+from spanalloc_bench import tree, verify
+from spanalloc_bench.model import Allocator, Kind
+from spanalloc_cli import libraries
+
+PEERS = ("jemalloc", "tcmalloc", "mimalloc", "tbbmalloc")  # Debian has these; others count where they are installed
+PEER_PACKAGES = {
+    "jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4", "mimalloc": "libmimalloc2.0",
+    "tbbmalloc": "libtbbmalloc2",
+}
+# The paper's ablations of oopsla15, by the name of their library (src/api/CMakeLists.txt).
+ABLATIONS = tuple(f"oopsla15-{what}" for what in (
+    "no-madvise", "no-virtual-spans", "no-madvise-no-virtual-spans", "single-stack", "lazy-reclaim", "clab", "reuse-100",
+))
+FLOOR = "bump"
+MMAP = "mmap"
+PAGE_MANAGERS = ("mmap", "tree", "tree-recursive", "static")
+NBBS = "nbbs"
+
+_BUILD = "cmake --preset release && cmake --build --preset release"
+_BUILD_ABLATIONS = "cmake --preset release -DSPANALLOC_ABLATIONS=ON && cmake --build --preset release"
+
+
+class BadChoice(Exception):
+    """What a user named cannot be taken; the text says why and what there is instead."""
+
+
+# ---- single contenders ----
+
+
+def _ours(places, name) -> Allocator:
+    shipped = name in libraries.SHIPPED_CONFIGS
+    path = libraries.config_path(places, name)
+    kind = Kind.OURS if shipped or name not in ABLATIONS else Kind.ABLATION
+    if os.path.isfile(path):
+        return Allocator(name, os.path.realpath(path), kind)
+    return Allocator(name, path, kind, missing=f"not built: {_BUILD_ABLATIONS if kind is Kind.ABLATION else _BUILD}")
+
+
+def _glibc() -> Allocator:
+    path = libraries.glibc()
+    if path is None:
+        return Allocator("glibc", "", Kind.SYSTEM, missing="this system's C library is not glibc")
+    return Allocator("glibc", os.path.realpath(path), Kind.SYSTEM)
+
+
+def _peer(name) -> Allocator:
+    path = libraries.other_allocators().get(name)
+    if path:
+        return Allocator(name, os.path.realpath(path), Kind.PEER)
+    package = PEER_PACKAGES.get(name)
+    return Allocator(name, "", Kind.PEER, missing="not installed" + (f": apt install {package}" if package else ""))
+
+
+def _bump(places) -> Allocator:
+    path = os.path.join(tree.workloads(places), "libbump.so")
+    if os.path.isfile(path):
+        return Allocator(FLOOR, os.path.realpath(path), Kind.BASELINE)
+    return Allocator(FLOOR, path, Kind.BASELINE, missing=f"not built: {_BUILD}")
+
+
+def named(places, name) -> Allocator:
+    """The contender of this name. One that is not there, be it a future library of ours, says so in `missing`."""
+    if name == "glibc":
+        return _glibc()
+    if name == FLOOR:
+        return _bump(places)
+    if name in libraries.OTHER_ALLOCATORS:
+        return _peer(name)
+    return _ours(places, name)
+
+
+# ---- all of them ----
+
+
+def discover(places, with_=(), ablations=False) -> list[Allocator]:
+    """Our libraries, glibc, the peers, bump, and what `with_` names (NAME=PATH). BadChoice for a --with that is none.
+
+    Everything that ships or is a usual peer is listed also where it is missing; ablations, only when asked for."""
+    found = [_ours(places, name) for name in libraries.SHIPPED_CONFIGS]
+    built = libraries.our_configs(places)
+    found += [_ours(places, name) for name in built if name not in libraries.SHIPPED_CONFIGS and name not in ABLATIONS]
+    if ablations:
+        found += [_ours(places, name) for name in ABLATIONS]
+    found.append(_glibc())
+    others = libraries.other_allocators()
+    found += [_peer(name) for name in dict.fromkeys([*PEERS, *others])]
+    found.append(_bump(places))
+    for text in with_:
+        found.append(given(places, text, [allocator.name for allocator in found]))
+    return found
+
+
+def given(places, text, taken=()) -> Allocator:
+    """The contender of an argument --with NAME=PATH."""
+    name, equals, path = text.partition("=")
+    if not equals or not path:
+        raise BadChoice(f"--with {text}: expected NAME=PATH, for example --with mine=./libmine.so")
+    if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", name):
+        raise BadChoice(f"--with {text}: a name is made of letters, digits and . _ + -")
+    if name in taken:
+        raise BadChoice(f"--with {text}: there is an allocator called {name} already; choose another name")
+    if not os.path.isfile(path):
+        raise BadChoice(f"--with {text}: there is no file {path}")
+    real = os.path.realpath(path)
+    if " " in real or ":" in real:
+        raise BadChoice(f"--with {text}: LD_PRELOAD cannot hold a path with a space or a colon: {real}")
+    problem = verify.why_no_malloc(places, real)
+    if problem:
+        raise BadChoice(f"--with {text}: {problem}")
+    return Allocator(name, real, Kind.GIVEN)
+
+
+# ---- page managers ----
+
+
+def page_managers(places, nbbs=None) -> list[Allocator]:
+    """The contenders of the cases of the family "pages": what the program built from bench/workloads/pages offers.
+
+    `nbbs` is the path of a shared object built from NBBS's public code; without it the row states its absence."""
+    program = os.path.join(tree.workloads(places), "pages")
+    offered = _offered(program)
+    managers = []
+    for name in PAGE_MANAGERS:
+        missing = ""
+        if offered is None:
+            missing = f"not built: {_BUILD}"
+        elif name not in offered:
+            missing = "not built: this page manager does not exist yet"
+        managers.append(Allocator(name, name, Kind.PAGES, missing=missing))
+    if nbbs is None:
+        managers.append(Allocator(NBBS, "", Kind.PAGES, missing="not here: build its public code and give --nbbs PATH"))
+    elif not os.path.isfile(nbbs):
+        raise BadChoice(f"--nbbs {nbbs}: there is no such file")
+    else:
+        managers.append(Allocator(NBBS, f"nbbs:{os.path.realpath(nbbs)}", Kind.PAGES))
+    return managers
+
+
+def _offered(program):
+    """Names of the page managers that the program has; None when it is not built or does not say."""
+    try:
+        run = subprocess.run(
+            [program, "--manager", "list"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+            text=True, timeout=10, check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return run.stdout.split() if run.returncode == 0 else None
