@@ -5,7 +5,7 @@
 //   {"workload": "threadtest", "parameters": {...}, "threads": 2, "operations": 4000000, "elapsed_s": 0.41,
 //    "peak_live_bytes": 6400000, "metrics": {...}, "latency": {"malloc": {...}}}
 // and exits with 0; with 1 and a line on stderr when its data were damaged or memory was refused; with 2 for
-// bad options. Nothing in here allocates between start and finish of a measured part, and no two threads
+// bad options; with 3 and a line on stderr when what it measures does not exist under this contender. Nothing in here allocates between start and finish of a measured part, and no two threads
 // write to one cache line.
 #ifndef SPANALLOC_BENCH_WORKLOAD_HPP
 #define SPANALLOC_BENCH_WORKLOAD_HPP
@@ -39,6 +39,12 @@ inline constexpr std::size_t kCacheLine = 64;
 inline void check(bool good, const char* what) {
   if (!good) [[unlikely]]
     fail(what);
+}
+
+// Ends the workload where its question has no answer, so that no figure stands for one.
+[[noreturn]] inline void unavailable(const char* why) {
+  std::fprintf(stderr, "%s\n", why);
+  std::exit(3);
 }
 
 inline std::uint64_t now_ns() {
