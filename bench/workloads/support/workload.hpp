@@ -5,8 +5,8 @@
 //   {"workload": "threadtest", "parameters": {...}, "threads": 2, "operations": 4000000, "elapsed_s": 0.41,
 //    "peak_live_bytes": 6400000, "metrics": {...}, "latency": {"malloc": {...}}}
 // and exits with 0; with 1 and a line on stderr when its data were damaged or memory was refused; with 2 for
-// bad options; with 3 and a line on stderr when what it measures does not exist under this contender. Nothing in here allocates between start and finish of a measured part, and no two threads
-// write to one cache line.
+// bad options; with 3 and a line on stderr when what it measures does not exist under this contender. Nothing
+// in here allocates between start and finish of a measured part, and no two threads write to one cache line.
 #ifndef SPANALLOC_BENCH_WORKLOAD_HPP
 #define SPANALLOC_BENCH_WORKLOAD_HPP
 
