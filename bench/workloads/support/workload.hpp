@@ -206,6 +206,10 @@ class Options {
     parameters_.emplace_back(option, "\"" + value + "\"");
     return value;
   }
+  // Refuses options that do not go together.
+  void require(bool good, const char* what) const {
+    if (!good && !help_) bad(what);
+  }
   void done() {
     if (help_) {
       std::printf("%s: %s\nSource: %s\n\nOptions (--NAME VALUE):\n%s", name_, about_, source_,
