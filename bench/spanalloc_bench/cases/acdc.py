@@ -1,0 +1,96 @@
+"""The experiments that scalloc builds with ACDC (Aigner & Kirsch, ISMM 2013): producer-consumer (7.3), varying object
+sizes (7.5), spatial locality (7.6), virtual spans (7.7.1: the workload of 7.5 under the ablations).
+
+They are judged as in the paper by a part of the time: what the mean thread spent in malloc and free (`allocator_s`),
+or in its accesses (`access_s`). The record also has `build_s`, the first writes, where an allocator pays that hands out
+memory which the kernel has yet to back, and `mean_rss_kib`, the paper's average memory.
+"""
+
+from __future__ import annotations
+
+from ..model import Case, Family
+
+# Bytes that all threads of an object-size case allocate in all, and the most that one allocates in a step.
+_TOTAL_KIB = 2 << 20
+_STEP_KIB = 16 << 10
+
+
+def _argv(**options) -> tuple[str, ...]:
+    argv = ["{bin}/acdc"]
+    for name, value in options.items():
+        argv += [f"--{name.replace('_', '-')}", str(value)]
+    return tuple(argv)
+
+
+def _threads(threads: int) -> str:
+    return "1 thread" if threads == 1 else f"{threads} threads"
+
+
+def producer_consumer(threads: int = 2, steps: int = 800, full: bool = False, quick: bool = False) -> Case:
+    """scalloc 7.3: every object of 16 to 512 bytes is shared with all threads, the last to access it frees it. The
+    paper gives neither bytes a step nor steps; here 64 KiB a thread and step, lifetimes of 1 to 4 steps, 800 steps."""
+    return Case(
+        id="producer-consumer" + (f"-s{steps}" if steps != 800 else "") + f".t{threads}", group="producer-consumer",
+        title=f"ACDC producer-consumer, 16 to 512 bytes, {_threads(threads)}", source="scalloc 7.3",
+        family=Family.WORKLOAD, threads=threads, metric="allocator_s",
+        argv=_argv(threads=threads, steps=steps, step_kib=64, low=16, high=513, min_lifetime=1, max_lifetime=4,
+                   shared=100, lists=50),
+        full=full, quick=quick,
+    )
+
+
+def object_size(exponent: int, threads: int = 2, total_kib: int = _TOTAL_KIB, full: bool = False,
+                quick: bool = False) -> Case:
+    """scalloc 7.5 and 7.7.1: local objects of [2^x, 2^(x+2)) bytes; a step allocates 2^x KB, accesses the objects and
+    frees those of the step before. The paper: 40 threads, 30 steps. Here: at most 16 MiB a step and thread (so 1/4 of
+    the paper's for x = 16, 1/64 for x = 20), and as many steps as make 2 GiB over all threads, at least 30 and at most
+    15,000 / threads: with small objects, 30 steps last less than a millisecond."""
+    if not 4 <= exponent <= 20:
+        raise ValueError(f"exponent {exponent}: scalloc 7.5 has 4 to 20")
+    step_kib = min(1 << exponent, _STEP_KIB)
+    steps = max(30, min(total_kib // threads // step_kib, 15_000 // threads))
+    name = f"object-size-{exponent}" + (f"-k{total_kib}" if total_kib != _TOTAL_KIB else "")
+    low, high = 1 << exponent, 1 << (exponent + 2)
+    return Case(
+        id=f"{name}.t{threads}", group="object-size",
+        title=f"ACDC object sizes, {_bytes(low)} to {_bytes(high)}, {_threads(threads)}",
+        source="scalloc 7.5, 7.7.1", family=Family.WORKLOAD, threads=threads, metric="allocator_s",
+        argv=_argv(threads=threads, steps=steps, step_kib=step_kib, low=low, high=high, min_lifetime=1,
+                   max_lifetime=1, shared=0, lists=100),
+        parameters=(("exponent", str(exponent)),), full=full, quick=quick,
+    )
+
+
+def locality(percent_lists: int, threads: int = 1, compact: bool = False, steps: int = 60, full: bool = False,
+             quick: bool = False) -> Case:
+    """scalloc 7.6: objects of 16 to 32 bytes, `percent_lists` % of the sets lists (accessed in allocation order), the
+    others trees. The paper names neither threads, steps nor the live set, only that it fits into the last cache level;
+    here 1 MiB a step, lifetimes of 1 to 5 steps (about 4 MiB live), 60 steps, four passes over all that lives a step.
+    `compact`: ACDC's baseline, contiguous memory without overhead, in the place of the allocator."""
+    name = f"locality-{percent_lists}" + ("-compact" if compact else "") + (f"-s{steps}" if steps != 60 else "")
+    return Case(
+        id=f"{name}.t{threads}", group="locality",
+        title=f"ACDC locality, {percent_lists} % lists, {_threads(threads)}" + (", compact" * compact),
+        source="scalloc 7.6", family=Family.WORKLOAD, threads=threads, metric="access_s",
+        argv=_argv(threads=threads, steps=steps, step_kib=1024, low=16, high=33, min_lifetime=1, max_lifetime=5,
+                   shared=0, lists=percent_lists, sets=10, passes=4, compact=int(compact)),
+        parameters=(("lists", str(percent_lists)),), full=full, quick=quick,
+    )
+
+
+def _bytes(n: int) -> str:
+    for unit, size in (("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if n >= size:
+            return f"{n // size} {unit}"
+    return f"{n} bytes"
+
+
+def suite() -> list[Case]:
+    cases = [producer_consumer(t, full=True) for t in (2, 4)]
+    cases += [object_size(x, 2, full=True) for x in (4, 8, 12, 16, 20)]
+    cases += [locality(p, full=True) for p in (0, 50, 100)]
+    cases += [
+        producer_consumer(2, steps=100, quick=True), object_size(10, 2, total_kib=128 << 10, quick=True),
+        locality(50, steps=10, quick=True),
+    ]
+    return cases
