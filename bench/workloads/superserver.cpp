@@ -1,0 +1,233 @@
+// superserver: a server whose objects range over five orders of magnitude and die in another thread.
+//
+// Source: SuperMalloc (Kuszmaul, ISMM 2015) section 9, "SuperServer", and Figure 12. For each allocation a
+// coin decides k: k = m with probability 1/2^m, but at least 4; the size is uniform in [2^k, 2^(k+1)). "Each
+// object's expected lifetime is proportional to its size. The object will, at the end of its life, be freed
+// by a randomly chosen other thread." The paper reports user, system and elapsed time, peak memory, and the
+// slowest malloc and free, on 8 hardware threads (about 12 s, 0.9 to 1.9 GiB). It gives neither the number of
+// allocations, nor the factor between size and lifetime, nor the largest size, nor how an object reaches the
+// thread that frees it.
+//
+// Ours: lifetimes in Larson's manner. A thread has `slots` places for each k above 4 and 15 times as many for
+// k = 4; an object takes a random place of its k, and the one that had it dies: a lifetime is geometric, of
+// mean slots x 2^k allocations of the thread. k is at most 20 (2 MiB), as without a bound the mean size is
+// infinite. The dead go to the inbox of a random other thread (one thread alone: its own), linked through
+// their first word; a thread empties its inbox after every 16 allocations, and at the end frees what it still
+// has. The number of allocations is fixed. One word in every page is written and, at the free, checked. An
+// operation is one malloc and its free. With --latency on each call is timed, and the time of the clock is in
+// the elapsed time.
+#include <algorithm>
+#include <barrier>
+#include <deque>
+
+#include "support/stamp.hpp"
+#include "support/workload.hpp"
+
+namespace {
+
+constexpr unsigned kSmallestBits = 4;
+constexpr std::uint64_t kSlotsFactor4 = 15;  // P(k <= 4) = 15/16 = 15 x 2^-4
+constexpr std::uint64_t kInboxEvery = 16;
+
+// Every object begins with this; a stamp fills the rest.
+struct Object {
+  Object* next;         // in the inbox
+  std::uint64_t label;  // size, and 16 bits over size and address: damage must not lead outside the object
+};
+
+std::uint64_t label_of(const Object* object, std::size_t size) {
+  return size | (workload::stamp_word(object, size, 1) >> 48 << 48);
+}
+
+void mark(Object* object, std::size_t size) {
+  object->next = nullptr;
+  object->label = label_of(object, size);
+  if (size > sizeof(Object))
+    workload::stamp(object, size, workload::stamp_word(object, size, 0), sizeof(Object));
+}
+
+// The size of a marked object; ends the workload where it was overwritten.
+std::size_t size_of(const Object* object) {
+  const std::size_t size = object->label & 0xffff'ffff'ffffu;
+  workload::check(size >= sizeof(Object) && object->label == label_of(object, size),
+                  "superserver: the size in an object is not what was written into it");
+  return size;
+}
+
+// Any thread puts, the owner takes everything: no order, hence one exchange and no ABA.
+class alignas(workload::kCacheLine) Inbox {
+ public:
+  void put(Object* object) {
+    Object* head = head_.load(std::memory_order_relaxed);
+    do object->next = head;
+    while (!head_.compare_exchange_weak(head, object, std::memory_order_release, std::memory_order_relaxed));
+  }
+  Object* take_all() {
+    return head_.load(std::memory_order_relaxed) ? head_.exchange(nullptr, std::memory_order_acquire)
+                                                 : nullptr;
+  }
+
+ private:
+  std::atomic<Object*> head_{nullptr};
+};
+
+struct Parameters {
+  std::uint64_t threads, allocations, slots;
+  unsigned largest_bits;
+  bool latency;
+};
+
+class alignas(workload::kCacheLine) Server {
+ public:
+  Server(const Parameters& p, std::uint64_t index, std::vector<Inbox>& inboxes)
+      : p_(p), index_(index), inboxes_(inboxes), random_(index + 1) {
+    places_.resize(first_place(p.largest_bits + 1));
+  }
+
+  void run() {
+    for (std::uint64_t i = 1; i <= p_.allocations; ++i) {
+      allocate();
+      if (i % kInboxEvery == 0) empty_inbox();
+    }
+  }
+
+  // Once no thread allocates any more.
+  void end() {
+    for (Object* object : places_) {
+      if (!object) continue;
+      live_.remove(size_of(object));
+      destroy(object);
+    }
+    empty_inbox();
+  }
+
+  // What this thread allocated and has in a place; without the dead in inboxes.
+  const workload::LiveBytes& live() const { return live_; }
+  std::uint64_t freed() const { return freed_; }
+  const workload::Histogram& mallocs() const { return mallocs_; }
+  const workload::Histogram& frees() const { return frees_; }
+
+ private:
+  // Places of one k follow those of the k before.
+  std::size_t first_place(unsigned k) const {
+    return k == kSmallestBits ? 0 : p_.slots * (kSlotsFactor4 + k - kSmallestBits - 1);
+  }
+  std::uint64_t places_of(unsigned k) const {
+    return k == kSmallestBits ? p_.slots * kSlotsFactor4 : p_.slots;
+  }
+
+  void allocate() {
+    const unsigned k = std::max(coin_flips(), kSmallestBits);
+    const std::size_t size = (std::size_t{1} << k) + random_.below(std::size_t{1} << k);
+    auto* const object = static_cast<Object*>(timed(mallocs_, [&] { return std::malloc(size); }));
+    workload::check(object != nullptr, "superserver: malloc returned null");
+    mark(object, size);
+    live_.add(size);
+    if (Object* const dead = std::exchange(places_[first_place(k) + random_.below(places_of(k))], object)) {
+      live_.remove(size_of(dead));
+      inboxes_[undertaker()].put(dead);
+    }
+  }
+
+  // m with probability 1/2^m; above the largest k is drawn again.
+  unsigned coin_flips() {
+    unsigned m;
+    do m = static_cast<unsigned>(std::countr_zero(random_.next())) + 1;
+    while (m > p_.largest_bits);
+    return m;
+  }
+
+  // A random other thread.
+  std::uint64_t undertaker() {
+    if (p_.threads == 1) return 0;
+    const std::uint64_t other = random_.below(p_.threads - 1);
+    return other + (other >= index_ ? 1 : 0);
+  }
+
+  void empty_inbox() {
+    for (Object* object = inboxes_[index_].take_all(); object;) {
+      Object* const next = object->next;
+      destroy(object);
+      object = next;
+    }
+  }
+
+  void destroy(Object* object) {
+    const std::size_t size = size_of(object);
+    const std::uint64_t word = workload::stamp_word(object, size, 0);
+    workload::check(size == sizeof(Object) || workload::stamped(object, size, word, sizeof(Object)),
+                    "superserver: an object does not hold what was written into it");
+    timed(frees_, [&] {
+      std::free(object);
+      return nullptr;
+    });
+    ++freed_;
+  }
+
+  template <class Call>
+  void* timed(workload::Histogram& histogram, Call call) {
+    if (!p_.latency) return call();
+    const std::uint64_t begin = workload::now_ns();
+    void* const result = call();
+    histogram.record(workload::now_ns() - begin);
+    return result;
+  }
+
+  const Parameters& p_;
+  const std::uint64_t index_;
+  std::vector<Inbox>& inboxes_;
+  workload::Random random_;
+  std::vector<Object*> places_;
+  workload::LiveBytes live_;
+  std::uint64_t freed_ = 0;
+  workload::Histogram mallocs_;
+  workload::Histogram frees_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  workload::Options options(argc, argv, "superserver", "SuperMalloc (ISMM 2015) section 9, Figure 12",
+                            "objects of widely spread sizes, freed by random other threads");
+  Parameters p;
+  p.threads = options.integer("threads", 2, 1, 1024, "threads");
+  p.allocations = options.integer("allocations", 500'000, 1, 1'000'000'000, "allocations by each thread");
+  p.slots = options.integer("slots", 64, 1, 100'000,
+                            "objects of one k that a thread keeps (15 times that for k = 4)");
+  p.largest_bits = static_cast<unsigned>(
+      options.integer("max-k", 20, kSmallestBits, 30, "largest k: sizes below 2^(k+1)"));
+  p.latency = options.choice("latency", {"off", "on"}, "time every call") == 1;
+  options.done();
+
+  std::vector<Inbox> inboxes(p.threads);
+  std::deque<Server> servers;
+  for (std::uint64_t i = 0; i < p.threads; ++i) servers.emplace_back(p, i, inboxes);
+  std::barrier all_allocated(static_cast<std::ptrdiff_t>(p.threads));
+  const std::uint64_t elapsed = workload::run_threads(p.threads, [&](std::uint64_t i) {
+    servers[i].run();
+    all_allocated.arrive_and_wait();
+    servers[i].end();
+  });
+
+  std::uint64_t freed = 0;
+  std::int64_t peak = 0;
+  workload::Histogram mallocs, frees;
+  for (const Server& server : servers) {
+    freed += server.freed();
+    peak += server.live().peak();
+    workload::check(server.live().now() == 0, "superserver: bytes alive at the end");
+    mallocs.merge(server.mallocs());
+    frees.merge(server.frees());
+  }
+  workload::check(freed == p.threads * p.allocations, "superserver: objects were lost");
+
+  workload::Record record(options, p.threads);
+  record.operations(freed);
+  record.elapsed_ns(elapsed);
+  record.peak_live(peak);
+  if (p.latency) {
+    record.latency("malloc", mallocs);
+    record.latency("free", frees);
+  }
+  record.print();
+}
