@@ -46,6 +46,7 @@ static struct {
 static pid_t g_root;
 static double g_interval_s = 0.005;
 static double g_timeout_s = 0;
+static double g_share = 0.1;  // most of the time that goes into reading
 
 static double now(void) {
   struct timespec t;
@@ -86,9 +87,9 @@ static void* sample(void* argument) {
     }
     done = g.done;
     pthread_mutex_unlock(&tree.lock);
-    // At most a tenth of the time goes into reading, so that it does not slow down what is measured.
-    const double cost = now() - begin;
-    sleep_for(cost * 9 > g_interval_s ? cost * 9 : g_interval_s);
+    // Reading takes time from what is measured, the more the more processes and pages there are.
+    const double pause = (now() - begin) * (1 / g_share - 1);
+    sleep_for(pause > g_interval_s ? pause : g_interval_s);
   }
   return NULL;
 }
@@ -258,16 +259,17 @@ static void report(const struct Options* o, int status, double wall, const struc
   }
   dprintf(fd,
           "{\"exit_code\": %d, \"signal\": %d, \"timed_out\": %s, \"wall_s\": %.6f, \"user_s\": %.6f, "
-          "\"system_s\": %.6f, \"minor_faults\": %ld, \"major_faults\": %ld, \"peak_kib\": %lu, "
+          "\"system_s\": %.6f, \"minor_faults\": %ld, \"major_faults\": %ld, \"voluntary_switches\": %ld, "
+          "\"involuntary_switches\": %ld, \"peak_kib\": %lu, "
           "\"peak_rss_kib\": %lu, \"peak_page_tables_kib\": %lu, \"processes\": %lu, "
           "\"most_processes_at_once\": %lu, \"exit_readings\": %lu, \"samples\": %lu, "
           "\"expected_mapped\": %s, \"processes_with_expected\": %lu, \"processes_without_expected\": %lu, "
           "\"process_id\": %d}\n",
           WIFEXITED(status) ? WEXITSTATUS(status) : -1, WIFSIGNALED(status) ? WTERMSIG(status) : 0,
           g.timed_out ? "true" : "false", wall, seconds(u->ru_utime), seconds(u->ru_stime), u->ru_minflt,
-          u->ru_majflt, tree.peak_kib, tree.peak_rss_kib, tree.peak_page_tables_kib, tree.seen,
-          tree.most_at_once, g.exit_readings, g.samples, g.root_mapped_expected ? "true" : "false",
-          g.expected_yes, g.expected_no, (int)g_root);
+          u->ru_majflt, u->ru_nvcsw, u->ru_nivcsw, tree.peak_kib, tree.peak_rss_kib,
+          tree.peak_page_tables_kib, tree.seen, tree.most_at_once, g.exit_readings, g.samples,
+          g.root_mapped_expected ? "true" : "false", g.expected_yes, g.expected_no, (int)g_root);
 }
 
 // Ends this process the way the command ended.
@@ -285,24 +287,29 @@ static _Noreturn void end_like(int status) {
 static void usage(FILE* to) {
   fputs(
       "usage: spanalloc-measure [options] -- COMMAND...\n"
-      "Runs COMMAND and writes one JSON line with its time, CPU, page faults and peak memory (RSS + page\n"
-      "tables, the whole process tree). Ends with the command's exit code or signal.\n"
+      "Runs COMMAND and writes one JSON line with its time, CPU, page faults, context switches and peak\n"
+      "memory (RSS + page tables, the whole process tree). Ends with the command's exit code or signal.\n"
       "  --out FILE        where the line goes (default: stderr)\n"
       "  --preload LIST    put LIST in front of LD_PRELOAD for COMMAND\n"
       "  --set NAME=VALUE  set a variable for COMMAND (up to 16 times)\n"
       "  --expect OBJECT   check at each process's end that OBJECT (a real path) is mapped in it\n"
       "  --timeout SECS    kill the process tree after SECS; exit code 124\n"
       "  --interval MS     time between two samples (default 5)\n"
+      "  --share PERCENT   wait longer where reading would take more of one CPU than this (default 10)\n"
       "example: spanalloc-measure --preload build/release/lib/libspanalloc.so -- ls -l\n",
       to);
 }
 
 static struct Options parse(int argc, char** argv) {
-  static const struct option known[] = {
-      {"out", required_argument, NULL, 'o'},     {"preload", required_argument, NULL, 'p'},
-      {"set", required_argument, NULL, 's'},     {"expect", required_argument, NULL, 'e'},
-      {"timeout", required_argument, NULL, 't'}, {"interval", required_argument, NULL, 'i'},
-      {"help", no_argument, NULL, 'h'},          {NULL, 0, NULL, 0}};
+  static const struct option known[] = {{"out", required_argument, NULL, 'o'},
+                                        {"preload", required_argument, NULL, 'p'},
+                                        {"set", required_argument, NULL, 's'},
+                                        {"expect", required_argument, NULL, 'e'},
+                                        {"timeout", required_argument, NULL, 't'},
+                                        {"interval", required_argument, NULL, 'i'},
+                                        {"share", required_argument, NULL, 'r'},
+                                        {"help", no_argument, NULL, 'h'},
+                                        {NULL, 0, NULL, 0}};
   struct Options o = {0};
   for (int c; (c = getopt_long(argc, argv, "+h", known, NULL)) != -1;) {
     if (c == 'o')
@@ -315,6 +322,8 @@ static struct Options parse(int argc, char** argv) {
       g_timeout_s = strtod(optarg, NULL);
     else if (c == 'i')
       g_interval_s = strtod(optarg, NULL) / 1000;
+    else if (c == 'r' && strtod(optarg, NULL) > 0 && strtod(optarg, NULL) <= 100)
+      g_share = strtod(optarg, NULL) / 100;
     else if (c == 's' && o.set_count < 16 && strchr(optarg, '=') != NULL)
       o.set[o.set_count++] = optarg;
     else {

@@ -113,6 +113,27 @@ class MeasureTest(unittest.TestCase):
         self.assertGreater(record["user_s"] + record["system_s"], 0.01)
         self.assertGreater(record["minor_faults"], 1000)
 
+    def test_context_switches(self):
+        quiet = measure(*python("pass"))[1]
+        record = measure(*python("import time\nfor _ in range(200): time.sleep(0.0005)"))[1]
+        self.assertGreaterEqual(record["voluntary_switches"] - quiet["voluntary_switches"], 150)
+        # Two processes that never wait, on one CPU: each is made to give way.
+        spin = "import os, time\nos.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\nchild = os.fork()\n" \
+               "end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nif child: os.wait()"
+        self.assertGreater(measure(*python(spin))[1]["involuntary_switches"], 10)
+
+    def test_switches_of_children_count(self):
+        child = "import time\nfor _ in range(200): time.sleep(0.0005)"
+        record = measure(*python(f"import subprocess, sys; subprocess.run([sys.executable, '-S', '-c', {child!r}])"))[1]
+        self.assertGreaterEqual(record["voluntary_switches"], 200)
+
+    def test_share_bounds_the_sampling(self):
+        busy = python("import os, time\nif os.fork() == 0:\n    time.sleep(0.6)\n    os._exit(0)\nos.wait()")
+        often = measure(*busy, options=("--interval", "0.01", "--share", "50"))[1]
+        seldom = measure(*busy, options=("--interval", "0.01", "--share", "1"))[1]
+        self.assertLess(seldom["samples"] * 5, often["samples"])
+        self.assertEqual(measure("true", options=("--share", "0"))[0].returncode, 125)
+
     def test_stopped_program_goes_on(self):
         code = "import os, signal, subprocess\n" \
                "subprocess.Popen(['sh', '-c', f'sleep 0.3; kill -CONT {os.getpid()}'])\n" \
