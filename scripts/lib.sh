@@ -138,6 +138,24 @@ make_venv() {
   printf '%s\n' "$wanted" >"$build/venv/.made-from"
 }
 
+# make_bench_venv: the same, with bench/requirements.txt on top: what `spanalloc bench` needs.
+make_bench_venv() {
+  make_venv
+  wanted=$(cksum <"$root/bench/requirements.txt")
+  [ "$(cat "$build/venv/.bench-made-from" 2>/dev/null)" != "$wanted" ] || return 0
+  say "Adding the suite's Python packages to $build/venv"
+  if ! "$build/venv/bin/python3" -m pip install -q -r "$root/bench/requirements.txt" >>"$build/logs/venv.log" 2>&1; then
+    say "The package index could not be used (see $build/logs/venv.log): taking Debian's packages"
+    install_needed python3-pandas python3-matplotlib python3-psutil
+    if ! grep -q '^include-system-site-packages = true' "$build/venv/pyvenv.cfg"; then
+      sed -i 's/^include-system-site-packages = false/include-system-site-packages = true/' "$build/venv/pyvenv.cfg"
+    fi
+    "$build/venv/bin/python3" -c 'import pandas, matplotlib, psutil' 2>>"$build/logs/venv.log" ||
+      die "the suite's Python packages are missing; see $build/logs/venv.log"
+  fi
+  printf '%s\n' "$wanted" >"$build/venv/.bench-made-from"
+}
+
 # configure PRESET FOLDER OPTION...: cmake's configure step into $build/FOLDER.
 configure() {
   preset=$1 folder=$2
