@@ -1,0 +1,125 @@
+// Large and huge objects at random replacement.
+// Source: beyond the papers.
+//
+// Each thread keeps `live` objects of log-uniform sizes from low to high; a step frees one of them at random
+// and puts a new one in its place: one malloc an operation. `touch` says what the program does with an
+// object:
+//   ends   it writes the first and the last word (what the allocator itself costs)
+//   page   one word in every 4 KiB (the page faults are the program's own, unless the memory is warm)
+//   all    every byte
+// What was written is checked when the object is freed.
+#include "support/sizes.hpp"
+#include "support/workload.hpp"
+
+namespace {
+
+enum Touch : std::size_t { kEnds, kPage, kAll };
+constexpr std::size_t kPageSize = 4096;
+
+struct Object {
+  unsigned char* bytes = nullptr;
+  std::size_t size = 0;
+};
+
+struct alignas(workload::kCacheLine) Result {
+  workload::LiveBytes live;
+};
+
+class Churner {
+ public:
+  Churner(std::size_t low, std::size_t high, std::uint64_t live, Touch touch, std::uint64_t seed,
+          Result& result)
+      : sizes_(low, high, seed), objects_(live), touch_(touch), random_(seed), result_(result) {}
+
+  void churn(std::uint64_t operations) {
+    for (std::uint64_t i = 0; i < operations; ++i) {
+      Object& o = objects_[random_.below(objects_.size())];
+      drop(o);
+      o.size = sizes_.at(i);
+      o.bytes = static_cast<unsigned char*>(std::malloc(o.size));
+      workload::check(o.bytes != nullptr, "large_objects: malloc refused");
+      write(o);
+      result_.live.add(o.size);
+    }
+    for (Object& o : objects_) drop(o);
+  }
+
+ private:
+  static std::uint64_t word_of(const Object& o, std::size_t place) {
+    return (reinterpret_cast<std::uintptr_t>(o.bytes) ^ o.size) * 0x9e3779b97f4a7c15u + place;
+  }
+  static void put(const Object& o, std::size_t place) {
+    const std::uint64_t word = word_of(o, place);
+    __builtin_memcpy(o.bytes + place, &word, sizeof word);
+  }
+  static bool there(const Object& o, std::size_t place) {
+    std::uint64_t word;
+    __builtin_memcpy(&word, o.bytes + place, sizeof word);
+    return word == word_of(o, place);
+  }
+  static std::size_t last_place(const Object& o) {
+    return (o.size - sizeof(std::uint64_t)) & ~std::size_t{7};
+  }
+
+  void write(const Object& o) const {
+    if (touch_ == kAll) std::memset(o.bytes, 0x5a, o.size);
+    for (std::size_t place = 0; touch_ != kEnds && place < last_place(o); place += kPageSize) put(o, place);
+    put(o, 0);
+    put(o, last_place(o));
+  }
+  bool whole(const Object& o) const {
+    for (std::size_t place = 0; touch_ != kEnds && place < last_place(o); place += kPageSize)
+      if (!there(o, place)) return false;
+    return there(o, 0) && there(o, last_place(o));
+  }
+  void drop(Object& o) {
+    if (o.bytes == nullptr) return;
+    workload::check(whole(o), "large_objects: an object was overwritten");
+    std::free(o.bytes);
+    result_.live.remove(o.size);
+    o.bytes = nullptr;
+  }
+  const workload::SizeTable sizes_;
+  std::vector<Object> objects_;
+  const Touch touch_;
+  workload::Random random_;
+  Result& result_;
+};
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  workload::Options options(argc, argv, "large_objects", "beyond the papers",
+                            "large and huge objects at random replacement");
+  const std::size_t low =
+      options.integer("low", 128 << 10, 64, std::uint64_t{1} << 40, "smallest size in bytes");
+  const std::size_t high =
+      options.integer("high", 1 << 20, 64, std::uint64_t{1} << 40, "largest size in bytes");
+  const std::uint64_t live =
+      options.integer("live", 16, 1, 1u << 20, "objects that stand at once, in each thread");
+  const std::uint64_t operations =
+      options.integer("operations", 2000, 1, 1u << 31, "objects allocated by each thread");
+  const auto touch =
+      static_cast<Touch>(options.choice("touch", {"ends", "page", "all"}, "what the program writes"));
+  const std::uint64_t threads =
+      options.integer("threads", 1, 1, 1024, "threads, each with objects of its own");
+  options.require(low <= high, "--low must not be above --high");
+  options.done();
+
+  std::vector<Result> results(threads);
+  std::vector<Churner> churners;
+  churners.reserve(threads);
+  for (std::uint64_t i = 0; i < threads; ++i)
+    churners.emplace_back(low, high, live, touch, i + 1, results[i]);
+  const std::uint64_t ns =
+      workload::run_threads(threads, [&](std::uint64_t i) { churners[i].churn(operations); });
+
+  workload::Record record(options, threads);
+  std::int64_t peak = 0;
+  for (const Result& r : results) peak += r.live.peak();
+  record.operations(threads * operations);
+  record.elapsed_ns(ns);
+  record.peak_live(touch == kEnds ? -1 : peak);  // the program does not touch it: it is no floor for memory
+  record.print();
+  return 0;
+}
