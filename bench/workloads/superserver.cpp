@@ -228,6 +228,10 @@ int main(int argc, char** argv) {
   if (p.latency) {
     record.latency("malloc", mallocs);
     record.latency("free", frees);
+    record.metric("malloc_p9999_ns", static_cast<double>(mallocs.percentile(0.9999)));
+    record.metric("malloc_max_ns", static_cast<double>(mallocs.max()));
+    record.metric("free_p9999_ns", static_cast<double>(frees.percentile(0.9999)));
+    record.metric("free_max_ns", static_cast<double>(frees.max()));
   }
   record.print();
 }

@@ -1,0 +1,79 @@
+"""The workloads of SuperMalloc's section 9 (and the table of its section 8) that are no real programs.
+
+The paper runs them for seconds to minutes on 4 cores with 8 hardware threads, and on 16 cores. Ours are shorter, by the
+factor that each builder names. The work of malloc-test and SuperServer is one total that the threads divide. Larson
+with latencies, Figure 11, is `classic.larson(threads, 7, 500, latency=True)`.
+"""
+
+from __future__ import annotations
+
+from ..model import Case, Family
+from .classic import _argv, _count
+
+MALLOC_TEST_BATCHES = 1200
+
+
+def malloc_test(producers: int = 1, batches: int = MALLOC_TEST_BATCHES, full: bool = False, quick: bool = False) -> Case:
+    """SuperMalloc 9, Figures 6 to 8: `producers` threads allocate, as many free. The paper: batches of 4096 for a fixed
+    time. Here: the same batches, of 64-byte objects, 1200 of them that the producers divide (4.9 million objects)."""
+    name = "malloc-test" + (f"-b{batches}" if batches != MALLOC_TEST_BATCHES else "")
+    return Case(
+        id=f"{name}.p{producers}", group="malloc-test",
+        title=f"malloc-test, {_count(producers, 'producer')} and as many consumers", source="SuperMalloc 9, Figures 6-8",
+        family=Family.WORKLOAD, threads=2 * producers,
+        argv=("{bin}/malloc_test", "--producers", str(producers), "--batches", str(max(1, batches // producers))),
+        parameters=(("producers", str(producers)),), full=full, quick=quick,
+    )
+
+
+def superserver(threads: int = 2, latency: bool = False, allocations: int = 3_000_000, full: bool = False,
+                quick: bool = False) -> Case:
+    """SuperMalloc 9, Figure 12. The paper: 12 s on 8 hardware threads, 0.9 to 1.9 GiB. Here: 3 million allocations that
+    the threads divide, some 10 MiB alive a thread (1/10 of the memory).
+
+    `latency`: every call is timed (the time per operation then holds two reads of the clock a call), and the case is
+    judged by malloc's 99.99th percentile; the slowest calls, the columns of Figure 12, are metrics of the record."""
+    name = "superserver" + ("-latency" if latency else "") + (f"-n{allocations}" if allocations != 3_000_000 else "")
+    argv = _argv("superserver", threads, allocations=max(1, allocations // threads), latency="on" if latency else "off")
+    return Case(
+        id=f"{name}.t{threads}", group="superserver-latency" if latency else "superserver",
+        title=f"SuperServer, {_count(threads, 'thread')}" + (", every call timed" * latency),
+        source="SuperMalloc 9, Figure 12", family=Family.WORKLOAD, threads=threads, argv=argv,
+        metric="malloc_p9999_ns" if latency else "time", full=full, quick=quick,
+    )
+
+
+def vyukov(threads: int = 40, objects: int = 10_000, full: bool = False, quick: bool = False) -> Case:
+    """SuperMalloc 9, Figure 13: the chain; its question is peak memory against the floor. The paper: 200 threads of
+    50,000 objects, 100 MiB alive, 20 s and more. Here: 40 threads (1/5) of 10,000 (1/5), 20 MiB alive."""
+    return Case(
+        id=f"vyukov-n{objects}.t{threads}", group="vyukov",
+        title=f"Vyukov's chain, {_count(threads, 'thread')}, {objects} objects each", source="SuperMalloc 9, Figure 13",
+        family=Family.WORKLOAD, threads=threads, argv=_argv("vyukov", threads, objects=objects),
+        parameters=(("objects", str(objects)),), timeout_s=120.0, full=full, quick=quick,
+    )
+
+
+def lock_contention(threads: int = 2, increments: int = 1_000_000, full: bool = False, quick: bool = False) -> Case:
+    """SuperMalloc 8, Figure 5: metrics global_ns, per_cpu_ns, per_cpu_no_getcpu_ns, per_thread_ns, and of today
+    per_cpu_rseq_ns. It calls no allocator, so it runs under the C library's alone."""
+    return Case(
+        id=f"lock-contention-n{increments}.t{threads}", group="lock-contention",
+        title=f"lock against contention, {_count(threads, 'thread')}", source="SuperMalloc 8, Figure 5",
+        family=Family.WORKLOAD, threads=threads, argv=_argv("lock_contention", threads, increments=increments),
+        metric="global_ns", allocators=("glibc",), full=full, quick=quick,
+    )
+
+
+def suite() -> list[Case]:
+    return [
+        malloc_test(1, full=True), malloc_test(2, full=True),
+        superserver(1, full=True), superserver(2, full=True), superserver(4, full=True),
+        superserver(2, latency=True, full=True),
+        vyukov(full=True),
+        lock_contention(full=True),
+        malloc_test(1, batches=100, quick=True),
+        superserver(2, allocations=200_000, quick=True),
+        vyukov(threads=10, objects=2000, quick=True),
+        lock_contention(increments=100_000, quick=True),
+    ]
