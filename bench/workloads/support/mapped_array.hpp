@@ -1,0 +1,53 @@
+// A workload's own tables. They come from the kernel, not from the allocator that is measured, start on a
+// page, and are backed by memory from the start: no fault of theirs falls into a measured part.
+#ifndef SPANALLOC_BENCH_MAPPED_ARRAY_HPP
+#define SPANALLOC_BENCH_MAPPED_ARRAY_HPP
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <type_traits>
+
+#include "support/workload.hpp"
+
+namespace workload {
+
+// `count` zeroed elements; move-only. Elements are neither constructed nor destroyed.
+template <class T>
+class MappedArray {
+  static_assert(std::is_trivially_destructible_v<T>);
+
+ public:
+  MappedArray() = default;
+  explicit MappedArray(std::size_t count, bool backed = true) : count_(count) {
+    if (count == 0) return;
+    std::size_t bytes = 0;
+    check(!__builtin_mul_overflow(count, sizeof(T), &bytes), "the workload's own tables are too large");
+    void* const p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | (backed ? MAP_POPULATE : 0), -1, 0);
+    check(p != MAP_FAILED, "no memory for the workload's own tables");
+    data_ = static_cast<T*>(p);
+  }
+  MappedArray(MappedArray&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), count_(std::exchange(other.count_, 0)) {}
+  MappedArray& operator=(MappedArray&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(count_, other.count_);
+    return *this;
+  }
+  ~MappedArray() {
+    if (data_ != nullptr) munmap(data_, count_ * sizeof(T));
+  }
+  T& operator[](std::size_t i) { return data_[i]; }
+  const T& operator[](std::size_t i) const { return data_[i]; }
+  T* data() { return data_; }
+  std::size_t size() const { return count_; }
+
+ private:
+  T* data_ = nullptr;
+  std::size_t count_ = 0;
+};
+
+}  // namespace workload
+
+#endif  // SPANALLOC_BENCH_MAPPED_ARRAY_HPP
