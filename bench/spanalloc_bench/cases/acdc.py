@@ -61,19 +61,19 @@ def object_size(exponent: int, threads: int = 2, total_kib: int = _TOTAL_KIB, fu
     )
 
 
-def locality(percent_lists: int, threads: int = 1, compact: bool = False, steps: int = 60, full: bool = False,
+def locality(percent_lists: int, threads: int = 1, compact: bool = False, steps: int = 30, full: bool = False,
              quick: bool = False) -> Case:
     """scalloc 7.6: objects of 16 to 32 bytes, `percent_lists` % of the sets lists (accessed in allocation order), the
     others trees. The paper names neither threads, steps nor the live set, only that it fits into the last cache level;
-    here 1 MiB a step, lifetimes of 1 to 5 steps (about 4 MiB live), 60 steps, four passes over all that lives a step.
+    here 1 MiB a step, lifetimes of 1 to 5 steps (about 4 MiB live), 30 steps, two passes over all that lives a step.
     `compact`: ACDC's baseline, contiguous memory without overhead, in the place of the allocator."""
-    name = f"locality-{percent_lists}" + ("-compact" if compact else "") + (f"-s{steps}" if steps != 60 else "")
+    name = f"locality-{percent_lists}" + ("-compact" if compact else "") + (f"-s{steps}" if steps != 30 else "")
     return Case(
         id=f"{name}.t{threads}", group="locality",
         title=f"ACDC locality, {percent_lists} % lists, {_threads(threads)}" + (", compact" * compact),
         source="scalloc 7.6", family=Family.WORKLOAD, threads=threads, metric="access_s",
         argv=_argv(threads=threads, steps=steps, step_kib=1024, low=16, high=33, min_lifetime=1, max_lifetime=5,
-                   shared=0, lists=percent_lists, sets=10, passes=4, compact=int(compact)),
+                   shared=0, lists=percent_lists, sets=10, passes=2, compact=int(compact)),
         parameters=(("lists", str(percent_lists)),), full=full, quick=quick,
     )
 

@@ -1,0 +1,451 @@
+// acdc: objects with lifetimes in steps of time, kept as lists and trees, local to a thread or shared by all.
+//
+// After: Aigner, Kirsch: ACDC: Towards a Universal Mutator for Benchmarking Heap Management Systems (ISMM
+// 2013), in the configurations of scalloc (OOPSLA 2015):
+//   7.3 producer-consumer: 16 to 512 bytes, every object shared with all threads; all access it, the last to
+//   do so
+//       frees it (so a free is remote with probability 1 - 1/threads). --low 16 --high 513 --shared 100
+//   7.5 object sizes: x from 4 to 20 by 2; a step allocates 2^x KB of objects of [2^x, 2^(x+2)) bytes,
+//   accesses
+//       them and frees those of the step before; 30 steps, 40 threads. --low 2^x --high 2^(x+2) --step-kib
+//       2^x
+//   7.6 spatial locality: 16 to 32 bytes, 0 to 100 % lists; a list is accessed first in, first out, in
+//   allocation
+//       order; a tree, allocated depth first from left to right, is accessed depth first from right to left.
+//       --low 16 --high 33 --lists 0..100; baseline --compact 1: contiguous memory, objects rounded up to 8
+//       bytes, no other overhead, instead of the allocator
+//   7.7.1 virtual spans: 7.5 under the ablations.
+// The paper does not give the bytes of a step and the lifetimes of 7.3 and 7.6; what the suite takes for
+// them, and by which factor it shortens 7.5, stands in bench/spanalloc_bench/cases/acdc.py. Sizes are uniform
+// in the interval.
+//
+// A step of a thread: (1) allocate --step-kib of objects in --sets sets, all objects of a set with one
+// lifetime of
+// --min-lifetime to --max-lifetime further steps; link them and write them; (2) --passes times access
+// everything that lives; (3) free the sets whose last step this is. An access follows the set's links and
+// reads one word in every cache line of an object; an object of the thread's own is also written. With shared
+// objects all threads start step (2) together, walk the owners in an order drawn anew each step, and count
+// visitors an object.
+//
+// Time is measured in parts, means over the threads:
+//   allocator_s  in malloc and free alone: pointers and sizes lie in tables made before
+//   build_s      linking and the first write of new objects: where first touches of fresh pages are paid
+//   access_s     the accesses of step (2)
+// mean_rss_kib is the mean of RSS + page tables at the end of up to 64 steps spread evenly over the run,
+// sampled by the first thread outside those parts; base_rss_kib is the same before the first step.
+// remote_frees_percent: frees by a thread that did not allocate the object.
+//
+// Operations: objects allocated, each freed by the end. Every link carries the set's tag, every word of an
+// object its expected value; all are checked in each access and before the free.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <numeric>
+
+#include "support/mapped_array.hpp"
+#include "support/workload.hpp"
+
+namespace {
+
+using workload::MappedArray;
+
+struct Parameters {
+  std::uint64_t threads, steps, step_bytes, low, high, min_lifetime, max_lifetime;
+  std::uint64_t shared_percent, list_percent, sets, passes;
+  bool compact;
+
+  std::uint64_t set_bytes() const { return step_bytes / sets > 0 ? step_bytes / sets : 1; }
+  std::uint64_t max_objects() const { return set_bytes() / low + 1; }  // of a set
+  // Steps whose sets may live or be read at once, and one more: what a slow thread still reads, a fast one
+  // that is already in the next step does not write.
+  std::uint64_t ring() const { return max_lifetime + 2; }
+};
+
+// Objects that are born together, linked to each other, and die together. Written by its owner before the
+// barrier of its first step, read by all afterwards; `version` is the owner's.
+struct Set {
+  unsigned char* root;
+  std::uint64_t seed;
+  std::uint64_t count;
+  std::uint64_t bytes;
+  std::uint64_t death;                   // the last step in which it is accessed
+  std::uint64_t version;                 // writes that each object has seen
+  std::atomic<std::uint32_t>* visitors;  // an object's threads yet to come in its last step
+  unsigned char* region;                 // with --compact
+  bool list, shared;
+
+  std::uint64_t tag() const { return (seed >> 48) | 1; }
+};
+
+// ---- an object: links, then words to access ----
+// Bytes 0 to 15: links, the set's tag above a 48-bit address; a list uses the first. Then a word at byte 16
+// and every 64 bytes from there, and one at the end.
+
+constexpr std::size_t kLinks = 16;
+constexpr unsigned kAddressBits = 48;
+
+std::uint64_t load(const unsigned char* at) {
+  std::uint64_t word;
+  __builtin_memcpy(&word, at, sizeof word);
+  return word;
+}
+void store(unsigned char* at, std::uint64_t word) {
+  __builtin_memcpy(at, &word, sizeof word);
+}
+
+std::uint64_t link_word(const Set& set, const unsigned char* to) {
+  const auto address = reinterpret_cast<std::uintptr_t>(to);
+  workload::check(address >> kAddressBits == 0, "acdc: an address of more than 48 bits");
+  return set.tag() << kAddressBits | address;
+}
+unsigned char* follow(const Set& set, const unsigned char* link) {
+  const std::uint64_t word = load(link);
+  workload::check(word >> kAddressBits == set.tag(), "acdc: a link was overwritten");
+  return reinterpret_cast<unsigned char*>(word & ((std::uint64_t{1} << kAddressBits) - 1));
+}
+
+std::size_t size_of(const Parameters& p, const Set& set, std::uint64_t index) {
+  return p.low + workload::Random(set.seed + index).below(p.high - p.low);
+}
+std::uint64_t word_of(const Set& set, std::uint64_t index) {
+  return set.seed * 3 + index + set.version;
+}
+
+template <class Word>
+void for_each_word(unsigned char* object, std::size_t size, Word word) {
+  for (std::size_t at = kLinks; at + 16 <= size; at += workload::kCacheLine) word(object + at);
+  if (size >= kLinks + 8) word(object + size - 8);
+}
+
+// ---- walking a set ----
+
+struct Subtree {
+  unsigned char* root;
+  std::uint64_t index, count;
+};
+
+// Calls visit(object, index) for each object, whose links have been read before: it may free the object.
+template <class Visit>
+void walk_list(const Set& set, Visit visit) {
+  unsigned char* object = set.root;
+  for (std::uint64_t i = 0; i < set.count; ++i) {
+    workload::check(object != nullptr, "acdc: a list lost objects");
+    unsigned char* const next = follow(set, object);
+    visit(object, i);
+    object = next;
+  }
+  workload::check(object == nullptr, "acdc: a list gained objects");
+}
+template <class Visit>
+void walk_tree(const Set& set, Visit visit) {
+  Subtree pending[64];
+  std::size_t top = 0;
+  pending[top++] = {set.root, 0, set.count};
+  while (top > 0) {
+    const Subtree t = pending[--top];
+    if (t.count == 0) {
+      workload::check(t.root == nullptr, "acdc: a tree gained objects");
+      continue;
+    }
+    workload::check(t.root != nullptr, "acdc: a tree lost objects");
+    const std::uint64_t left = (t.count - 1) / 2;
+    pending[top++] = {follow(set, t.root), t.index + 1, left};
+    pending[top++] = {follow(set, t.root + 8), t.index + 1 + left, t.count - 1 - left};
+    visit(t.root, t.index);
+  }
+}
+template <class Visit>
+void walk(const Set& set, Visit visit) {
+  if (set.list)
+    walk_list(set, visit);
+  else
+    walk_tree(set, visit);
+}
+
+void check_words(const Parameters& p, const Set& set, unsigned char* object, std::uint64_t index) {
+  const std::uint64_t expected = word_of(set, index);
+  for_each_word(object, size_of(p, set, index), [&](unsigned char* at) {
+    workload::check(load(at) == expected, "acdc: an object was overwritten");
+  });
+}
+
+// ---- a thread ----
+
+struct alignas(workload::kCacheLine) Worker {
+  Worker(const Parameters& parameters, std::uint64_t number_)
+      : p(parameters),
+        number(number_),
+        random(number_ + 1),
+        sets(p.ring() * p.sets),
+        objects(p.max_objects()),
+        sizes(p.max_objects()),
+        order(p.threads) {
+    std::iota(order.data(), order.data() + p.threads, std::uint64_t{0});
+    // Counters of two sets share no line.
+    const std::uint64_t counters = (p.max_objects() + 15) / 16 * 16;
+    if (p.shared_percent > 0) visitors = MappedArray<std::atomic<std::uint32_t>>(sets.size() * counters);
+    const std::uint64_t region = p.set_bytes() + p.high + 8 * p.max_objects();
+    if (p.compact) memory = MappedArray<unsigned char>(sets.size() * ((region + 63) / 64 * 64), false);
+    for (std::uint64_t i = 0; i < sets.size(); ++i) {
+      if (p.shared_percent > 0) sets[i].visitors = visitors.data() + i * counters;
+      if (p.compact) sets[i].region = memory.data() + i * ((region + 63) / 64 * 64);
+    }
+  }
+  Set& set(std::uint64_t step, std::uint64_t k) { return sets[step % p.ring() * p.sets + k]; }
+
+  // The owner's sets that live in `step`.
+  template <class Each>
+  void for_each_live(std::uint64_t step, Each each) {
+    for (std::uint64_t age = 0; age <= p.max_lifetime && age <= step; ++age)
+      for (std::uint64_t k = 0; k < p.sets; ++k)
+        if (Set& s = set(step - age, k); s.count > 0 && s.death >= step) each(s);
+  }
+
+  const Parameters p;
+  const std::uint64_t number;
+  workload::Random random;
+  workload::LiveBytes live;
+  MappedArray<Set> sets;
+  MappedArray<unsigned char*> objects;  // of the set that is being allocated or freed
+  MappedArray<std::size_t> sizes;
+  MappedArray<std::uint64_t> order;
+  MappedArray<std::atomic<std::uint32_t>> visitors;
+  MappedArray<unsigned char> memory;
+  std::uint64_t excess = 0;  // bytes allocated beyond what the steps so far ask for
+  std::uint64_t sets_made = 0;
+  std::uint64_t allocator_ns = 0, build_ns = 0, access_ns = 0;
+  std::uint64_t allocated = 0, freed = 0, freed_remotely = 0;
+};
+
+// True for `percent` of all calls with n = 0, 1, 2, ..., evenly spread.
+bool chosen(std::uint64_t n, std::uint64_t percent) {
+  return (n + 1) * percent / 100 != n * percent / 100;
+}
+
+void allocate(Worker& w, const Set& set) {
+  if (w.p.compact) {
+    unsigned char* next = set.region;
+    for (std::uint64_t i = 0; i < set.count; ++i) {
+      w.objects[i] = next;
+      next += (w.sizes[i] + 7) & ~std::size_t{7};
+    }
+    return;
+  }
+  for (std::uint64_t i = 0; i < set.count; ++i) {
+    w.objects[i] = static_cast<unsigned char*>(std::malloc(w.sizes[i]));
+    workload::check(w.objects[i] != nullptr, "acdc: malloc returned null");
+  }
+}
+
+// Links objects [index, index + count) to a tree in their order, depth first from left to right; returns its
+// root.
+unsigned char* link_tree(Worker& w, const Set& set, std::uint64_t index, std::uint64_t count) {
+  if (count == 0) return nullptr;
+  const std::uint64_t left = (count - 1) / 2;
+  unsigned char* const root = w.objects[index];
+  store(root, link_word(set, link_tree(w, set, index + 1, left)));
+  store(root + 8, link_word(set, link_tree(w, set, index + 1 + left, count - 1 - left)));
+  return root;
+}
+
+void build(Worker& w, Set& set) {
+  for (std::uint64_t i = 0; i < set.count; ++i) {
+    const std::uint64_t word = word_of(set, i);
+    for_each_word(w.objects[i], w.sizes[i], [&](unsigned char* at) { store(at, word); });
+    if (set.list) store(w.objects[i], link_word(set, i + 1 < set.count ? w.objects[i + 1] : nullptr));
+    // Relaxed: the barrier of the step publishes it.
+    if (set.shared) set.visitors[i].store(static_cast<std::uint32_t>(w.p.threads), std::memory_order_relaxed);
+  }
+  set.root = set.list ? w.objects[0] : link_tree(w, set, 0, set.count);
+}
+
+void make_set(Worker& w, Set& set, std::uint64_t step) {
+  const Parameters& p = w.p;
+  set.seed = w.random.next();
+  set.death = step + w.random.between(p.min_lifetime, p.max_lifetime);
+  set.list = chosen(w.sets_made, p.list_percent);
+  set.shared = chosen(w.sets_made, p.shared_percent);
+  ++w.sets_made;
+  set.version = set.count = set.bytes = 0;
+  while (set.bytes + w.excess < p.set_bytes()) {
+    const std::size_t size = size_of(p, set, set.count);
+    w.sizes[set.count++] = size;
+    set.bytes += size;
+  }
+  w.excess = set.bytes + w.excess - p.set_bytes();
+  if (set.count == 0) return;
+
+  const std::uint64_t begin = workload::now_ns();
+  allocate(w, set);
+  const std::uint64_t allocated = workload::now_ns();
+  build(w, set);
+  w.build_ns += workload::now_ns() - allocated;
+  w.allocator_ns += allocated - begin;
+  w.allocated += set.count;
+  w.live.add(set.bytes);
+}
+
+void access_set(const Parameters& p, Set& set) {
+  if (set.shared) {
+    walk(set, [&](unsigned char* object, std::uint64_t i) { check_words(p, set, object, i); });
+    return;
+  }
+  walk(set, [&](unsigned char* object, std::uint64_t i) {
+    const std::uint64_t expected = word_of(set, i);
+    for_each_word(object, size_of(p, set, i), [&](unsigned char* at) {
+      workload::check(load(at) == expected, "acdc: an object was overwritten");
+      store(at, expected + 1);
+    });
+  });
+  ++set.version;
+}
+
+// Frees the objects of a set in its last step: all of them, or of a shared one those that this thread is the
+// last to visit.
+void bury(Worker& w, Set& set, bool own) {
+  std::uint64_t count = 0;
+  walk(set, [&](unsigned char* object, std::uint64_t i) {
+    check_words(w.p, set, object, i);
+    // Release: my reads come before its memory is used anew; acquire: so do the others', where I am the last.
+    if (!set.shared || set.visitors[i].fetch_sub(1, std::memory_order_acq_rel) == 1)
+      w.objects[count++] = object;
+  });
+  const std::uint64_t begin = workload::now_ns();
+  if (!w.p.compact)
+    for (std::uint64_t i = 0; i < count; ++i) std::free(w.objects[i]);
+  w.allocator_ns += workload::now_ns() - begin;
+  w.freed += count;
+  if (!own) w.freed_remotely += count;
+}
+
+// ---- resident memory ----
+
+// RSS + page tables of this process in KiB, without a call of malloc.
+std::uint64_t resident_kib() {
+  char text[4096];
+  const int file = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
+  const ssize_t length = file >= 0 ? read(file, text, sizeof text - 1) : -1;
+  if (file >= 0) close(file);
+  workload::check(length > 0, "acdc: cannot read /proc/self/status");
+  text[length] = '\0';
+  std::uint64_t sum = 0;
+  for (const char* name : {"\nVmRSS:", "\nVmPTE:"})
+    if (const char* at = std::strstr(text, name)) sum += std::strtoull(at + std::strlen(name), nullptr, 10);
+  return sum;
+}
+
+struct ResidentMean {
+  std::uint64_t every = 1, sum = 0, samples = 0;
+  void at_end_of(std::uint64_t step) {
+    if ((step + 1) % every != 0) return;
+    sum += resident_kib();
+    ++samples;
+  }
+};
+
+// ---- the run ----
+
+void run(std::vector<Worker>& workers, Worker& w, std::barrier<>& gate, ResidentMean& resident) {
+  const Parameters& p = w.p;
+  const bool sharing = p.shared_percent > 0;
+  std::uint64_t dying = 0;  // bytes of sets that other threads may still be burying
+  for (std::uint64_t step = 0; step < p.steps + p.max_lifetime; ++step) {
+    for (std::uint64_t k = 0; k < p.sets; ++k) {
+      if (step < p.steps)
+        make_set(w, w.set(step, k), step);
+      else
+        w.set(step, k).count = 0;
+    }
+    if (sharing) {
+      gate.arrive_and_wait();
+      for (std::uint64_t i = p.threads; i > 1; --i) std::swap(w.order[i - 1], w.order[w.random.below(i)]);
+    }
+    w.live.remove(std::exchange(dying, 0));
+
+    const auto for_each_set = [&](auto each) {
+      if (!sharing) return w.for_each_live(step, [&](Set& s) { each(s, true); });
+      for (std::uint64_t i = 0; i < p.threads; ++i) {
+        const std::uint64_t owner = w.order[i];
+        workers[owner].for_each_live(step, [&](Set& s) {
+          if (s.shared || owner == w.number) each(s, owner == w.number);
+        });
+      }
+    };
+    const std::uint64_t begin = workload::now_ns();
+    for (std::uint64_t pass = 0; pass < p.passes; ++pass)
+      for_each_set([&](Set& s, bool) { access_set(p, s); });
+    w.access_ns += workload::now_ns() - begin;
+    for_each_set([&](Set& s, bool own) {
+      if (s.death != step) return;
+      bury(w, s, own);
+      if (own) dying += s.bytes;
+    });
+    if (!sharing) w.live.remove(std::exchange(dying, 0));
+    if (w.number == 0 && step < p.steps) resident.at_end_of(step);
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  workload::Options options(argc, argv, "acdc",
+                            "ACDC (ISMM 2013) as configured by scalloc 7.3, 7.5, 7.6, 7.7.1",
+                            "objects with lifetimes in steps, in lists and trees, local or shared");
+  Parameters p{};
+  p.threads = options.integer("threads", 2, 1, 1024, "threads");
+  p.steps = options.integer("steps", 30, 1, 1u << 30, "steps of allocation");
+  p.step_bytes =
+      1024 * options.integer("step-kib", 1024, 1, 1 << 24, "KiB that a thread allocates in a step");
+  p.low = options.integer("low", 16, 16, 1u << 30, "smallest size in bytes");
+  p.high = options.integer("high", 64, 17, 1ull << 32, "sizes are below this");
+  p.min_lifetime =
+      options.integer("min-lifetime", 1, 0, 1000, "fewest steps that an object outlives its own");
+  p.max_lifetime = options.integer("max-lifetime", 1, 0, 1000, "most steps");
+  p.shared_percent = options.integer("shared", 0, 0, 100, "percent of the sets shared with all threads");
+  p.list_percent =
+      options.integer("lists", 100, 0, 100, "percent of the sets kept as lists, the others as trees");
+  p.sets = options.integer("sets", 4, 1, 1000, "sets of a step");
+  p.passes = options.integer("passes", 1, 1, 1000, "accesses of what lives in a step");
+  p.compact = options.integer("compact", 0, 0, 1, "1: contiguous memory instead of the allocator") != 0;
+  options.require(p.low < p.high, "--low must be below --high");
+  options.require(p.min_lifetime <= p.max_lifetime, "--min-lifetime must not exceed --max-lifetime");
+  options.done();
+
+  std::vector<Worker> workers;
+  workers.reserve(p.threads);
+  for (std::uint64_t i = 0; i < p.threads; ++i) workers.emplace_back(p, i);
+  std::barrier<> gate(static_cast<std::ptrdiff_t>(p.threads));
+  ResidentMean resident;
+  resident.every = (p.steps + 63) / 64;
+  const std::uint64_t base = resident_kib();
+  const std::uint64_t ns =
+      workload::run_threads(p.threads, [&](std::uint64_t i) { run(workers, workers[i], gate, resident); });
+
+  std::uint64_t allocator = 0, building = 0, access = 0, allocated = 0, freed = 0, remotely = 0;
+  std::int64_t peak = 0;
+  for (const Worker& w : workers) {
+    allocator += w.allocator_ns;
+    building += w.build_ns;
+    access += w.access_ns;
+    allocated += w.allocated;
+    freed += w.freed;
+    remotely += w.freed_remotely;
+    peak += w.live.peak();
+  }
+  workload::check(allocated == freed, "acdc: not every object was freed");
+  const auto mean_s = [&](std::uint64_t sum) {
+    return static_cast<double>(sum) * 1e-9 / static_cast<double>(p.threads);
+  };
+  workload::Record record(options, p.threads);
+  record.operations(allocated);
+  record.elapsed_ns(ns);
+  record.peak_live(peak);
+  record.metric("allocator_s", mean_s(allocator));
+  record.metric("build_s", mean_s(building));
+  record.metric("access_s", mean_s(access));
+  record.metric("mean_rss_kib", static_cast<double>(resident.sum) / static_cast<double>(resident.samples));
+  record.metric("base_rss_kib", static_cast<double>(base));
+  record.metric("remote_frees_percent",
+                freed > 0 ? 100.0 * static_cast<double>(remotely) / static_cast<double>(freed) : 0);
+  record.print();
+}
