@@ -181,9 +181,9 @@ class Score:
 
     @property
     def tally(self) -> str:
-        """"31 / 5 / 4", or what there is instead."""
+        """ "31/5/4" (wins, ties, losses), or what there is instead."""
         if self.wins + self.ties + self.losses:
-            return f"{self.wins} / {self.ties} / {self.losses}"
+            return f"{self.wins}/{self.ties}/{self.losses}"
         return "too few rounds" if self.undecided else "-"
 
 

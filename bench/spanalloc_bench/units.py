@@ -51,7 +51,7 @@ def ratio(value) -> str:
 
 
 def change(value) -> str:
-    """How far a ratio is from one: 1.05 -> "+5.0 %", 0.5 -> "−50 %", 4 -> "4.0 times". Small ones keep their digits,
+    """How far a ratio is from one: 1.05 -> "+5.0 %", 0.5 -> "−50 %", 4 -> "×4.0". Small ones keep their digits,
     so that a difference too small to matter is seen to be small."""
     if missing(value):
         return "-"
@@ -59,7 +59,22 @@ def change(value) -> str:
     sign = "−" if percent < 0 else "+"
     size = abs(percent)
     if percent >= 100:
-        return f"{value:,.0f} times" if value >= 10 else f"{value:.1f} times"
+        return f"×{value:,.0f}" if value >= 10 else f"×{value:.1f}"
     if size < 0.005:
         return "±0 %" if size < 1e-7 else f"{sign}<0.01 %"
     return f"{sign}{size:.2f} %" if size < 0.95 else f"{sign}{size:.1f} %" if size < 9.95 else f"{sign}{size:.0f} %"
+
+
+def measured(value, metric) -> str:
+    """The value of a metric, its unit read from the end of its name; "time" is in seconds."""
+    if missing(value):
+        return "-"
+    if metric.endswith(("_per_s", "_per_second")):
+        return f"{number(value)}/s"
+    ends = {"_s": 1, "_ms": 1e-3, "_us": 1e-6, "_ns": 1e-9}
+    for end, size in ends.items():
+        if metric == "time" or metric.endswith(end):
+            return seconds(value if metric == "time" else value * size)
+    if metric.endswith("_kib"):
+        return kib(value)
+    return kib(value / 1024) if metric.endswith("_bytes") else number(value)

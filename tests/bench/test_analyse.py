@@ -120,7 +120,7 @@ class ScoreTest(unittest.TestCase):
         score = self.analysis.score("standard", "glibc", analyse.TIME)
         self.assertEqual((score.wins, score.ties, score.losses, score.undecided), (1, 1, 1, 0))
         self.assertEqual((score.notable_wins, score.notable_losses), (1, 0))
-        self.assertEqual(score.tally, "1 / 1 / 1")
+        self.assertEqual(score.tally, "1/1/1")
 
     def test_failures_are_counted_and_named(self):
         score = self.analysis.score("standard", "glibc", analyse.TIME)

@@ -1,0 +1,153 @@
+"""What the terminal shows of a folder: a first screen that is read in a minute, and every case's table on request."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from spanalloc_bench import analyse, tables, units
+from spanalloc_bench.analyse import LOSS, MEMORY, MIN_ROUNDS, TIE, TIME, WIN
+from spanalloc_bench.model import Kind
+
+_STYLES = {WIN: "green", LOSS: "red", TIE: "", tables.OURS: "bold", tables.BAD: "bold red", tables.DIM: "dim"}
+WIDE = 160
+
+
+def console() -> Console:
+    """A console on stdout. Not a terminal: no colours, and wide enough that nothing is cut."""
+    if sys.stdout.isatty():
+        return Console()
+    columns = os.environ.get("COLUMNS", "")
+    width = int(columns) if columns.isdecimal() and int(columns) > 0 else WIDE
+    return Console(width=width, no_color=True, highlight=False)
+
+
+def _text(cell) -> Text:
+    return Text(cell.text, _STYLES.get(cell.tone, ""))
+
+
+def draw(table: tables.Table, wide=False) -> Table:
+    """A table for rich; `wide`: with the columns that are left out or joined where room is scarce.
+
+    A group of columns has no heading of its own there: its name stands above its first column. A cell that spans the
+    row, the reason why there are no figures, stands below the table.
+    """
+    drawn = Table(title=Text(table.title, "bold"), title_justify="left", box=box.SIMPLE_HEAD, header_style="bold",
+                  caption_justify="left", pad_edge=False, collapse_padding=True)
+    notes = [table.note] if table.note else []
+    shown = [column for column in table.columns if wide or not column.extra]
+    grouped, previous = any(column.group for column in shown), None
+    headings = []
+    for column in shown:
+        text = column.text if wide else column.short or column.text
+        if column.join and not wide:
+            headings[-1][1] += f" {text}"
+            continue
+        headings.append([column.group if column.group != previous else "", text, column.left])
+        previous = column.group
+    for group, text, left in headings:
+        drawn.add_column(Text(f"{group}\n{text}" if grouped else text), justify="left" if left else "right", no_wrap=True)
+    for row in table.rows:
+        cells, place = [], 0
+        for cell in row:
+            column = table.columns[place]
+            place += cell.span
+            if cell.span > 1:
+                notes.append(f"{row[0].text} {cell.text}")
+                cells.append(Text(cell.text.split(":")[0], _STYLES[cell.tone]))
+            elif column.join and not wide:
+                cells[-1] = Text.assemble(cells[-1], " ", _text(cell))
+            elif wide or not column.extra:
+                cells.append(_text(cell))
+        drawn.add_row(*cells)
+    drawn.caption = Text("\n".join(notes)) if notes else None
+    return drawn
+
+
+def _print(to: Console, table: tables.Table):
+    """Wide where it fits; else brief, and on a terminal narrower still the terminal breaks lines: nothing is cut."""
+    unbounded = to.options.update(width=10_000)
+    for wide in (True, False):
+        drawn = draw(table, wide)
+        needed = Measurement.get(to, unbounded, drawn).maximum
+        if needed <= to.width:
+            break
+    width = to.width
+    to.width = max(needed, width)
+    to.print(drawn)
+    to.width = width
+    to.print()
+
+
+def _products(found) -> list[str]:
+    """Our shipped configs that ran, `standard` first; ablations have their figures, not the first screen."""
+    return [name for name in found.ours() if found.allocators[name].kind is Kind.OURS]
+
+
+def print_summary(folder, to: Console | None = None):
+    """The first screen: where the product wins, ties and loses against each allocator, and by how much."""
+    found = folder if isinstance(folder, analyse.Analysis) else analyse.load(folder)
+    to = to or console()
+    ours = _products(found)
+    to.print(f"[bold]spanalloc's benchmark suite[/]  {escape(' · '.join(tables.overview_words(found)))}", highlight=False)
+    for name in (name for name, facts in found.allocators.items() if facts.missing):
+        to.print(f"[dim]{escape(name)}: {escape(found.allocators[name].missing)}[/]", highlight=False)
+    if not ours:
+        to.print("None of our libraries ran: nothing to compare. The cases' own tables follow the option --tables.")
+        return
+    product = ours[0]
+    to.print()
+    for measure in (TIME, MEMORY):
+        to.print(Text(tables.headline(found, product, measure)))
+    if found.rounds < MIN_ROUNDS:
+        to.print(Text(f"{found.rounds} of the {MIN_ROUNDS} rounds that a verdict takes: ratios only, no wins, ties or losses.", "yellow"))
+    for line in tables.problem_lines(found):
+        to.print(Text(f"No figures: {line}.", "red"))
+    to.print()
+    _print(to, tables.matrix(found, product))
+    to.print(Text(tables.LEGEND, "dim"))
+    to.print()
+    for worst in (True, False):
+        _print(to, tables.extremes(found, product, worst))
+    _print(to, tables.by_group(found, product))
+    for name in ours[1:]:
+        _print(to, tables.matrix(found, name))
+    if found.latencies():
+        _print(to, tables.latency_matrix(found, product))
+
+
+def print_case_table(folder, case: str, to: Console | None = None):
+    """One case: medians, ratios to the best of the others and to the floors, the product's verdict on each; below that
+    the latencies."""
+    found = folder if isinstance(folder, analyse.Analysis) else analyse.load(folder)
+    to = to or console()
+    measures = found.measures(case)
+    judged = [measure for measure in measures if not isinstance(measure, tuple)]
+    _print(to, tables.case_table(found, case, _products(found)[:1], judged))
+    latencies = [measure for measure in measures if isinstance(measure, tuple)]
+    if latencies:
+        _print(to, tables.latency_table(found, case))
+
+
+def print_case_tables(folder, to: Console | None = None, cases=None):
+    """Every case's table, or those of `cases`."""
+    found = folder if isinstance(folder, analyse.Analysis) else analyse.load(folder)
+    to = to or console()
+    for case in found.cases if cases is None else cases:
+        print_case_table(found, case, to)
+
+
+def progress_line(found: analyse.Analysis, case: str) -> str:
+    """One line that a running suite can say of a finished case: the medians of all, best first."""
+    medians = [(found.median(case, name, found.cases[case].judged_by), name) for name in found.contenders(case)]
+    known = sorted((value, name) for value, name in medians if value is not None)
+    if found.cases[case].better == "higher":
+        known.reverse()
+    return "  ".join(f"{name} {units.measured(value, found.cases[case].metric)}" for value, name in known)

@@ -1,0 +1,358 @@
+"""The tables of an analysis, as plain data: the terminal, the HTML report and the README draw the same ones.
+
+Ratios are ours / the other's, so below 1, and with a minus before the percentage, ours is better.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import math
+import statistics
+
+from spanalloc_bench import units
+from spanalloc_bench.analyse import LATENCY_KEYS, LOSS, MEMORY, METRIC, TIME, WIN
+from spanalloc_bench.model import Kind
+
+# What a cell is to the reader; the drawers choose colours.
+PLAIN, OURS, BAD, DIM = "", "ours", "bad", "dim"
+PERCENTILES = {"p50_ns": "p50", "p99_ns": "p99", "p999_ns": "p99.9", "p9999_ns": "p99.99", "max_ns": "worst"}
+LEVEL = 0.01  # means closer to 1 than this are called level
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    text: str
+    tone: str = PLAIN   # WIN, LOSS, TIE, OURS, BAD, DIM
+    link: str = ""      # a case's id
+    span: int = 1       # columns that it takes; the row is that much shorter
+
+
+@dataclasses.dataclass(frozen=True)
+class Column:
+    text: str
+    group: str = ""      # a heading above the heading, shared by neighbours
+    left: bool = False
+    short: str = ""      # the heading where room is scarce
+    extra: bool = False  # left out where room is scarce
+    join: bool = False   # stands in the cell of the column before it where room is scarce
+
+
+@dataclasses.dataclass
+class Table:
+    title: str
+    columns: list[Column]
+    rows: list[list[Cell]]
+    note: str = ""
+
+
+def _tone(ratio, level=0.0):
+    if ratio is None or abs(math.log(ratio)) <= level:
+        return PLAIN
+    return WIN if ratio < 1 else LOSS
+
+
+def _name(found, allocator) -> Cell:
+    return Cell(allocator, OURS if found.allocators[allocator].ours else PLAIN)
+
+
+def _value(found, case, value, measure) -> str:
+    if measure == MEMORY:
+        return units.kib(value)
+    if isinstance(measure, tuple):
+        return units.measured(value, measure[1])
+    return units.measured(value, found.cases[case].metric)
+
+
+def measure_name(measure, facts=None) -> str:
+    if isinstance(measure, tuple):
+        return f"{measure[0]} {LATENCY_KEYS.get(measure[1], measure[1])}"
+    if measure == METRIC and facts:
+        return facts.metric
+    return measure
+
+
+def mean_cell(score) -> Cell:
+    if score.ratio is None:
+        return Cell("-", DIM)
+    return Cell(f"{units.ratio(score.ratio)} {units.change(score.ratio).rjust(6)}", _tone(score.ratio, math.log1p(LEVEL)))
+
+
+def versus_cell(versus) -> Cell:
+    """The verdict and by how much: "win −29 %"."""
+    if versus is None:
+        return Cell("-", DIM)
+    by = "" if versus.ratio is None else units.change(versus.ratio)
+    return Cell(f"{versus.verdict} {by}".strip() or "-", versus.verdict or DIM)
+
+
+def interval_cell(versus) -> Cell:
+    if versus is None or versus.low is None:
+        return Cell("", DIM)
+    return Cell(f"{units.ratio(versus.low)} to {units.ratio(versus.high)}", DIM)
+
+
+# ---- all cases together ----
+
+LEGEND = (
+    "W/T/L: wins, ties, losses; a tie is where the 95 % interval of the per-round ratio contains 1. > 5 %: wins : losses "
+    "by more than that. mean: geometric mean of the ratios ours / the other's; below 1, and with a minus, ours is better. "
+    "floor: against an allocator that never frees."
+)
+
+
+def _tally_cells(score) -> list[Cell]:
+    undecided = not score.wins + score.ties + score.losses
+    notable = "-" if undecided else f"{score.notable_wins} : {score.notable_losses}"
+    return [Cell(score.tally, DIM if undecided else PLAIN), Cell(notable, DIM if undecided else PLAIN), mean_cell(score)]
+
+
+def _failed(score) -> list[Cell]:
+    counts = [len(failed) + len(score.both_failed) for failed in (score.mine_failed, score.other_failed)]
+    return [Cell(str(count), BAD if count else DIM) for count in counts]
+
+
+_AGAINST = (
+    Column("wins / ties / losses", short="W/T/L"), Column("by > 5 %", short="> 5 %"),
+    Column("geometric mean", short="mean"),
+)
+
+
+def _against(group, *, join=False, which=_AGAINST):
+    return [dataclasses.replace(column, group=group, join=join and i > 0) for i, column in enumerate(which)]
+
+
+def matrix(found, mine) -> Table:
+    """`mine` against each allocator, in time and in memory."""
+    columns = [Column(f"{mine} against", left=True, short="against"), *_against("time"), *_against("memory"),
+               Column("time / memory", "compared", short="cases"),
+               Column("ours", "failed"), Column("the other's", "failed", short="its", join=True)]
+    rows = []
+    for other in found.opponents(mine):
+        time, memory = found.score(mine, other, TIME), found.score(mine, other, MEMORY)
+        rows.append([_name(found, other), *_tally_cells(time), *_tally_cells(memory),
+                     Cell(f"{time.cases}/{memory.cases}"), *_failed(memory)])
+    baseline = found.baseline()
+    if baseline:
+        floor = found.score(mine, baseline, TIME)
+        rows.append([Cell(f"{baseline} (floor)", DIM), Cell("", DIM), Cell("", DIM),
+                     Cell(units.ratio(floor.ratio), DIM), *[Cell("")] * 3, Cell(str(floor.cases), DIM), *_failed(floor)])
+    return Table(f"{mine} in time and memory", columns, rows)
+
+
+def headline(found, mine, measure) -> str:
+    """One sentence: whom `mine` is ahead of, level with, and behind, by the geometric means."""
+    places = {"ahead of": [], "level with": [], "behind": []}
+    for other in found.rivals():
+        ratio = found.score(mine, other, measure).ratio
+        if ratio is not None:
+            place = "level with" if abs(math.log(ratio)) <= math.log1p(LEVEL) else "ahead of" if ratio < 1 else "behind"
+            places[place].append((ratio, f"{other} ({units.change(ratio)})"))
+    parts = [f"{place} {', '.join(text for _, text in sorted(names))}" for place, names in places.items() if names]
+    return f"In {measure}, {mine} is {'; '.join(parts)}." if parts else f"In {measure}, {mine} has nothing to compare with."
+
+
+def extremes(found, mine, worst: bool, count=5) -> Table:
+    """The worst losses to, or the best wins even against, the best of the rivals."""
+    columns = [Column("measure", left=True), Column("case", left=True), Column("", left=True, extra=True),
+               Column("best other", left=True), Column(mine), Column("the other"), Column("by how much"),
+               Column("95 % interval of the ratio", short="95 % interval")]
+    rows = []
+    for measure in (TIME, MEMORY):
+        for v in found.extremes(mine, measure, worst, count):
+            values = [_value(found, v.case, found.median(v.case, name, measure), measure) for name in (mine, v.other)]
+            rows.append([Cell(measure), Cell(v.case, link=v.case), Cell(found.cases[v.case].title, DIM), Cell(v.other),
+                         *map(Cell, values), Cell(units.change(v.ratio), LOSS if worst else WIN), interval_cell(v)])
+    title = f"Worst losses of {mine} to the best of the others" if worst else f"Best wins of {mine} over the best of the others"
+    return Table(title, columns, rows, "" if rows else "none")
+
+
+def by_group(found, mine) -> Table:
+    """Geometric means of each group, time and memory side by side."""
+    others = found.opponents(mine)
+    columns = [Column("group", left=True), Column("cases")]
+    columns += [Column(what, other, join=what != "time") for other in others for what in ("time", "mem.")]
+    rows = []
+    for group in found.groups():
+        cases, cells = found.cases_of(group), []
+        for other in others:
+            for measure in (TIME, MEMORY):
+                score = found.score(mine, other, measure, cases)
+                tone = _tone(score.ratio, math.log1p(LEVEL)) if score.ratio else DIM
+                cells.append(Cell(units.ratio(score.ratio), tone))
+        if any(cell.text != "-" for cell in cells):
+            rows.append([Cell(group), Cell(str(len(cases))), *cells])
+    return Table(f"{mine} over each, by group (geometric means; below 1 {mine} is better)", columns, rows)
+
+
+def latency_matrix(found, mine) -> Table:
+    measures = found.latencies()
+    columns = [Column(f"{mine} against", left=True, short="against")]
+    for measure in measures:
+        columns += _against(measure_name(measure), join=True, which=(_AGAINST[0], _AGAINST[2]))
+    columns.append(Column("cases"))
+    rows = []
+    for other in found.opponents(mine):
+        scores = [found.score(mine, other, measure) for measure in measures]
+        cells = [cell for score in scores for cell in (_tally_cells(score)[0], mean_cell(score))]
+        if any(score.cases for score in scores):
+            rows.append([_name(found, other), *cells, Cell(str(max(score.cases for score in scores)))])
+    return Table(f"{mine}: latency of single calls", columns, rows)
+
+
+def standing(found) -> Table:
+    """Every contender beside the best of each case."""
+    time, time_cases = found.standing(TIME)
+    memory, memory_cases = found.standing(MEMORY)
+    columns = [Column("allocator", left=True), Column(f"time ({time_cases} cases)"), Column(f"memory ({memory_cases} cases)")]
+    names = sorted({**time, **memory}, key=lambda name: time.get(name, math.inf))
+    rows = [[_name(found, n), Cell(units.ratio(time.get(n))), Cell(units.ratio(memory.get(n)))] for n in names]
+    return Table("Distance from the best of each case (geometric mean; 1 = always the best)", columns, rows,
+                 "Over the cases that every contender of the table finished.")
+
+
+_STATUS_WORDS = {
+    "crashed": "crashed", "hung": "hung", "failed": "failed", "not-preloaded": "not preloaded", "unavailable": "not available",
+}
+
+
+def problems(found) -> Table:
+    """Rows without figures, a line a contender and reason."""
+    together = collections.defaultdict(list)
+    for p in found.problems():
+        rounds = "" if p.rounds == p.of else f" ({p.rounds} of {p.of} rounds)"
+        together[p.allocator, p.status, p.text].append(p.case + rounds)
+    columns = [Column("allocator", left=True), Column("what", left=True), Column("why", left=True), Column("cases", left=True)]
+    rows = [
+        [_name(found, name), Cell(_STATUS_WORDS.get(status, status), DIM if status == "unavailable" else BAD),
+         Cell(text), Cell(f"{len(cases)}: {', '.join(cases)}")]
+        for (name, status, text), cases in together.items()
+    ]
+    return Table("Rows without figures", columns, rows, "" if rows else "none: every contender finished every case")
+
+
+def problem_lines(found) -> list[str]:
+    """The same for a summary: one short line a contender."""
+    counts = collections.defaultdict(lambda: collections.defaultdict(list))
+    for p in found.failures():
+        counts[p.allocator][_STATUS_WORDS.get(p.status, p.status)].append(p.case)
+    lines = []
+    for name, kinds in counts.items():
+        parts = [f"{word} in {len(cases)} ({', '.join(cases[:3])}{', …' if len(cases) > 3 else ''})" for word, cases in kinds.items()]
+        lines.append(f"{name} {'; '.join(parts)}")
+    return lines
+
+
+# ---- one group, one case ----
+
+
+def group_table(found, group, measure, mine) -> Table | None:
+    """Cases by allocators: medians, and below each how `mine` stands to it. None where nothing has the measure."""
+    cases = [case for case in found.cases_of(group) if measure in found.measures(case)]
+    if not cases:
+        return None
+    names = [name for name in found.allocators if any(found.cell(case, name) for case in cases)]
+    columns = [Column("case", left=True)] + [Column(name) for name in names]
+    rows = []
+    for case in cases:
+        row = [Cell(found.cases[case].title, link=case)]
+        for name in names:
+            cell, value = found.cell(case, name), found.median(case, name, measure)
+            if cell is None or (cell.ok and value is None):
+                row.append(Cell("-", DIM))
+            elif not cell.ok:
+                row.append(Cell(_STATUS_WORDS.get(cell.status, cell.status), DIM if cell.status == "unavailable" else BAD))
+            else:
+                against = None if name == mine else found.versus(case, mine, name, measure)
+                below = "\n" + units.change(against.ratio) if against and against.ratio else ""
+                tone = OURS if name == mine else against.verdict or DIM if against else DIM
+                row.append(Cell(_value(found, case, value, measure) + below, tone))
+        rows.append(row)
+    what = "memory (peak of RSS + page tables)" if measure == MEMORY else measure_name(measure, found.cases[cases[0]])
+    return Table(f"{what[0].upper()}{what[1:]}", columns, rows)
+
+
+def case_table(found, case, ours=None, measures=None) -> Table:
+    """Everything about one case, or just `measures` of it: medians, spread, ratios to the best of the others and to the
+    floors, verdicts of `ours` (default: all our configs) against each, and the record's further metrics."""
+    facts = found.cases[case]
+    names = found.contenders(case)
+    ours = [name for name in (found.ours() if ours is None else ours) if name in names]
+    measures = found.measures(case) if measures is None else measures
+    further = sorted({metric for name in names for metric in found.cell(case, name).metrics})
+    columns = [Column("allocator", left=True)]
+    for measure in measures:
+        group = measure_name(measure, facts)
+        columns += [Column("median", group), Column("spread", group, extra=True), Column("/ best other", group, short="/ best")]
+        if measure in (TIME, MEMORY):
+            text = "/ floor" if measure == TIME else "/ live bytes"
+            columns.append(Column(text, group, short=text.removesuffix(" bytes")))
+        for mine in ours:
+            columns += [Column(f"{mine} against it", group, short=mine), Column("95 % interval", group, extra=True)]
+    columns += [Column(metric, "further") for metric in further]
+    rows = [_case_row(found, case, name, measures, ours, further, len(columns)) for name in names]
+    return Table(f"{facts.title}  ({case}; {facts.source})", columns, rows)
+
+
+def latency_table(found, case) -> Table:
+    """A case's latencies: medians over the rounds of every percentile."""
+    names = [name for name in found.contenders(case) if found.cell(case, name).ok]
+    calls = list(dict.fromkeys(measure[0] for measure in found.measures(case) if isinstance(measure, tuple)))
+    columns = [Column("allocator", left=True)] + [Column(text, call) for call in calls for text in PERCENTILES.values()]
+    rows = [
+        [_name(found, name), *[Cell(units.measured(found.median(case, name, (call, key)), key)) for call in calls for key in PERCENTILES]]
+        for name in names
+    ]
+    return Table("Time of one call", columns, rows)
+
+
+def _case_row(found, case, name, measures, ours, further, width):
+    cell = found.cell(case, name)
+    if not cell.ok:
+        word = _STATUS_WORDS.get(cell.status, cell.status)
+        return [_name(found, name), Cell(f"{word}: {cell.problem}", BAD, span=width - 1)]
+    row = [_name(found, name)]
+    for measure in measures:
+        summary = found.summary(case, name, measure)
+        value = summary.median if summary else None
+        best = found.best_other(case, name, measure)
+        to_best = found.relative(case, value, best[1], measure) if best else None
+        row += [Cell(_value(found, case, value, measure)),
+                Cell(f"{100 * summary.spread:.1f} %" if summary else "-", DIM), Cell(units.ratio(to_best))]
+        if measure in (TIME, MEMORY):
+            row.append(Cell(units.ratio(found.relative(case, value, found.floor(case, name, measure), measure)), DIM))
+        for mine in ours:
+            if name in (mine, found.baseline()):  # the floor is no rival: its column is "/ floor"
+                row += [Cell(""), Cell("")]
+            else:
+                versus = found.versus(case, mine, name, measure)
+                row += [versus_cell(versus), interval_cell(versus)]
+    medians = {metric: statistics.median(values) for metric, values in cell.metrics.items()}
+    return row + [Cell(units.measured(medians.get(metric), metric), DIM) for metric in further]
+
+
+# ---- the run ----
+
+
+def overview_words(found) -> list[str]:
+    """What stands beside the title: machine, rounds, cases, commit."""
+    meta = found.meta
+    machine = meta.get("machine") or {}
+    words = [str(machine.get("processor") or machine.get("system") or "")]
+    words += [f"{found.rounds} round{'s' * (found.rounds != 1)}", f"{len(found.cases)} cases"]
+    commit = (meta.get("git") or {}).get("commit")
+    if commit:
+        words.append(f"commit {commit[:10]}{' with changes' if meta['git'].get('dirty') else ''}")
+    return [word for word in words if word]
+
+
+def allocators(found) -> Table:
+    columns = [Column(text, left=True) for text in ("allocator", "kind", "version", "settings", "library", "sha256")]
+    kinds = {Kind.OURS: "ours", Kind.ABLATION: "ours, ablation", Kind.PEER: "peer", Kind.SYSTEM: "C library",
+             Kind.BASELINE: "floor for time", Kind.GIVEN: "given by --with", Kind.PAGES: "page manager"}
+    rows = []
+    for facts in found.allocators.values():
+        settings = " ".join(f"{key}={value}" for key, value in facts.environment) or "as shipped"
+        rows.append([_name(found, facts.name), Cell(kinds[facts.kind]), Cell(facts.version), Cell(settings),
+                     Cell(facts.missing or facts.path, BAD if facts.missing else PLAIN), Cell(facts.sha256[:12], DIM)])
+    return Table("Allocators", columns, rows)
