@@ -125,10 +125,10 @@ def given(places, text, taken=()) -> Allocator:
 
 
 def page_managers(places, nbbs=None) -> list[Allocator]:
-    """The contenders of the cases of the family "pages": what the program built from bench/workloads/pages offers.
+    """The contenders of the cases of the family "pages": what the programs built from bench/workloads/pages offer.
 
     `nbbs` is the path of a shared object built from NBBS's public code; without it the row states its absence."""
-    program = os.path.join(tree.workloads(places), "pages")
+    program = os.path.join(tree.workloads(places), "pages_scalability")
     offered = _offered(program)
     managers = []
     for name in PAGE_MANAGERS:

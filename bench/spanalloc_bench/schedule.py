@@ -1,0 +1,309 @@
+"""Which run comes when: rounds in rotated order, resumed where an interruption left off, with an estimate of what is left.
+
+    for every round: for every case: every contender of the case, back to back, each round beginning with another one
+
+Contenders of a case run next to each other, so that what slows the machine down for a while slows all of them; rounds
+lie far apart, so that it does not slow all of a case's samples. Comparisons are made within a round.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import importlib
+import inspect
+import os
+import pathlib
+import shutil
+import time
+
+from spanalloc_bench import execute, machine, progress, store, tree
+from spanalloc_bench.model import (
+    HUNG, NOT_PRELOADED, OK, UNAVAILABLE, Allocator, Case, Family, Kind, Sample,
+)
+
+FORMAT = 1  # of meta.json
+
+
+class Mixed(Exception):
+    """The folder holds results of something else; the text names what differs and what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One run to be made."""
+
+    round: int
+    position: int
+    case: Case
+    allocator: Allocator
+
+
+def contenders(case: Case, allocators) -> list[Allocator]:
+    """Those of the allocators that a case is run under."""
+    of_pages = case.family is Family.PAGES
+    return [
+        a for a in allocators
+        if (a.kind is Kind.PAGES) == of_pages and (not case.allocators or a.name in case.allocators)
+    ]
+
+
+def rotated(cases, allocators, rounds) -> list[Cell]:
+    """Every run in its order. Cases too begin shifted against each other, so that in one round not always the same
+    contender is the first."""
+    cells = []
+    for round_ in range(1, rounds + 1):
+        for number, case in enumerate(cases):
+            row = contenders(case, allocators)
+            for position in range(len(row)):
+                cells.append(Cell(round_, position + 1, case, row[(round_ - 1 + number + position) % len(row)]))
+    return cells
+
+
+# ---- what the results in a folder belong to ----
+
+
+def _sha256(path) -> str:
+    digest = hashlib.sha256()
+    try:
+        with open(path, "rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    except OSError:
+        return ""
+    return digest.hexdigest()
+
+
+def _programs(runner, cases) -> dict[str, str]:
+    """{name: path} of the programs that the cases run: the workloads, and the real programs by their commands."""
+    found = {}
+    for case in cases:
+        words = [case.argv[0]] if case.argv and case.family is not Family.DRIVER else []
+        for word in [*words, *case.needs]:
+            path = shutil.which(runner.fill(word, Allocator("", "", Kind.PEER)))
+            if path:
+                found[os.path.basename(path)] = os.path.realpath(path)
+    return found
+
+
+def _case_facts(case: Case) -> dict:
+    facts = dataclasses.asdict(case)
+    for name in ("id", "full", "quick", "prepare", "needs"):
+        del facts[name]
+    facts["family"] = case.family.value
+    for name in ("parameters", "environment"):
+        facts[name] = dict(facts[name])
+    return facts
+
+
+def _allocator_facts(allocator: Allocator, known: dict) -> dict:
+    facts = {
+        "kind": allocator.kind.value, "path": allocator.path, "environment": dict(allocator.environment),
+        "missing": allocator.missing, "sha256": "", "package": "",
+    }
+    if not allocator.missing and allocator.kind is not Kind.PAGES:
+        facts["sha256"] = _sha256(allocator.path)
+        same = known.get("sha256") == facts["sha256"]
+        facts["package"] = known.get("package", "") if same else machine.package_of(allocator.path)
+    return facts
+
+
+def _changed(old: dict, new: dict, results: store.Store) -> tuple[set[str], set[str], list[str]]:
+    """(contenders, programs, machine's properties) of which the folder has results from another one."""
+    with_samples = {sample.allocator for sample in results.samples()}
+    allocators = {
+        name for name, facts in new["allocators"].items()
+        if name in with_samples and not facts["missing"] and _differs(old["allocators"].get(name), facts)
+    }
+    programs = {
+        name for name, facts in new["programs"].items()
+        if name in old["programs"] and old["programs"][name]["sha256"] != facts["sha256"]
+    }
+    properties = [
+        name for name in machine.IDENTITY if with_samples and old["machine"].get(name) != new["machine"].get(name)
+    ]
+    return allocators, programs, properties
+
+
+def _differs(old, new) -> bool:
+    if old is None or old["missing"]:
+        return False
+    return any(old[key] != new[key] for key in ("sha256", "environment"))
+
+
+def _uses(facts, program) -> bool:
+    return program in facts.get("programs", ())
+
+
+def _join(old, new):
+    """meta.json of a folder that goes on: what earlier runs knew and this one does not name stays."""
+    for part in ("allocators", "programs", "cases", "verified"):
+        new[part] = {**old.get(part, {}), **new[part]}
+    new["started"] = old["started"]
+    new["rounds"] = max(old["rounds"], new["rounds"])
+    new["runs"] = [*old["runs"], *new["runs"]]
+    return new
+
+
+def _describe(runner, cases, allocators, rounds, old) -> dict:
+    now = time.strftime("%Y-%m-%dT%H:%M:%S%z")
+    programs = _programs(runner, cases)
+    old_programs = old.get("programs", {})
+    facts = {}
+    for name, path in programs.items():
+        sha256 = _sha256(path)
+        known = old_programs.get(name, {})
+        package = known["package"] if known.get("sha256") == sha256 else machine.package_of(path)
+        facts[name] = {"path": path, "sha256": sha256, "package": package}
+    old_allocators = old.get("allocators", {})
+    described = {}
+    for case in cases:
+        described[case.id] = {**_case_facts(case), "programs": sorted(_programs(runner, [case]))}
+    return {
+        "format": FORMAT, "started": now, "rounds": rounds, "git": machine.git_commit(tree.SOURCE),
+        "machine": machine.describe(),
+        "settings": {"sampling_interval_ms": execute.INTERVAL_MS, "sampling_share_percent": execute.SHARE_PERCENT},
+        "allocators": {a.name: _allocator_facts(a, old_allocators.get(a.name, {})) for a in allocators},
+        "programs": facts, "cases": described, "verified": {},
+        "runs": [{"started": now, "rounds": rounds, "load_at_start": round(machine.load(), 2)}],
+    }
+
+
+def _claim(results, runner, cases, allocators, rounds, again) -> dict:
+    """The folder's meta.json for this run. Mixed when its results are of something else; with `again`, those and the
+    results of the cells chosen are set aside first."""
+    old = store.read_meta(results.folder)
+    if old and old.get("format") != FORMAT:
+        raise Mixed(f"{results.folder} was written by another version of the suite; choose another --out")
+    if not old and results.samples():
+        raise Mixed(f"{results.folder} has samples but no {store.META} that says of what; choose another --out")
+    new = _describe(runner, cases, allocators, rounds, old)
+    if not old:
+        return new
+    changed, programs, properties = _changed(old, new, results)
+    # Only a program that a stored sample ran under makes a difference.
+    sampled = {sample.case for sample in results.samples()}
+    programs = {p for p in programs if any(_uses(old["cases"].get(case, {}), p) for case in sampled)}
+    if again:
+        chosen, names = {case.id for case in cases}, {a.name for a in allocators}
+
+        def stale(sample):
+            facts = old["cases"].get(sample.case, {})
+            return bool(properties) or sample.allocator in changed or any(_uses(facts, p) for p in programs) or (
+                sample.case in chosen and sample.allocator in names)
+
+        results.set_aside(stale)
+        return _join(old, new) if results.samples() else new
+    differences = [f"allocator {name}" for name in sorted(changed)] + [f"program {name}" for name in sorted(programs)]
+    differences += [f"the machine's {name} ({old['machine'].get(name)}, now {new['machine'].get(name)})"
+                    for name in properties]
+    if differences:
+        raise Mixed(
+            f"{results.folder} holds results taken with another {differences[0]}"
+            + (f" (and {', '.join(differences[1:])})" if differences[1:] else "")
+            + ". They are not mixed: measure anew with --again (the old samples are set aside in "
+            f"{store.SET_ASIDE}), or choose another folder with --out."
+        )
+    return _join(old, new)
+
+
+# ---- inputs ----
+
+
+def make_fixtures(places, cases, say) -> dict[str, str]:
+    """Makes the inputs of the cases that are not there yet; returns {name: problem} of those that cannot be made."""
+    folder = pathlib.Path(tree.fixtures(places))
+    problems = {}
+    for name in dict.fromkeys(name for case in cases for name in case.prepare):
+        try:
+            module = importlib.import_module("spanalloc_bench.programs.fixtures")
+            function = getattr(module, name)
+            # A fixture is made anew when the code that makes it has changed.
+            made_from = hashlib.sha256(inspect.getsource(module).encode()).hexdigest()
+            mark = folder / f".made-{name}"
+            if mark.exists() and mark.read_text() == made_from:
+                continue
+            say(f"making the input {name}")
+            folder.mkdir(parents=True, exist_ok=True)
+            function(folder)
+            mark.write_text(made_from)
+        except Exception as error:  # whatever goes wrong there is the case's row, not the end of the run
+            problems[name] = f"its input {name} could not be made: {error}"
+    return problems
+
+
+# ---- the run ----
+
+
+def _to_do(cells, results):
+    """The cells that have no result yet. What hung once is not waited for in every round; what cannot be run, or not under
+    the contender, is stated once."""
+    return [cell for cell in cells if not _settled(cell, results)]
+
+
+def _settled(cell, results) -> bool:
+    if results.has(cell.case.id, cell.allocator.name, cell.round):
+        return True
+    for round_ in range(1, cell.round):
+        earlier = results.get(cell.case.id, cell.allocator.name, round_)
+        if earlier is not None and earlier.status in (HUNG, NOT_PRELOADED, UNAVAILABLE):
+            return True
+    return False
+
+
+def _append(results, sample):
+    """Adds a sample, unless it only repeats that something cannot be run."""
+    known = results.get(sample.case, sample.allocator, sample.round)
+    if known is None or known.status != UNAVAILABLE or (known.status, known.problem) != (sample.status, sample.problem):
+        results.append(sample)
+
+
+def run_cells(places, cases, allocators, rounds, folder, say, again=False) -> None:
+    """Makes every run of cases x allocators x rounds that `folder` has no result of yet.
+
+    `say(text)` gets what the user should read. Raises Mixed or store.InUse before anything is run; KeyboardInterrupt
+    passes through, with every finished sample kept."""
+    for helper in (places.measure, places.probe):
+        if not os.path.isfile(helper):
+            raise FileNotFoundError(f"{helper} is missing; build it with:  cmake --build --preset release")
+    execute.prepare_this_process()
+    runner = execute.Runner(places)
+    with store.Store(folder) as results:
+        meta = _claim(results, runner, cases, allocators, rounds, again)
+        store.write_meta(folder, meta)
+        busy = machine.load()
+        if busy > machine.BUSY_LOAD:
+            say(f"warning: this machine is busy (load {busy:.1f}): figures taken now are noisy")
+        problems = make_fixtures(places, cases, say)
+        cells = rotated(cases, allocators, rounds)
+        left = _to_do(cells, results)
+        if len(left) < len(cells):
+            say(f"{len(cells) - len(left)} of {len(cells)} results are there already")
+        told = set()
+        with progress.Progress(left, results.samples(), say) as shown:
+            for cell in left:
+                if _settled(cell, results):  # by an earlier round of this run
+                    shown.skip(cell)
+                    continue
+                shown.begin(cell)
+                problem = next((problems[name] for name in cell.case.prepare if name in problems), None)
+                if problem:
+                    sample = Sample(cell.case.id, cell.allocator.name, cell.round, cell.position, UNAVAILABLE, problem)
+                else:
+                    sample = runner.run(cell.case, cell.allocator, cell.round, cell.position)
+                _append(results, sample)
+                shown.end(cell, sample)
+                trouble = (sample.case, sample.allocator, sample.status)
+                if sample.status not in (OK, UNAVAILABLE) and trouble not in told:
+                    told.add(trouble)
+                    shown.print(f"{sample.case}, {sample.allocator}: {sample.status}: {sample.problem}")
+        meta["verified"].update(_verified(runner))
+        store.write_meta(folder, meta)
+
+
+def _verified(runner):
+    """{contender: {program: object that was seen to define malloc in it}}"""
+    found = {}
+    for (program, allocator), path in sorted(runner.verified.items()):
+        found.setdefault(allocator, {})[program] = path
+    return found
