@@ -1,0 +1,87 @@
+"""What the drivers of servers share: starting one under the contender, waiting for it, ending it whatever happens."""
+
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+from ..execute import RunFailed
+from ..model import UNAVAILABLE
+
+START_S, STOP_S = 20, 20
+
+
+def command(name):
+    """Path of a program that may lie where only root's PATH looks, as servers do."""
+    found = shutil.which(name) or shutil.which(name, path="/usr/local/sbin:/usr/sbin:/sbin")
+    if not found:
+        raise RunFailed(f"{name} is not installed", UNAVAILABLE)
+    return found
+
+
+class Server:
+    """A process group that lives no longer than the `with` block. The command is the server, or something that passes
+    signals on to it and ends as it ends (spanalloc-measure)."""
+
+    def __init__(self, argv, folder, environment, log):
+        self.log = log
+        with open(log, "ab") as output:
+            self.process = subprocess.Popen(
+                argv, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=output, stderr=output,
+                start_new_session=True,
+            )
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+
+    def wait_until(self, ready):
+        """Returns when ready() is true; RunFailed when the server ends before, or takes too long."""
+        deadline = time.monotonic() + START_S
+        while not ready():
+            if self.process.poll() is not None:
+                raise RunFailed(f"the server ended at its start{self._ending()}")
+            if time.monotonic() > deadline:
+                raise RunFailed(f"the server is not ready after {START_S} s{self.last_words()}")
+            time.sleep(0.01)
+
+    def stop(self):
+        """Asks it to end and waits for that, so that its exit is part of the test; RunFailed when it ends badly."""
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            raise RunFailed(f"the server does not end within {STOP_S} s{self.last_words()}") from None
+        if self.process.returncode:
+            raise RunFailed(f"the server ended badly{self._ending()}")
+
+    def _ending(self):
+        code = self.process.returncode
+        return f" ({'signal' if code < 0 else 'exit code'} {abs(code)}){self.last_words()}"
+
+    def last_words(self):
+        with open(self.log, encoding="utf-8", errors="replace") as file:
+            lines = file.read()[-2000:].split("\n")
+        return next((f": {line.strip()}" for line in reversed(lines) if line.strip()), "")
+
+
+def load(server, argv, folder, environment):
+    """Runs a load generator, without the contender, to its end; (its output, seconds that it took). RunFailed when it
+    fails."""
+    begin = time.monotonic()
+    run = subprocess.run(
+        argv, cwd=folder, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        check=False,
+    )
+    seconds = time.monotonic() - begin
+    output = run.stdout.decode(errors="replace")
+    if server.process.poll() is not None:
+        raise RunFailed(f"the server ended under load{server._ending()}")
+    if run.returncode:
+        raise RunFailed(f"{os.path.basename(argv[0])} failed: {' '.join(output.split())[-300:]}{server.last_words()}")
+    return output, seconds
