@@ -1,0 +1,95 @@
+"""The figures and tables of the four papers, one command each: `spanalloc bench figure ID`.
+
+`command` is what the command line calls; `papers` makes docs/papers.md. Everything else of this folder is loaded by
+them only, so that the rest of the suite starts without it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+
+class UnknownFigure(Exception):
+    """There is no figure of that name; the text says which there are."""
+
+
+def ids() -> list[str]:
+    from spanalloc_bench.figures.catalogue import FIGURES
+
+    return list(FIGURES)
+
+
+def papers(folder) -> str:
+    """Every claim with its verdict, as markdown, from the figures that have been run into `folder`."""
+    from spanalloc_bench.figures import papers as module
+
+    return module.papers(folder)
+
+
+def command(places, id, *, rounds=None, out=None, with_=(), nbbs=None, again=False, console=None):
+    """`figure ID`: measures what `out` has not got yet, prints the figure and its claims' verdicts, writes
+    OUT/figures/ID.json and ID.png. `list` lists all figures with their times, `all` runs them all.
+
+    Raises UnknownFigure, and what schedule.run_cells raises."""
+    from rich.console import Console
+
+    from spanalloc_bench.figures.catalogue import FIGURES
+
+    console = console or Console()
+    if id == "list":
+        _list(places, console, rounds)
+        return
+    if id != "all" and id not in FIGURES:
+        near = [name for name in FIGURES if name.startswith(id)]
+        raise UnknownFigure(f"there is no figure {id}. " + (f"Did you mean {', '.join(near)}?" if near else
+                                                           "`spanalloc bench figure list` shows them"))
+    from spanalloc_bench.figures import run
+
+    folder = run.default_folder(out)
+    renewal = run.Renewal(again)
+
+    def say(text):
+        print(text, file=sys.stderr, flush=True)
+
+    chosen = list(FIGURES.values()) if id == "all" else [FIGURES[id]]
+    for number, figure in enumerate(chosen, start=1):
+        if len(chosen) > 1:
+            say(f"{figure.id} ({number} of {len(chosen)})")
+        data = run.measure(places, figure, rounds, folder, say, with_=with_, nbbs=nbbs, renewal=renewal)
+        run.show(data, run.keep(data, folder), console)
+    where = os.path.join(folder, run.FOLDER)
+    console.print(f"kept in {where}{os.sep}{'ID' if id == 'all' else id}.json and .png; "
+                  f"`spanalloc bench papers --results {folder}` lists all verdicts", style="dim", highlight=False)
+
+
+def _list(places, console, rounds):
+    from rich import box
+    from rich.table import Table
+
+    from spanalloc_bench.figures import run
+    from spanalloc_bench.figures.catalogue import FIGURES, PAPERS
+
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    for heading in ("id", "paper's", "what"):
+        table.add_column(heading)
+    for heading in ("claims", "rounds", "minutes"):
+        table.add_column(heading, justify="right")
+    cores, total, paper = run.cores(), 0.0, None
+    seen = set()
+    for figure in FIGURES.values():
+        if figure.paper != paper:
+            paper = figure.paper
+            table.add_section()
+            table.add_row("", "", f"[bold]{PAPERS[paper].title}[/]")
+        main, variants = run.counts(places, figure)
+        minutes = run.estimate(run.with_rounds(figure, rounds), cores, main, variants)
+        # Halves of one figure share their runs, and so do others: the total counts each case once.
+        fresh = run.estimate(run.with_rounds(figure, rounds), cores, main, variants, seen)
+        total += fresh
+        table.add_row(figure.id, figure.number, figure.title, str(len(figure.claims)),
+                      str(figure.rounds if rounds is None else rounds), f"{minutes:.1f}" if minutes >= 0.05 else "-")
+    console.print(table)
+    console.print(f"Minutes on this machine ({cores} cores) when nothing is in the folder yet; what figures share is run once: "
+                  f"`spanalloc bench figure all` takes about {total:.0f} minutes, less what --out holds already.",
+                  highlight=False)

@@ -1,0 +1,196 @@
+"""a2alloc (Jakop, Le Hoang; CSC469 report, 2016): section 3.
+
+Our `superblock` engine stands for a2alloc, `kheap` for the kheap that it is compared with, glibc for libc's malloc. The
+report gives no parameters of its benchmarks: they are Hoard's, as the suite runs them elsewhere.
+"""
+
+from __future__ import annotations
+
+from spanalloc_bench.cases import classic
+from spanalloc_bench.figures import judges as j
+from spanalloc_bench.figures.figure import (
+    FRAGMENTATION, MEMORY, TIME, Claim, Figure, Panel, Paper, Point, thread_axis,
+)
+
+PAPER = Paper(
+    "a2alloc", "CSC469: Assignment 2 (a2alloc)", "A. Jakop, M. Le Hoang; report, 2016", "8 cores (threads 1 to 8)", (),
+)
+A2ALLOC, KHEAP, LIBC = "superblock", "kheap", "glibc"
+ALL = (A2ALLOC, KHEAP, LIBC, "standard", "oopsla15")
+SCALING_CORES = 8
+BENCHMARKS = {
+    "cache-scratch": classic.cache_scratch, "cache-thrash": classic.cache_thrash, "larson": classic.larson,
+    "threadtest": classic.threadtest,
+}
+
+
+def _points(*names):
+    return lambda cores: [Point(BENCHMARKS[name](threads=t), t, name if len(names) > 1 else "")
+                          for name in names for t in thread_axis(cores)]
+
+
+def _claim(name, text, place, judge, **more):
+    more.setdefault("subject", A2ALLOC)
+    more.setdefault("beside", ("standard", "oopsla15"))
+    return Claim(name, text, place, judge, **more)
+
+
+def _libc(name, text, place, judge, **more):
+    return Claim(name, text, place, judge, subject=LIBC, **more)
+
+
+RUN_TIME = Panel("lines", "threads")
+
+FIGURE_1 = Figure(
+    "a2alloc-1", "a2alloc", "Figure 1", "cache-scratch", "Passive false sharing: run time over 1 to 8 threads.",
+    (
+        _claim("scales", "Our allocator scales with the number of threads, our runtime decreases as the number of threads "
+               "increases in passive false sharing scenarios.", "§3, Figure 1", j.scales(TIME), cores=SCALING_CORES),
+        _claim("beats-kheap", "In comparison to kheap, our allocator has a faster runtime for 2 to 8 threads.", "§3, Figure 1",
+               j.best_at_each(TIME, (KHEAP,), lambda data: [p for p in data.points if 2 <= p.x <= 8]), needs=(KHEAP,)),
+        _claim("scales-better-than-libc", "In comparison to malloc our allocator seems to scale much better: runtime decreases "
+               "more than libc's.", "§3, Figure 1", j.narrows(TIME, j.SUBJECT, LIBC, j.fewest, j.full), needs=(LIBC,),
+               cores=SCALING_CORES),
+    ),
+    _points("cache-scratch"), ALL, (TIME,), RUN_TIME,
+)
+
+FIGURE_2 = Figure(
+    "a2alloc-2", "a2alloc", "Figure 2", "cache-thrash", "Active false sharing: run time over 1 to 8 threads.",
+    (
+        _claim("on-par-with-libc", "Our runtime's scaling seems to be on par with libc in active false sharing scenarios (here: "
+               "its time changes within 20 % of libc's).", "§3, Figure 2",
+               j.narrows(TIME, j.SUBJECT, LIBC, j.fewest, j.full, low=1 / 1.2, high=1.2), needs=(LIBC,), cores=SCALING_CORES),
+        _claim("beats-kheap", "Our allocator outperforms kheap for all 1 to 8 threads.", "§3, Figure 2",
+               j.best_at_each(TIME, (KHEAP,), j.everywhere), needs=(KHEAP,)),
+    ),
+    _points("cache-thrash"), ALL, (TIME,), RUN_TIME,
+)
+
+THROUGHPUT = Panel("lines", "threads", rate=True)
+
+FIGURE_3 = Figure(
+    "a2alloc-3", "a2alloc", "Figure 3", "larson: a2alloc and kheap", "Throughput over 1 to 8 threads.",
+    (
+        _claim("throughput-grows", "Our allocator seems to increase its throughput by at least 1 million ops per second per "
+               "thread added, tapering off at 7 threads.", "§3, Figure 3", j.scales(TIME, gain=1.1), cores=SCALING_CORES),
+        Claim("kheap-decreases", "kheap's throughput actually seems to decrease as the number of threads increases (here: up to "
+              "the cores).", "§3, Figure 3", j.changes(TIME, j.fewest, j.full, low=1.0), subject=KHEAP),
+        _claim("beats-kheap", "Our allocator scales much better than kheap (here: and is faster with as many threads as cores).",
+               "§3, Figure 3", j.less(TIME, KHEAP, at=j.full), needs=(KHEAP,)),
+    ),
+    _points("larson"), ALL, (TIME,), THROUGHPUT,
+)
+
+FIGURE_4 = Figure(
+    "a2alloc-4", "a2alloc", "Figure 4", "larson: a2alloc and malloc", "Throughput over 1 to 8 threads.",
+    (
+        _libc("libc-scales", "Malloc's throughput scales very well as the number of threads increases.", "§3, Figure 4",
+              j.scales(TIME, gain=1.5), cores=SCALING_CORES),
+        _claim("pales", "Our throughput pales in comparison to libc (here: libc takes at most half the time).", "§3, Figure 4",
+               j.less(TIME, j.SUBJECT, of=LIBC, at=j.full, by=0.5), needs=(LIBC,)),
+    ),
+    _points("larson"), ALL, (TIME,), THROUGHPUT,
+)
+
+FIGURE_5 = Figure(
+    "a2alloc-5", "a2alloc", "Figure 5", "threadtest", "Run time over 1 to 8 threads.",
+    (
+        _claim("consistent", "Our allocator has a relatively consistent runtime as the number of threads increases (here: within "
+               "35 %, as in its Figure 8).", "§3, Figure 5", j.changes(TIME, j.fewest, j.full, 1 / 1.35, 1.35),
+               cores=SCALING_CORES),
+        _libc("libc-decreases", "malloc's runtime continues to decrease.", "§3, Figure 5", j.scales(TIME), cores=SCALING_CORES),
+        Claim("kheap-haywire", "kheap's runtime went haywire (here: it grows from one thread to as many as cores).",
+              "§3, Figure 5", j.changes(TIME, j.fewest, j.full, low=1.0), subject=KHEAP),
+    ),
+    _points("threadtest"), ALL, (TIME,), RUN_TIME,
+)
+
+_SCORE = "mean of speed-up(t) / t over the counts t from 2 on"
+
+
+def _score_above(name, benchmark, better, worse):
+    return Claim(f"{benchmark}-{better}-above-{worse}", f"{benchmark}: {name}", "Figure 6",
+                 j.scalability_above(TIME, better, worse, j.series(benchmark)), subject=better, needs=(worse,),
+                 cores=SCALING_CORES if "glibc" in (better, worse) else 2)
+
+
+FIGURE_6 = Figure(
+    "a2alloc-6", "a2alloc", "Figure 6 (table)", "Scalability scores",
+    f"The {_SCORE} (the report's Figure 8: 1.487 / 6 = 0.248). Here t = 2, 4, 8, so on two cores no score can exceed 0.58.",
+    (
+        _score_above("a2alloc 1.003 scales better than malloc 0.707.", "cache-scratch", A2ALLOC, LIBC),
+        _score_above("malloc 1.035 scales better than a2alloc 0.926.", "cache-thrash", LIBC, A2ALLOC),
+        _score_above("malloc 0.959 scales better than a2alloc 0.839.", "larson", LIBC, A2ALLOC),
+        _score_above("malloc 0.978 scales better than a2alloc 0.248.", "threadtest", LIBC, A2ALLOC),
+        *(_score_above(f"a2alloc {mine} scales better than kheap {theirs}.", benchmark, A2ALLOC, KHEAP)
+          for benchmark, mine, theirs in (("cache-scratch", 1.003, 0.196), ("cache-thrash", 0.926, 0.205),
+                                          ("larson", 0.839, 0.206), ("threadtest", 0.248, 0.089))),
+    ),
+    _points(*BENCHMARKS), ALL, (TIME,), Panel("lines", "threads", base=(LIBC, 1)),
+)
+
+
+def _less_fragmented(text, benchmark, better, worse):
+    return Claim(f"{benchmark}-{better}-below-{worse}", f"{benchmark}: {text}", "Figure 7",
+                 j.less(FRAGMENTATION, worse, of=better, at=j.series(benchmark)), subject=better, needs=(worse,))
+
+
+FIGURE_7 = Figure(
+    "a2alloc-7", "a2alloc", "Figure 7 (table)", "Fragmentation scores",
+    "The report does not define its fragmentation. Ours is (peak − peak live) / peak live, over all thread counts; orders are "
+    "compared, not values.",
+    (
+        *(_less_fragmented(f"a2alloc {mine} is less fragmented than kheap {theirs}.", benchmark, A2ALLOC, KHEAP)
+          for benchmark, mine, theirs in (("cache-scratch", 0.480, 11.625), ("cache-thrash", 0.523, 11.0),
+                                          ("larson", 0.119, 38.053), ("threadtest", 0.121, 829.25))),
+        _less_fragmented("malloc 0.000 is less fragmented than a2alloc 0.480.", "cache-scratch", LIBC, A2ALLOC),
+        _less_fragmented("malloc 0.000 is less fragmented than a2alloc 0.523.", "cache-thrash", LIBC, A2ALLOC),
+        _less_fragmented("a2alloc 0.119 is less fragmented than malloc 0.959.", "larson", A2ALLOC, LIBC),
+        _less_fragmented("a2alloc 0.121 is less fragmented than malloc 33.0.", "threadtest", A2ALLOC, LIBC),
+    ),
+    _points(*BENCHMARKS), ALL, (FRAGMENTATION,), Panel("lines", "threads", log_y=True), rounds=3,
+)
+
+FIGURE_8 = Figure(
+    "a2alloc-8", "a2alloc", "Figure 8 (table)", "Threadtest speed-up values",
+    "a2alloc's speed-up over 2 to 7 threads: 0.976, 1.111, 0.975, 0.759, 0.743, 0.760.",
+    (
+        _claim("no-speed-up", "a2alloc's speed-up stays between 0.74 and 1.11 (here: with as many threads as cores).", "Figure 8",
+               j.changes(TIME, j.fewest, j.full, 1 / 1.12, 1 / 0.74), cores=SCALING_CORES),
+    ),
+    _points("threadtest"), ALL, (TIME,), Panel("lines", "threads", base=(LIBC, 1)),
+)
+
+
+def _memory_figure(number, title, claims):
+    return Figure(f"a2alloc-{number}", "a2alloc", f"Figure {number} (table)", title,
+                  "Average, least and most memory used in larson over 1 to 8 threads. Here RSS + page tables, which hold some "
+                  "2 MiB of program and C library that the report does not count.", claims, _points("larson"), ALL, (MEMORY,),
+                  Panel("lines", "threads"), rounds=3)
+
+
+FIGURES_9_TO_11 = [
+    _memory_figure(9, "Memory of a2alloc in larson", (
+        _claim("more-than-libc", "For one thread our allocator used about 5.853 times more memory than libc (here: more).",
+               "§3.2", j.less(MEMORY, j.SUBJECT, of=LIBC, at=j.fewest), needs=(LIBC,)),
+        _claim("ratio-shrinks", "The ratio seems to go downwards: by 8 threads only about 4.753 times more.", "§3.2",
+               j.narrows(MEMORY, j.SUBJECT, LIBC, j.fewest, j.most), needs=(LIBC,)),
+        _claim("grows-with-threads", "a2alloc's memory grows with the threads: 2.4 MB with one, 15.4 MB with eight.", "Figure 9",
+               j.changes(MEMORY, j.fewest, j.most, low=1.0)),
+    )),
+    _memory_figure(10, "Memory of kheap in larson", (
+        Claim("more-than-a2alloc", "For one thread kheap used about 11.527 times as much memory as our allocator, for eight 1.884 "
+              "times (here: more).", "§3.2", j.less(MEMORY, KHEAP, of=A2ALLOC, at=j.everywhere), subject=KHEAP, needs=(A2ALLOC,)),
+        Claim("constant", "kheap seems to use somewhat close to the same amount of memory despite the number of threads "
+              "increasing (here: within 10 %).", "§3.2", j.changes(MEMORY, j.fewest, j.most, 0.9, 1.1), subject=KHEAP),
+    )),
+    _memory_figure(11, "Memory of malloc in larson", (
+        _libc("grows-with-threads", "malloc's memory grows with the threads: 0.4 MB with one, eight times that with eight (here: "
+              "grows).", "Figure 11", j.changes(MEMORY, j.fewest, j.most, low=1.0)),
+        _libc("least", "malloc uses less memory than both others at every number of threads.", "§3.2, Figures 9 to 11",
+              j.all_of(j.less(MEMORY, A2ALLOC), j.less(MEMORY, KHEAP)), needs=(A2ALLOC, KHEAP)),
+    )),
+]
+
+FIGURES = [FIGURE_1, FIGURE_2, FIGURE_3, FIGURE_4, FIGURE_5, FIGURE_6, FIGURE_7, FIGURE_8, *FIGURES_9_TO_11]

@@ -1,0 +1,124 @@
+"""Lock-free coalescing (Leite & Rocha; ISMM 2019): section 5.
+
+The contenders are page managers: `mmap` (the operating system, SYS), `tree` (the paper's, COA) and `tree-recursive`
+(COA-R), `static` (ours), and NBBS where its path is given.
+"""
+
+from __future__ import annotations
+
+from spanalloc_bench.cases import pages
+from spanalloc_bench.figures import judges as j
+from spanalloc_bench.figures.figure import ELAPSED, TIME, Claim, Figure, Panel, Paper, Point, metric, thread_axis
+
+PAPER = Paper(
+    "coalescing", "A Lock-Free Coalescing-Capable Mechanism for Memory Management",
+    "R. Leite, R. Rocha; ISMM 2019", "four 6-core AMD Opteron 8425 HE at 2.1 GHz, 128 GB, Linux 4.4",
+    (("Figure 1", "diagram: block information"), ("Figure 2", "diagram: locating neighbours"),
+     ("Figure 3", "diagram: backward coalescing"), ("Figure 4", "diagram: simultaneous coalescing"),
+     ("Listings", "code: mapper, controller, allocation, deallocation")),
+)
+COA, COA_R, OURS, SYS, NBBS = "tree", "tree-recursive", "static", "mmap", "nbbs"
+MANAGERS = (COA, COA_R, OURS, SYS, NBBS)
+SCALING_CORES = 8
+FAILURES = metric("failures", "", "failures")
+FAILURE_SHARE = metric("failures_per_free", "%", "failures a free", 100)
+
+
+def _over_threads(builder):
+    return lambda cores: [Point(builder(threads=t), t) for t in thread_axis(cores)]
+
+
+def _claim(name, text, place, judge, **more):
+    more.setdefault("subject", COA)
+    more.setdefault("beside", (OURS,))
+    return Claim(name, text, place, judge, **more)
+
+
+def _recursion_is_free(measure):
+    return Claim("recursion-is-free", "The results with and without recursive coalescing are very similar: its cost is "
+                 "negligible (here: within 10 %).", "§5, after Figure 7",
+                 j.within(measure, 0.9, 1.1, of=COA_R, at=j.to_cores), subject=COA, needs=(COA_R,))
+
+
+LINES = Panel("lines", "threads", log_y=True)
+
+FIGURE_5 = Figure(
+    "coalescing-5", "coalescing", "Figure 5", "Linux scalability, in pages",
+    "Each thread allocates 10,000 blocks of one page, then frees them; execution time.",
+    (
+        _claim("best", "Our mechanism obtains the best results: faster than the operating system.", "§5, Figure 5",
+               j.less(TIME, SYS, at=j.to_cores), needs=(SYS,)),
+        _claim("tendency-like-os", "… with a performance tendency comparable to the operating system as the number of threads "
+               "increases (here: from one thread to as many as cores, within a factor of 2 of the system's growth).",
+               "§5, Figure 5", j.narrows(TIME, j.SUBJECT, SYS, j.fewest, j.full, low=0.5, high=2.0), needs=(SYS,),
+               cores=SCALING_CORES),
+        _claim("nbbs-bad", "NBBS performs quite badly, even with a single thread (here: at least 10 times our time).",
+               "§5, Figure 5", j.less(TIME, NBBS, at=j.fewest, by=0.1), needs=(NBBS,)),
+        _recursion_is_free(TIME),
+    ),
+    _over_threads(pages.linux_scalability), MANAGERS, (ELAPSED, TIME), LINES, pages=True,
+)
+
+FIGURE_6 = Figure(
+    "coalescing-6", "coalescing", "Figure 6", "Threadtest, in pages",
+    "Each thread allocates 100 blocks of one page, then frees them, again and again; execution time.",
+    (
+        _claim("ten-times-os", "Execution times are one order of magnitude better than the operating system's (here: at least 5 "
+               "times).", "§5, Figure 6", j.less(TIME, SYS, at=j.to_cores, by=0.2), needs=(SYS,)),
+        _claim("hundred-times-nbbs", "… and two orders of magnitude better than NBBS (here: at least 50 times).", "§5, Figure 6",
+               j.less(TIME, NBBS, at=j.to_cores, by=0.02), needs=(NBBS,)),
+        Claim("all-degrade", "All mechanisms show a performance degradation as the number of threads increases: the operating "
+              "system (execution time of the same work a thread, up to the cores).", "§5, Figure 6",
+              j.changes(ELAPSED, j.fewest, j.full, low=1.0, of=SYS), needs=(SYS,)),
+        _claim("degrades", "All mechanisms show a performance degradation as the number of threads increases: ours.",
+               "§5, Figure 6", j.changes(ELAPSED, j.fewest, j.full, low=1.0)),
+        _recursion_is_free(TIME),
+    ),
+    _over_threads(pages.threadtest), MANAGERS, (ELAPSED, TIME), LINES, pages=True,
+)
+
+FIGURE_7 = Figure(
+    "coalescing-7", "coalescing", "Figure 7", "Larson, in pages",
+    "Threads that allocate 1 to 128 pages into random slots and hand their slots on; allocations a second. Fixed work instead "
+    "of 5 seconds.",
+    (
+        _claim("throughput-grows", "Our mechanism consistently handles higher allocation throughput as the number of threads "
+               "increases, …", "§5, Figure 7", j.scales(TIME, gain=1.1), cores=SCALING_CORES),
+        Claim("os-does-not", "… which is not the case with the operating system.", "§5, Figure 7",
+              j.scales(TIME, of=SYS, gain=None, high=1.1), needs=(SYS,), cores=SCALING_CORES),
+        Claim("nbbs-does-not", "… which is not the case with NBBS.", "§5, Figure 7",
+              j.scales(TIME, of=NBBS, gain=None, high=1.1), needs=(NBBS,), cores=SCALING_CORES),
+        _claim("above-os", "Its throughput lies above the operating system's.", "Figure 7", j.less(TIME, SYS, at=j.to_cores),
+               needs=(SYS,)),
+        _recursion_is_free(TIME),
+    ),
+    _over_threads(pages.larson), MANAGERS, (TIME,), Panel("lines", "threads", log_y=True, rate=True), pages=True,
+)
+
+BLOCKS = (100, 500, 1000, 2000, 4000)
+
+
+def _failures(cores):
+    most = max(2, min(max(cores, 4), 32))
+    return [Point(pages.coalescing_failures(threads, blocks), blocks, f"{threads} threads")
+            for threads in dict.fromkeys((2, most)) for blocks in BLOCKS]
+
+
+FIGURE_8 = Figure(
+    "coalescing-8", "coalescing", "Figure 8", "Failed coalescing attempts",
+    "T threads free B randomly distributed blocks each, all at once; the blocks that remain, less one, are the failures. The "
+    "operating system has no such number.",
+    (
+        _claim("rare", "Coalescing failures only occur in a very small percentage of all deallocations (here: at most 1 %).",
+               "§5 \"Coalescing Failures\"", j.value_within(FAILURE_SHARE, None, 0.01), cores=2),
+        _claim("grows-with-blocks", "The number of failures increases as the number of blocks to be deallocated increases (here: "
+               "from the fewest to the most blocks).", "§5 \"Coalescing Failures\"",
+               j.changes(FAILURES, j.fewest, j.most, low=1.0), beside=(), cores=4),
+        Claim("recursive-close-to-one", "With recursive coalescing the number of remaining blocks is close to 1 on average, at "
+              "most 2 or 3 (here: at most half a failure on average).", "§5 \"Coalescing Failures\"",
+              j.value_within(FAILURES, None, 0.5), subject=COA_R, beside=(OURS,), cores=2),
+    ),
+    _failures, (COA, COA_R, OURS), (FAILURES, FAILURE_SHARE), Panel("lines", "blocks a thread"), pages=True,
+)
+
+FIGURES = [FIGURE_5, FIGURE_6, FIGURE_7, FIGURE_8]

@@ -1,0 +1,101 @@
+"""Code sizes: machine code of the libraries, lines of the source that ours are made of."""
+
+from __future__ import annotations
+
+import os
+import re
+import struct
+
+from spanalloc_bench import tree
+
+TEXT, LINES = "machine code, bytes", "source, lines"
+_SECTION_HEADERS, _ENTRY = struct.Struct("<QIHHHHHH"), struct.Struct("<IIQQQQIIQQ")
+_INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
+# Debian's libtbbmalloc_proxy only passes calls on.
+_BEHIND = {"libtbbmalloc_proxy.so": "libtbbmalloc.so"}
+# What the files of the folio engine hold, by words in their names; the first that fits counts.
+_MODULES = (
+    ("caches", ("cache",)), ("huge objects", ("huge",)), ("medium and large objects", ("medium", "large")),
+    ("small objects", ("small", "folio")), ("atomicity and locks", ("lock", "rseq")), ("bins", ("bin", "size_class")),
+)
+FOLIO_PARTS = tuple(f"lines: {name}" for name, _ in _MODULES)
+
+
+def text_bytes(path) -> int | None:
+    """Size of .text of a 64-bit little-endian ELF file; None for anything else."""
+    try:
+        with open(path, "rb") as file:
+            head = file.read(64)
+            if head[:6] != b"\x7fELF\x02\x01":
+                return None
+            offset, _, _, _, _, size, count, names = _SECTION_HEADERS.unpack_from(head, 0x28)
+            file.seek(offset)
+            entries = [_ENTRY.unpack_from(file.read(size)) for _ in range(count)]
+            file.seek(entries[names][4])
+            strings = file.read(entries[names][5])
+    except (OSError, struct.error, IndexError):
+        return None
+    for entry in entries:
+        if strings[entry[0]:strings.index(b"\0", entry[0])] == b".text":
+            return entry[5]
+    return None
+
+
+def _implementation(path):
+    folder, name = os.path.split(path)
+    for proxy, behind in _BEHIND.items():
+        if name.startswith(proxy):
+            found = sorted(f for f in os.listdir(folder) if f.startswith(behind))
+            return os.path.join(folder, found[0]) if found else path
+    return path
+
+
+def _closure(source, roots):
+    """The files that `roots` are made of: includes in quotes, relative to src/ or to the including file."""
+    seen, wanted = set(), [os.path.join(source, root) for root in roots]
+    while wanted:
+        path = os.path.realpath(wanted.pop())
+        if path in seen or not os.path.isfile(path):
+            continue
+        seen.add(path)
+        with open(path, encoding="utf-8") as file:
+            for name in _INCLUDE.findall(file.read()):
+                wanted += [os.path.join(source, name), os.path.join(os.path.dirname(path), name)]
+    return seen
+
+
+def _count_lines(paths):
+    total = 0
+    for path in paths:
+        with open(path, encoding="utf-8") as file:
+            total += sum(1 for _ in file)
+    return total
+
+
+def sizes(places, allocators):
+    """{(allocator, TEXT or LINES): number}; glibc is left out, its library holds the whole C library."""
+    found = {}
+    source = os.path.join(tree.SOURCE, "src")
+    for allocator in allocators:
+        if allocator.missing or allocator.name == "glibc":
+            continue
+        size = text_bytes(_implementation(allocator.path))
+        if size:
+            found[allocator.name, TEXT] = size
+        library = f"api/lib_{allocator.name.replace('-', '_')}.cpp"
+        if allocator.ours and os.path.isfile(os.path.join(source, library)):
+            roots = (library, "api/new_handler.cpp", "os/linux.cpp", "thread/lifecycle.cpp")
+            found[allocator.name, LINES] = _count_lines(_closure(source, roots))
+    return found
+
+
+def folio_modules(places, allocators):
+    """{("folio", "lines: PART"): number} by the names of the files in the engine's folder; none without the engine."""
+    folder = os.path.join(tree.SOURCE, "src", "engines", "folio")
+    found = {}
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        part = next((part for part, words in _MODULES if any(word in name for word in words)), None)
+        if part and name.endswith((".hpp", ".cpp")):
+            key = "folio", f"lines: {part}"
+            found[key] = found.get(key, 0) + _count_lines([os.path.join(folder, name)])
+    return found

@@ -1,0 +1,142 @@
+"""What was measured for one figure, and how sure a comparison of two contenders in it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import statistics
+
+from spanalloc_bench.analyse import student_t
+from spanalloc_bench.figures.figure import Figure, Measure, Point
+from spanalloc_bench.model import OK, Sample
+
+FEWEST_ROUNDS = 3
+
+
+class NoData(Exception):
+    """A number that a claim needs is not there; the text says which and why."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Ratio:
+    """The mean of a ratio taken in every round, with its 95 % interval, which fewer than three rounds do not have."""
+
+    rounds: int
+    low: float
+    middle: float
+    high: float
+
+    @property
+    def sure(self) -> bool:
+        return self.rounds >= FEWEST_ROUNDS
+
+    def __str__(self):
+        if not self.sure:
+            return f"{number(self.middle)} ({self.rounds} round{'s' * (self.rounds != 1)})"
+        return f"{number(self.middle)} ({number(self.low)} to {number(self.high)})"
+
+
+def number(value: float) -> str:
+    """Three digits, without exponents where a reader can do without."""
+    if value == 0 or 0.001 <= abs(value) < 1000:
+        return f"{value:.3g}"
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1e}"
+
+
+def interval(values) -> Ratio:
+    """The mean of positive ratios, one a round, and its 95 % interval: Student's, of their logarithms, as everywhere in
+    the suite."""
+    logs = [math.log(v) for v in values]
+    n, mean = len(logs), statistics.fmean(logs)
+    half = student_t(n - 1) * statistics.stdev(logs) / math.sqrt(n) if n >= 2 else 0.0
+    # What rounding leaves of equal values is no difference.
+    half, mean = (x if abs(x) > 1e-12 else 0.0 for x in (half, mean))
+    return Ratio(n, math.exp(mean - half), math.exp(mean), math.exp(mean + half))
+
+
+class Data:
+    """The samples of a figure's points, by contender and round.
+
+    `missing` says of a contender why it could not run; `facts` holds numbers that no run gives (code sizes); `machine`
+    is that of meta.json; `variants` are the data of the variants, which ran in turn with the paper's own configuration
+    and are compared with no other run of it."""
+
+    def __init__(self, figure: Figure, cores: int, samples: list[Sample], missing=None, facts=None, machine=None,
+                 variants: Data | None = None):
+        self.figure = figure
+        self.cores = cores
+        self.points = figure.points(cores)
+        self.missing = dict(missing or {})
+        self.facts = dict(facts or {})
+        self.machine = dict(machine or {})
+        self.variants = variants
+        rows = figure.stand_ins(cores) if figure.stand_ins else []
+        stand_ins = {row.case.id: (row.name, row.beside.id) for row in rows}
+        wanted = {point.case.id for point in self.points}
+        self._cells: dict[tuple[str, str], dict[int, Sample]] = {}
+        for sample in samples:
+            if sample.case in wanted:
+                self._cells.setdefault((sample.allocator, sample.case), {})[sample.round] = sample
+            elif sample.case in stand_ins and sample.allocator == "glibc":
+                self._cells.setdefault(stand_ins[sample.case], {})[sample.round] = sample
+
+    # ---- what there is ----
+
+    def measured(self) -> list[str]:
+        """Contenders with at least one good sample, in the figure's order, the others after them."""
+        good = {a for (a, _), rounds in self._cells.items() if any(s.status == OK for s in rounds.values())}
+        good |= {a for a, _ in self.facts}
+        return [*(a for a in self.figure.allocators if a in good), *sorted(good - set(self.figure.allocators))]
+
+    def values(self, allocator: str, measure: Measure, point: Point) -> dict[int, float]:
+        """The measure by round."""
+        cells = self._cells.get((allocator, point.case.id), {})
+        found = {n: measure.get(sample) for n, sample in cells.items() if sample.status == OK}
+        return {n: float(value) for n, value in found.items() if value is not None and value == value}
+
+    def median(self, allocator, measure, point) -> float | None:
+        found = self.values(allocator, measure, point)
+        return statistics.median(found.values()) if found else None
+
+    def why_not(self, allocator, measure=None, points=()) -> str:
+        """Why there is no number of this contender."""
+        if allocator in self.missing:
+            return f"{allocator}: {self.missing[allocator]}"
+        for point in points or self.points:
+            for sample in self._cells.get((allocator, point.case.id), {}).values():
+                if sample.status != OK:
+                    return f"{allocator} {sample.status} in {sample.case}: {sample.problem}".rstrip(": ")
+        return f"{allocator} has not been measured" + (f" for {measure.name}" if measure else "")
+
+    # ---- places of the figure ----
+
+    def at(self, x=None, series=None) -> list[Point]:
+        return [p for p in self.points if (x is None or p.x == x) and (series is None or p.series == series)]
+
+    def numbers(self, series=None) -> list[int]:
+        """The numeric axis, ascending."""
+        return sorted({p.x for p in self.at(series=series) if isinstance(p.x, int)})
+
+    # ---- comparisons ----
+
+    def score(self, allocator, measure, points) -> dict[int, float]:
+        """The geometric mean over the points, for each round that has all of them. NoData when there is none."""
+        columns = [self.values(allocator, measure, point) for point in points]
+        rounds = set.intersection(*(set(c) for c in columns)) if columns else set()
+        if not rounds:
+            raise NoData(self.why_not(allocator, measure, points))
+        if len(columns) == 1:
+            return dict(columns[0])
+        tiny = 1e-12  # a geometric mean knows no zero; a share of nothing counts as next to nothing
+        return {n: math.exp(statistics.fmean(math.log(max(c[n], tiny)) for c in columns)) for n in sorted(rounds)}
+
+    def ratio(self, one: dict[int, float], other: dict[int, float]) -> Ratio:
+        """one / other, round by round: what disturbs a round disturbs both."""
+        tiny = 1e-12
+        rounds = sorted(set(one) & set(other))
+        if not rounds:
+            raise NoData("no round has both sides")
+        return interval([max(one[n], tiny) / max(other[n], tiny) for n in rounds])
+
+    def compare(self, one, other, measure, points) -> Ratio:
+        return self.ratio(self.score(one, measure, points), self.score(other, measure, points))

@@ -1,0 +1,183 @@
+"""A figure as PNG, in the suite's style, and as tables on the terminal."""
+
+from __future__ import annotations
+
+import statistics
+
+from rich import box
+from rich.markup import escape
+from rich.table import Table
+
+from spanalloc_bench.figures.data import Data, number
+from spanalloc_bench.figures.figure import Answer, Measure
+
+COLOURS = {Answer.HOLDS: "green", Answer.DOES_NOT_HOLD: "red", Answer.UNDECIDED: "yellow"}
+
+
+def rows(data: Data):
+    """(label, data, name) of every row: the contenders, and the variants beside what they were run in turn with."""
+    for name in data.measured():
+        yield name, data, name
+    if data.variants:
+        again = set(data.measured())
+        for name in data.variants.measured():
+            yield f"{name}, in turn with its variants" if name in again else name, data.variants, name
+
+
+def value(data: Data, name, measure: Measure, point):
+    """The median as it is shown."""
+    median = data.median(name, measure, point)
+    return None if median is None else median * measure.scale
+
+
+# ---- PNG ----
+
+
+def _drawn(data, name, measure, point, panel):
+    """What the paper's axis shows: the measure, its reciprocal, or a speed-up; None where there is nothing."""
+    found = data.values(name, measure, point)
+    if not found:
+        return None
+    median = statistics.median(found.values())
+    if panel.rate:
+        return 1 / median if median > 0 else None
+    return median * measure.scale
+
+
+def _speed_up(data, base, name, measure, point):
+    mine, reference = data.median(name, measure, point), base.median(
+        data.figure.panel.base[0], measure, next(p for p in base.at(series=point.series) if p.x == data.figure.panel.base[1]))
+    return None if not mine or not reference else reference / mine
+
+
+def _y_label(figure, measure):
+    if figure.panel.base:
+        return f"speed-up against {figure.panel.base[0]} with {figure.panel.base[1]} thread"
+    if figure.panel.rate:
+        return "operations per second"
+    return measure.name + (f" ({measure.unit})" if measure.unit else "")
+
+
+def png(data: Data, path):
+    """Draws the figure's first measure, a panel a series."""
+    from spanalloc_bench import plots
+
+    figure = data.figure
+    note = f"{figure.paper}, {figure.number}; on {data.cores} cores; medians"
+    if not figure.measures:
+        drawing = plots.figure([_facts_panel(plots, data)], title=f"{figure.id}: {figure.title}", note=note)
+    else:
+        measure = figure.measures[0]
+        parts = list(dict.fromkeys(p.series for p in data.points))
+        kind = _lines_panel if figure.panel.kind == "lines" else _bars_panel
+        panels = [kind(plots, data, measure, part) for part in parts] if kind is _lines_panel else [kind(plots, data, measure)]
+        drawing = plots.figure(panels, title=f"{figure.id}: {figure.title}", note=note)
+    plots.save(drawing, path)
+
+
+def _lines_panel(plots, data, measure, part):
+    figure, points = data.figure, data.at(series=part)
+    names = None if all(isinstance(p.x, int) for p in points) else {i: p.x for i, p in enumerate(points)}
+    curves = {}
+    for label, source, name in rows(data):
+        curve = []
+        for i, point in enumerate(points):
+            x = i if names else point.x
+            y = (_speed_up(source, data, name, measure, point) if figure.panel.base
+                 else _drawn(source, name, measure, point, figure.panel))
+            curve.append((x, y))
+        curves[label] = curve
+    log_x = not names and max(p.x for p in points) >= 4 * max(1, min(p.x for p in points)) and min(p.x for p in points) > 0
+    return plots.lines(part, curves, x_label=figure.panel.x_label, y_label=_y_label(figure, measure),
+                       log_x=log_x, log_y=figure.panel.log_y, x_names=names)
+
+
+def _bars_panel(plots, data, measure):
+    figure = data.figure
+    groups = {}
+    for point in data.points:
+        group = point.series or str(point.x) or measure.name
+        groups[group] = {label: value(source, name, measure, point) for label, source, name in rows(data)}
+    if len(figure.measures) > 1 and len(data.points) == 1 and len({m.unit for m in figure.measures}) == 1:
+        groups = {m.name: {label: value(source, name, m, data.points[0]) for label, source, name in rows(data)}
+                  for m in figure.measures}
+    label = measure.unit if len(groups) > 1 and not data.points[0].series else _y_label(figure, measure)
+    return plots.bars("", groups, y_label=label, log_y=figure.panel.log_y)
+
+
+def _facts_panel(plots, data):
+    groups = {}
+    for (name, key), amount in data.facts.items():
+        groups.setdefault(key, {})[name] = amount
+    return plots.bars("", groups or {"nothing to show": {}}, y_label="")
+
+
+# ---- terminal ----
+
+
+def _cell(data, name, measure, point):
+    amount = value(data, name, measure, point)
+    return "-" if amount is None else number(amount)
+
+
+def tables(data: Data) -> list[Table]:
+    """Medians: a table a measure, its columns the points; one table of all measures where there is one point."""
+    figure = data.figure
+    if not figure.measures:
+        return [_facts_table(data)]
+    single = len(data.points) == 1
+    columns = [(None, m) for m in figure.measures] if single else None
+    found = []
+    for measure in figure.measures[:1] if single else figure.measures:
+        table = Table(box=box.SIMPLE_HEAD, header_style="bold", title_justify="left",
+                      title=None if single else f"{measure.name}{f' ({measure.unit})' if measure.unit else ''}, median")
+        table.add_column("")
+        if single:
+            for _, m in columns:
+                table.add_column(f"{m.name}{f' ({m.unit})' if m.unit else ''}", justify="right")
+        else:
+            for point in data.points:
+                table.add_column(f"{point.series} {point.x}".strip(), justify="right")
+        for label, source, name in rows(data):
+            cells = ([_cell(source, name, m, source.points[0]) for _, m in columns] if single
+                     else [_cell(source, name, measure, point) for point in source.points])
+            table.add_row(escape(label), *cells)
+        for name, reason in data.missing.items():
+            table.add_row(escape(name), escape(_short(reason)), style="dim")
+        found.append(table)
+    return found
+
+
+def _short(reason):
+    return reason.partition(":")[0]
+
+
+def _facts_table(data):
+    keys = list(dict.fromkeys(key for _, key in data.facts))
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    table.add_column("")
+    for key in keys:
+        table.add_column(key, justify="right")
+    for name in data.measured():
+        table.add_row(name, *(f"{data.facts[name, key]:,.0f}" if (name, key) in data.facts else "-" for key in keys))
+    for name, reason in data.missing.items():
+        table.add_row(escape(name), escape(_short(reason)), style="dim")
+    return table
+
+
+def claims_table(record) -> Table:
+    """What the paper claims, whether it holds here, and by which numbers."""
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", show_lines=False)
+    table.add_column("the paper claims", ratio=5)
+    table.add_column("here", ratio=2)
+    table.add_column("evidence", ratio=6)
+    for claim in record["claims"]:
+        answer = Answer(claim["verdict"])
+        verdict = f"[{COLOURS.get(answer, 'dim')}]{answer.value}[/]"
+        if claim["subject"]:
+            verdict += f"\n[dim]{escape(claim['subject'])}[/]"
+        evidence = escape(claim["evidence"])
+        for name, other in claim["beside"].items():
+            evidence += f"\n[dim]{escape(name)}: {other['verdict']}; {escape(other['evidence'])}[/]"
+        table.add_row(f"{escape(claim['text'])} [dim]({escape(claim['place'])})[/]", verdict, evidence, end_section=True)
+    return table

@@ -1,0 +1,160 @@
+"""The words that a figure is written in: its points, its measures, its claims, and what becomes of a claim.
+
+    Figure = points (a case each) x allocators  ->  Data  ->  one Verdict a Claim
+
+Plain data; the four papers' modules are made of it, the other modules of this folder run, judge and draw it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Callable
+
+from spanalloc_bench.model import Case, Sample
+
+
+class Answer(enum.Enum):
+    """What became of a claim."""
+
+    HOLDS = "holds"
+    DOES_NOT_HOLD = "does not hold"
+    UNDECIDED = "undecided"                        # the noise, or too few rounds, leave it open
+    NOT_BUILT = "not built"                        # what the claim is about does not exist yet
+    CANNOT_BE_SHOWN_HERE = "cannot be shown here"  # too few cores, or something absent from this machine
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """An answer and one sentence with the numbers behind it."""
+
+    answer: Answer
+    evidence: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """A number of a sample, lower or higher being better. `get` gives None where the sample has none."""
+
+    name: str
+    unit: str
+    get: Callable[[Sample], float | None]
+    scale: float = 1.0  # times this for display
+
+
+def metric(key, unit="", name=None, scale=1.0) -> Measure:
+    """A key of the record's "metrics"."""
+    return Measure(name or key.replace("_", " "), unit, lambda sample: sample.metrics.get(key), scale)
+
+
+def worst(call, key="max_ns", name=None) -> Measure:
+    """A latency of the record, in nanoseconds, shown in microseconds."""
+    return Measure(name or f"slowest {call}", "µs", lambda sample: sample.latency.get(call, {}).get(key), 1e-3)
+
+
+TIME = Measure("time", "ns/op", lambda sample: sample.value(), 1e9)
+ELAPSED = Measure("elapsed", "s", lambda sample: sample.elapsed_s)
+MEMORY = Measure("memory", "MiB", lambda sample: sample.peak_kib, 1 / 1024)
+USER = Measure("user", "s", lambda sample: sample.user_s)
+SYSTEM = Measure("system", "s", lambda sample: sample.system_s)
+
+
+def _excess(sample):
+    """The suite's definition of fragmentation: what the peak holds beyond the peak of live bytes, as its share."""
+    if not sample.peak_live_bytes or sample.peak_kib is None:
+        return None
+    return max(0.0, sample.peak_kib * 1024 / sample.peak_live_bytes - 1)
+
+
+FRAGMENTATION = Measure("fragmentation", "", _excess)
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """A place of the figure: one case, where it stands on the axis (`x`), and in which part (`series`) of the table."""
+
+    case: Case
+    x: int | str
+    series: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class StandIn:
+    """A row that is no contender: a case run under glibc alone, read as the row `name` at the point of `beside`."""
+
+    name: str
+    case: Case
+    beside: Case
+
+
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """Something that the paper's text or picture says about the figure, and the function that judges it.
+
+    `judge(data, subject)` is asked only when every contender of `needs` is there and the machine has `cores`. The
+    verdict is the one on `subject`; those on `beside` stand next to it."""
+
+    name: str                # unique in the figure, [a-z0-9-]
+    text: str
+    place: str               # where in the paper
+    judge: Callable[["object", str], Verdict]
+    subject: str = ""        # who in our world stands for the paper's system; "" where the claim is about others
+    beside: tuple[str, ...] = ()
+    needs: tuple[str, ...] = ()
+    cores: int = 1           # a claim about scaling says nothing on a machine with fewer
+    huge_pages: bool = False  # needs a kernel that gives huge pages where asked
+
+
+@dataclasses.dataclass(frozen=True)
+class Panel:
+    """How the figure is drawn: "lines" over a numeric axis, or "bars" in groups."""
+
+    kind: str
+    x_label: str
+    base: tuple[str, int] | None = None  # speed-up relative to this allocator at this x; None: the measure as it is
+    log_y: bool = False
+    rate: bool = False                   # the reciprocal: operations per second
+
+
+@dataclasses.dataclass(frozen=True)
+class Figure:
+    """One figure or table of a paper that reports an experiment."""
+
+    id: str                 # "scalloc-6a": the command's argument
+    paper: str              # key of PAPERS
+    number: str             # "Figure 6a"
+    title: str
+    shows: str              # what the paper shows, and how it is scaled to the machine
+    claims: tuple[Claim, ...]
+    points: Callable[[int], list[Point]]  # of the number of cores
+    allocators: tuple[str, ...]           # by name; what is not there is listed as absent
+    measures: tuple[Measure, ...]
+    panel: Panel
+    rounds: int = 6
+    seconds_a_run: float = 0.6            # for the stated time
+    facts: Callable | None = None         # (places, allocators) -> {(allocator, key): number}: figures without runs
+    pages: bool = False                   # its contenders are page managers
+    stand_ins: Callable[[int], list[StandIn]] | None = None
+    # A paper's variants differ by a few per cent. They are run in turn with the first of these, the paper's own
+    # configuration, in a folder of their own: a run of that from an hour ago would not do.
+    variants: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Paper:
+    key: str
+    title: str
+    authors: str
+    machine: str                          # what the paper measured on
+    structural: tuple[tuple[str, str], ...]  # (number, what it is): not an experiment
+
+
+def thread_axis(cores: int, at_least: int = 8) -> list[int]:
+    """1, 2, 4, ... up to the machine's cores, and at least to 8, so that also two cores see more threads than cores."""
+    top = max(cores, at_least)
+    counts = []
+    n = 1
+    while n < top:
+        counts.append(n)
+        n *= 2
+    return [*counts, top]

@@ -1,0 +1,516 @@
+"""What claims are made of: comparisons that know their own noise, and ways to join them.
+
+A judge is a function (data, subject) -> Verdict. Every comparison is a ratio taken in each round; it HOLDS when the
+ratio's whole 95 % interval says so, DOES_NOT_HOLD when the whole interval says the opposite, else it is UNDECIDED.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+
+from spanalloc_bench.figures.data import FEWEST_ROUNDS, Data, NoData, Ratio, interval, number
+from spanalloc_bench.figures.figure import Answer, Claim, Measure, Point, Verdict
+
+SUBJECT = ""  # stands for whoever the claim is judged on
+# One lost comparison of many proves nothing while it is this close to a tie: with dozens of 95 % intervals in a claim
+# some miss by chance.
+SLACK = 1.02
+# Square roots of the 97.5 % points of F with n - 1 and n - 1 degrees of freedom, by n: what two standard deviations
+# must differ by to differ.
+_F = {6: 2.673, 7: 2.412, 8: 2.235, 9: 2.105, 10: 2.006, 12: 1.864, 15: 1.726, 20: 1.589, 30: 1.450}
+
+HOLDS, AGAINST, OPEN = Answer.HOLDS, Answer.DOES_NOT_HOLD, Answer.UNDECIDED
+
+
+# ---- places of a figure: functions of the data that give points ----
+
+
+def everywhere(data: Data) -> list[Point]:
+    return data.points
+
+
+def to_cores(data: Data) -> list[Point]:
+    """Thread counts that the machine has cores for."""
+    return [p for p in data.points if p.x <= data.cores]
+
+
+def beyond_one(data: Data) -> list[Point]:
+    """Thread counts from two on, as far as there are cores."""
+    return [p for p in data.points if 2 <= p.x <= max(2, data.cores)]
+
+
+def most(data: Data) -> list[Point]:
+    """The largest thread count."""
+    return data.at(x=max(data.numbers()))
+
+
+def fewest(data: Data) -> list[Point]:
+    return data.at(x=min(data.numbers()))
+
+
+def full(data: Data) -> list[Point]:
+    """The largest thread count that the machine has cores for."""
+    return data.at(x=max(n for n in data.numbers() if n <= max(data.cores, data.numbers()[0])))
+
+
+def only(*xs):
+    return lambda data: [p for p in data.points if p.x in xs]
+
+
+def series(name, place=everywhere):
+    """The points of `place` that belong to one part of the figure."""
+    return lambda data: [p for p in place(data) if p.series == name]
+
+
+def _where(data, points) -> str:
+    if len(data.points) == 1:
+        return ""
+    label = data.figure.panel.x_label
+    parts = list(dict.fromkeys(p.series for p in points if p.series))
+    xs = list(dict.fromkeys(str(p.x) for p in points if str(p.x)))
+    all_of_it = len(points) == len(data.points) and len(points) > 3
+    text = ", ".join(parts)
+    if xs and not all_of_it:
+        text += (": " if text else "") + f"{', '.join(xs)} {label}"
+    elif all_of_it and not parts:
+        text = f"over all {label}"
+    return f" [{text}]" if text else ""
+
+
+# ---- an interval against a band ----
+
+
+def _against_band(ratio: Ratio, low, high, slack=1.0) -> Answer:
+    """Where the interval lies. A limit of 1 is an order: equality is not enough for it."""
+    if not ratio.sure:
+        return OPEN
+    over = 0.0 if low is None else low
+    under = math.inf if high is None else high
+    above = ratio.low > over if over == 1 else ratio.low >= over
+    below = ratio.high < under if under == 1 else ratio.high <= under
+    if above and below:
+        return HOLDS
+    tie = ratio.low == ratio.high == 1 and 1 in (over, under)
+    if tie or ratio.high * slack < over or ratio.low > under * slack:
+        return AGAINST
+    return OPEN
+
+
+def _join(verdicts) -> Verdict:
+    """All of them must hold; one that clearly does not is enough against."""
+    answers = [v.answer for v in verdicts]
+    for answer in (AGAINST, OPEN, Answer.CANNOT_BE_SHOWN_HERE, Answer.NOT_BUILT):
+        if answer in answers:
+            break
+    else:
+        answer = HOLDS
+    return Verdict(answer, "; ".join(dict.fromkeys(v.evidence for v in verdicts)))
+
+
+def _name(who, subject) -> str:
+    return who or subject
+
+
+def _present(data, names, subject) -> list[str]:
+    there = data.measured()
+    return [name for name in names if name in there and name != subject]
+
+
+# ---- judges ----
+
+
+def within(measure: Measure, low=None, high=None, of=SUBJECT, to=SUBJECT, at=everywhere):
+    """`of`'s measure is between low and high times `to`'s, as geometric mean over the points."""
+
+    def judge(data, subject):
+        one, other, points = _name(of, subject), _name(to, subject), at(data)
+        ratio = data.compare(one, other, measure, points)
+        return Verdict(_against_band(ratio, low, high), f"{measure.name} {one}/{other}{_where(data, points)} {ratio}")
+
+    return judge
+
+
+def less(measure: Measure, than, of=SUBJECT, at=everywhere, by=1.0):
+    """`of` has less than `by` times the measure of everyone in `than` that is there."""
+    names = (than,) if isinstance(than, str) else tuple(than)
+
+    def judge(data, subject):
+        one, points, verdicts, texts = _name(of, subject), at(data), [], []
+        others = [subject] if names == (SUBJECT,) else _present(data, names, one)
+        if not others:
+            raise NoData("; ".join(data.why_not(name, measure, points) for name in names))
+        slack = SLACK if len(others) > 1 else 1.0
+        for other in others:
+            ratio = data.compare(one, other, measure, points)
+            verdicts.append(Verdict(_against_band(ratio, None, by, slack), ""))
+            texts.append(f"{other} {ratio}")
+        where = _where(data, points)
+        return Verdict(_join(verdicts).answer, f"{measure.name} of {one}{where} against " + ", ".join(texts))
+
+    return judge
+
+
+def close_to_best(measure: Measure, among, factor, of=SUBJECT, at=everywhere):
+    """`of` needs at most `factor` times what the best of the others needs."""
+
+    def judge(data, subject):
+        one, points = _name(of, subject), at(data)
+        scores = {name: data.score(name, measure, points) for name in _present(data, among, one)}
+        if not scores:
+            raise NoData("none of the others has been measured")
+        best = min(scores, key=lambda name: statistics.median(scores[name].values()))
+        ratio = data.compare(one, best, measure, points)
+        return Verdict(_against_band(ratio, None, factor),
+                       f"{measure.name} of {one}{_where(data, points)} against {best}, the best of the others, {ratio}")
+
+    return judge
+
+
+def not_best(measure: Measure, others, at, of=SUBJECT):
+    """Over the points the best of the others needs less than `of`."""
+    best = close_to_best(measure, others, 1.0, of, at)
+
+    def judge(data, subject):
+        found = best(data, subject)
+        turned = {HOLDS: AGAINST, AGAINST: HOLDS}.get(found.answer, found.answer)
+        return Verdict(turned, found.evidence)
+
+    return judge
+
+
+def value_within(measure: Measure, low=None, high=None, of=SUBJECT, at=everywhere):
+    """`of`'s measure itself, in every round and at every point, lies between low and high."""
+
+    def judge(data, subject):
+        one, points = _name(of, subject), at(data)
+        found = [v for point in points for v in data.values(one, measure, point).values()]
+        if not found:
+            raise NoData(data.why_not(one, measure, points))
+        inside = sum((low is None or v >= low) and (high is None or v <= high) for v in found)
+        shown = sorted(v * measure.scale for v in (min(found), max(found)))
+        span = number(shown[0]) if shown[0] == shown[1] else f"{number(shown[0])} to {number(shown[1])}"
+        text = f"{measure.name} of {one}{_where(data, points)} {span} {measure.unit}".rstrip() + f" in {len(found)} runs"
+        if len(found) < FEWEST_ROUNDS:
+            return Verdict(OPEN, text)
+        return Verdict(HOLDS if inside == len(found) else AGAINST if inside == 0 else OPEN, text)
+
+    return judge
+
+
+def not_below_best(measure: Measure, among, factor, of=SUBJECT, at=everywhere):
+    """`of` needs at least `factor` times what the best of the others needs: it has no particular advantage."""
+
+    def judge(data, subject):
+        one, points = _name(of, subject), at(data)
+        scores = {name: data.score(name, measure, points) for name in _present(data, among, one)}
+        if not scores:
+            raise NoData("none of the others has been measured")
+        best = min(scores, key=lambda name: statistics.median(scores[name].values()))
+        ratio = data.compare(one, best, measure, points)
+        return Verdict(_against_band(ratio, factor, None), f"{measure.name} {one}/{best}{_where(data, points)} {ratio}")
+
+    return judge
+
+
+def measures_within(one: Measure, other: Measure, low=None, high=None, of=SUBJECT, at=everywhere):
+    """Two measures of the same contender: one is between low and high times the other."""
+
+    def judge(data, subject):
+        name, points = _name(of, subject), at(data)
+        ratio = data.ratio(data.score(name, one, points), data.score(name, other, points))
+        return Verdict(_against_band(ratio, low, high), f"{one.name} / {other.name} of {name}{_where(data, points)} {ratio}")
+
+    return judge
+
+
+def best_at_each(measure: Measure, others, at, of=SUBJECT):
+    """At every single point `of` needs less than the best of the others there."""
+
+    def judge(data, subject):
+        one, verdicts, texts = _name(of, subject), [], []
+        for point in at(data):
+            medians = {name: data.median(name, measure, point) for name in _present(data, others, one)}
+            medians = {name: value for name, value in medians.items() if value is not None}
+            if not medians:
+                raise NoData("none of the others has been measured")
+            best = min(medians, key=medians.get)
+            ratio = data.compare(one, best, measure, [point])
+            verdicts.append(Verdict(_against_band(ratio, None, 1.0, SLACK), ""))
+            texts.append(f"{point.x}: {ratio} of {best}'s")
+        won = sum(v.answer is HOLDS for v in verdicts)
+        return Verdict(_join(verdicts).answer,
+                       f"{measure.name} of {one} is below the best other's at {won} of {len(verdicts)} "
+                       f"{data.figure.panel.x_label}; " + ", ".join(texts))
+
+    return judge
+
+
+def each(names, judge, least=1):
+    """The judge holds for every one of the names that is there; at least `least` of them must be."""
+
+    def judge_each(data, subject):
+        there = _present(data, names, None)
+        if len(there) < least:
+            raise NoData("; ".join(data.why_not(name) for name in names if name not in there))
+        return _join([judge(data, name) for name in there])
+
+    return judge_each
+
+
+def changes(measure: Measure, before, after, low=None, high=None, of=SUBJECT, a_thread=False):
+    """`of`'s measure at `after` is between low and high times that at `before`; with `a_thread`, per thread."""
+
+    def judge(data, subject):
+        one, first, last = _name(of, subject), before(data), after(data)
+        ratio = data.ratio(data.score(one, measure, last), data.score(one, measure, first))
+        if a_thread:
+            factor = first[0].x / last[0].x
+            ratio = Ratio(ratio.rounds, ratio.low * factor, ratio.middle * factor, ratio.high * factor)
+        what = f"{measure.name}{' a thread' if a_thread else ''} of {one}"
+        return Verdict(_against_band(ratio, low, high),
+                       f"{what}{_where(data, last)} / {_where(data, first).strip()} {ratio}")
+
+    return judge
+
+
+def narrows(measure: Measure, one, other, before, after, low=None, high=1.0):
+    """The ratio one/other shrinks from `before` to `after` (or moves by the given band)."""
+
+    def judge(data, subject):
+        a, b, first, last = _name(one, subject), _name(other, subject), before(data), after(data)
+        at_first = {n: v for n, v in data.score(a, measure, first).items()}
+        scores = [at_first, data.score(b, measure, first), data.score(a, measure, last), data.score(b, measure, last)]
+        rounds = set.intersection(*(set(s) for s in scores))
+        if not rounds:
+            raise NoData("no round has both ends")
+        ends = [{n: x[n] / y[n] for n in rounds} for x, y in (scores[:2], scores[2:])]
+        ratio = data.ratio(ends[1], ends[0])
+        text = " to ".join(str(interval(list(end.values()))) for end in ends)
+        return Verdict(_against_band(ratio, low, high),
+                       f"{measure.name} {a}/{b} goes from {text}{_where(data, first)}{_where(data, last)}: times {ratio}")
+
+    return judge
+
+
+def scales(measure: Measure, of=SUBJECT, gain=1.25, high=None):
+    """Doubling the threads up to the cores goes on gaining at least `gain` in throughput (at most `high`): judged from
+    half the cores to all of them. `measure` is a time per operation."""
+
+    def judge(data, subject):
+        one, last = _name(of, subject), full(data)
+        half = [n for n in data.numbers() if n <= last[0].x / 2]
+        if not half:
+            raise NoData("one core only")
+        first = data.at(x=half[-1])
+        ratio = data.ratio(data.score(one, measure, first), data.score(one, measure, last))
+        return Verdict(_against_band(ratio, gain, high),
+                       f"throughput of {one} from {first[0].x} to {last[0].x} threads grows {ratio} times")
+
+    return judge
+
+
+def scalability_above(measure: Measure, better, worse, place):
+    """The mean of speed-up(t) / t over the thread counts from two on is larger for `better` than for `worse`."""
+
+    def score(data, name):
+        points = sorted(place(data), key=lambda p: p.x)
+        base = data.score(name, measure, points[:1])
+        others = [(p.x, data.score(name, measure, [p])) for p in points[1:]]
+        rounds = set(base).intersection(*(set(s) for _, s in others))
+        return {n: statistics.fmean(base[n] / s[n] / x for x, s in others) for n in rounds}
+
+    def judge(data, subject):
+        scores = {name: score(data, name) for name in (better, worse)}
+        ratio = data.ratio(scores[better], scores[worse])
+        values = ", ".join(f"{name} {statistics.median(s.values()):.3f}" for name, s in scores.items() if s)
+        return Verdict(_against_band(ratio, 1.0, None), f"scores: {values}; ratio {ratio}")
+
+    return judge
+
+
+def trade_off(one: Measure, other: Measure, at=full):
+    """Over the contenders the two measures run against each other: rank correlation below 0."""
+
+    def judge(data, subject):
+        points, names = at(data), data.measured()
+        scores = {name: (data.score(name, one, points), data.score(name, other, points)) for name in names}
+        rounds = set.intersection(*(set(s) for pair in scores.values() for s in pair)) if scores else set()
+        if len(names) < 4 or not rounds:
+            raise NoData("fewer than four contenders have been measured")
+        found = sorted(_rank_correlation([scores[m][0][n] for m in names], [scores[m][1][n] for m in names])
+                       for n in rounds)
+        text = f"rank correlation of {one.name} and {other.name} over {len(names)} allocators{_where(data, points)} " \
+               f"{statistics.median(found):.2f} ({found[0]:.2f} to {found[-1]:.2f})"
+        if len(found) < 6:
+            return Verdict(OPEN, f"{text}, {len(found)} rounds")
+        return Verdict(HOLDS if found[-1] < 0 else AGAINST if found[0] > 0 else OPEN, text)
+
+    return judge
+
+
+def _rank_correlation(xs, ys) -> float:
+    """Spearman's, ties sharing their mean rank; 0 where one side is constant."""
+    ranks = [[sum(b < a for b in v) + (sum(b == a for b in v) + 1) / 2 for a in v] for v in (xs, ys)]
+    try:
+        return statistics.correlation(*ranks)
+    except statistics.StatisticsError:
+        return 0.0
+
+
+def says(measure: Measure, yes: bool, of=SUBJECT, at=everywhere):
+    """A yes/no measure is the same in every round and at every point, and is the expected one."""
+
+    def judge(data, subject):
+        one, points = _name(of, subject), at(data)
+        found = [value >= 0.5 for point in points for value in data.values(one, measure, point).values()]
+        if not found:
+            raise NoData(data.why_not(one, measure, points))
+        text = f"{measure.name} of {one}{_where(data, points)}: yes in {sum(found)} of {len(found)} runs"
+        if len(found) < FEWEST_ROUNDS or len(set(found)) > 1:
+            return Verdict(OPEN, text)
+        return Verdict(HOLDS if found[0] == yes else AGAINST, text)
+
+    return judge
+
+
+def majority_says(measure: Measure, yes: bool, names, at=everywhere):
+    """More than half of the contenders that are there have this answer."""
+
+    def judge(data, subject):
+        there = _present(data, names, None)
+        verdicts = [says(measure, yes, of=name, at=at)(data, name) for name in there]
+        if len(there) < 2:
+            raise NoData("fewer than two of the others have been measured")
+        holds, against = (sum(v.answer is answer for v in verdicts) for answer in (HOLDS, AGAINST))
+        half = len(there) / 2
+        return Verdict(HOLDS if holds > half else AGAINST if against >= half else OPEN,
+                       "; ".join(v.evidence for v in verdicts))
+
+    return judge
+
+
+def steady(measure: Measure, one, other, factor, at=everywhere):
+    """The standard deviations of the two over the rounds differ by at most `factor`."""
+
+    def judge(data, subject):
+        a, b, points = _name(one, subject), _name(other, subject), at(data)
+        scores = [sorted(data.score(name, measure, points).values()) for name in (a, b)]
+        n = min(len(s) for s in scores)
+        if n < 2:
+            return Verdict(OPEN, f"{n} round: no deviation")
+        ratio = statistics.stdev(scores[0]) / max(statistics.stdev(scores[1]), 1e-15)
+        certainty = _F[max(k for k in _F if k <= n)] if n >= 6 else None
+        text = f"standard deviation of {measure.name} over {n} rounds, {a}/{b}: {number(ratio)}"
+        if certainty is None:
+            return Verdict(OPEN, text)
+        span = Ratio(n, ratio / certainty, ratio, ratio * certainty)
+        return Verdict(_against_band(span, 1 / factor, factor), f"standard deviation of {measure.name}, {a}/{b}: {span}")
+
+    return judge
+
+
+def fact_less(key, than, of=SUBJECT, by=1.0):
+    """A number that no run gives: `of` has less than `by` times everyone's of `than` that is there. No noise here."""
+
+    def judge(data, subject):
+        one = _name(of, subject)
+        mine = data.facts.get((one, key))
+        theirs = {name: data.facts[name, key] for name in than if (name, key) in data.facts and name != one}
+        if mine is None or not theirs:
+            raise NoData(f"{key} is known of {', '.join([*theirs, *([one] if mine is not None else [])]) or 'nobody'} only")
+        return Verdict(HOLDS if all(mine < by * value for value in theirs.values()) else AGAINST,
+                       f"{key} of {one} {mine:,.0f}; " + ", ".join(f"{n} {v:,.0f}" for n, v in theirs.items()))
+
+    return judge
+
+
+def fact_ratio(upper, lower, low, high, of=SUBJECT):
+    """The sum of the facts `upper` over the sum of the facts `lower` of one contender lies in a band."""
+
+    def judge(data, subject):
+        one = _name(of, subject)
+        sums = []
+        for keys in (upper, lower):
+            missing = [key for key in keys if (one, key) not in data.facts]
+            if missing:
+                raise NoData(f"{', '.join(missing)} of {one} is not known")
+            sums.append(sum(data.facts[one, key] for key in keys))
+        ratio = sums[0] / sums[1]
+        holds = (low is None or ratio >= low) and (high is None or ratio <= high)
+        return Verdict(HOLDS if holds else AGAINST,
+                       f"{one}: {' + '.join(upper)} {sums[0]:,.0f}, {' + '.join(lower)} {sums[1]:,.0f}")
+
+    return judge
+
+
+def fact_largest(key, parts, of=SUBJECT):
+    """Of one contender's facts `parts`, `key` is the largest."""
+
+    def judge(data, subject):
+        one = _name(of, subject)
+        found = {part: data.facts[one, part] for part in parts if (one, part) in data.facts}
+        if key not in found or len(found) < 2:
+            raise NoData(f"{key} of {one} is not known")
+        return Verdict(HOLDS if found[key] == max(found.values()) else AGAINST,
+                       f"{one}: " + ", ".join(f"{part} {value:,.0f}" for part, value in found.items()))
+
+    return judge
+
+
+def all_of(*judges):
+    """Every one of the judges holds."""
+
+    def judge(data, subject):
+        return _join([one(data, subject) for one in judges])
+
+    return judge
+
+
+def cannot(reason):
+    """A claim that this suite has no means to measure: the reason."""
+    return lambda data, subject: Verdict(Answer.CANNOT_BE_SHOWN_HERE, reason)
+
+
+# ---- a claim's verdict ----
+
+
+def _gap(claim: Claim, data: Data, subject) -> Verdict | None:
+    """The verdict where something is missing that the claim needs: a contender, or cores."""
+    wanted = dict.fromkeys(name for name in (subject, *claim.needs) if name)
+    gone = [name for name in wanted if name in data.missing]
+    if gone:
+        own = [name for name in gone if data.missing[name].startswith("not built")]
+        text = "; ".join(data.why_not(name) for name in own or gone)
+        return Verdict(Answer.NOT_BUILT if own else Answer.CANNOT_BE_SHOWN_HERE, text)
+    return None
+
+
+def _place(claim: Claim, data: Data) -> Data:
+    """The data to judge on: claims about variants on the runs that were made in turn with them."""
+    return data.variants if data.variants and set(claim.needs) & set(data.figure.variants[1:]) else data
+
+
+def _asked(claim: Claim, data: Data, subject) -> Verdict:
+    try:
+        return claim.judge(data, subject)
+    except NoData as error:
+        return Verdict(OPEN, f"no numbers: {error}")
+
+
+def verdict(claim: Claim, data: Data, subject=None) -> Verdict:
+    """What becomes of the claim, on its own subject or on another one."""
+    subject = claim.subject if subject is None else subject
+    gap = _gap(claim, data, subject)
+    if gap:
+        return gap
+    if claim.huge_pages and data.machine.get("transparent_hugepages") == "never":
+        return Verdict(Answer.CANNOT_BE_SHOWN_HERE, "this kernel's transparent huge pages are switched off")
+    data = _place(claim, data)
+    if data.cores < claim.cores:
+        seen = _asked(claim, data, subject)
+        text = f"{data.cores} cores are too few for it (judged from {claim.cores} on; `spanalloc bench manycore` simulates them)"
+        return Verdict(Answer.CANNOT_BE_SHOWN_HERE,
+                       text if seen.answer is OPEN and seen.evidence.startswith("no numbers") else
+                       f"{text}; seen here: {seen.evidence}")
+    return _asked(claim, data, subject)

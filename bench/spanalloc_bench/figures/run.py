@@ -1,0 +1,214 @@
+"""Runs what a figure needs and has not got, judges its claims, and keeps the outcome as figures/ID.json and ID.png."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import statistics
+
+from spanalloc_bench import allocators, schedule, store, tree
+from spanalloc_bench import machine as machines
+from spanalloc_bench.figures import draw, judges
+from spanalloc_bench.figures.data import Data
+from spanalloc_bench.figures.figure import Figure
+from spanalloc_bench.model import Allocator, Kind
+from spanalloc_cli import libraries
+
+FORMAT = 1
+FOLDER, VARIANTS = "figures", "variants"  # below a run's folder
+ABSENT = "absent: not packaged; name one with --with {}=PATH"
+BUILD_VARIANTS = "scripts/bench --ablations (or cmake --preset release -DSPANALLOC_ABLATIONS=ON, then build)"
+# Peers of the papers that Debian does not package; where one is installed or given by --with, it takes its place.
+UNPACKAGED = ("hoard", "llalloc", "streamflow", "supermalloc", "dlmalloc")
+
+
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
+
+
+# ---- contenders ----
+
+
+def _named(places, name) -> Allocator:
+    if name in UNPACKAGED and name not in libraries.other_allocators():
+        return Allocator(name, "", Kind.PEER, missing=ABSENT.format(name))
+    return allocators.named(places, name)
+
+
+def contenders(places, figure: Figure, with_=(), nbbs=None) -> list[Allocator]:
+    """The figure's allocators by name, and what the user names beside them."""
+    if figure.pages:
+        return [manager for manager in allocators.page_managers(places, nbbs) if manager.name in figure.allocators]
+    found = {name: _named(places, name) for name in figure.allocators}
+    for text in with_:
+        taken = [name for name, allocator in found.items() if not allocator.missing]
+        given = allocators.given(places, text, taken)
+        found[given.name] = given
+    return list(found.values())
+
+
+def _present(found):
+    return [allocator for allocator in found if not allocator.missing]
+
+
+# ---- running ----
+
+
+class Renewal:
+    """With --again every cell is measured anew once, however many of the figures of one command share it."""
+
+    def __init__(self, again: bool):
+        self.again = again
+        self._done = set()
+
+    def split(self, folder, cases, row):
+        """(cases to measure anew, the others)."""
+        if not self.again:
+            return [], cases
+        key = lambda case: (folder, case.id, tuple(a.name for a in row))  # noqa: E731
+        anew = [case for case in cases if key(case) not in self._done]
+        self._done |= {key(case) for case in anew}
+        return anew, [case for case in cases if case not in anew]
+
+
+def _run(places, cases, row, rounds, folder, say, renewal):
+    row = _present(row)
+    if not cases or not row or not rounds:
+        return
+    for part, again in zip(renewal.split(folder, cases, row), (True, False)):
+        if part:
+            schedule.run_cells(places, part, row, rounds, folder, say, again=again)
+
+
+def _cases(figure, count):
+    points = [point.case for point in figure.points(count)]
+    extra = [row.case for row in figure.stand_ins(count)] if figure.stand_ins else []
+    return list({case.id: case for case in [*points, *extra]}.values())
+
+
+def counts(places, figure) -> tuple[int, int]:
+    """How many contenders can be run here: those of the figure, and its variants where any of them is built."""
+    variants = len(_present([_named(places, name) for name in figure.variants]))
+    return len(_present(contenders(places, figure))), variants if variants > 1 else 0
+
+
+def estimate(figure: Figure, count, main: int, variants: int, seen: set | None = None) -> float:
+    """Minutes that the figure takes when nothing of it is there yet; `seen` holds the cases that earlier figures of the
+    same command have run, which cost nothing again."""
+    seen = set() if seen is None else seen
+    runs = 0
+    for part, row in (("main", main), (VARIANTS, variants)):
+        fresh = {(part, point.case.id) for point in figure.points(count)} - seen
+        seen |= fresh
+        runs += len(fresh) * row
+    runs += len(figure.stand_ins(count)) if figure.stand_ins else 0
+    # Every allocator is first asked whose malloc it is: half a second.
+    return (runs * figure.rounds * (figure.seconds_a_run + 0.05) + (0.5 * (main + variants) if runs else 0)) / 60
+
+
+def measure(places, figure: Figure, rounds, folder, say, *, with_=(), nbbs=None, renewal=None) -> Data:
+    """Runs the missing cells and returns the figure's data."""
+    renewal = renewal or Renewal(False)
+    count = cores()
+    row = contenders(places, figure, with_, nbbs)
+    rounds = with_rounds(figure, rounds).rounds
+    cases = _cases(figure, count)
+    _run(places, cases, row, rounds, folder, say, renewal)
+    missing = {allocator.name: allocator.missing for allocator in row if allocator.missing}
+    apart = None
+    variants = [_named(places, name) for name in figure.variants]
+    if variants:
+        missing.update({allocator.name: allocator.missing for allocator in variants if allocator.missing})
+        gone = [allocator.name for allocator in variants[1:] if allocator.missing]
+        if gone:
+            say(f"{', '.join(gone)}: not built; the claims about them wait for:  {BUILD_VARIANTS}")
+        beside = os.path.join(folder, VARIANTS)
+        points = [point.case for point in figure.points(count)]
+        if len(_present(variants)) > 1:
+            _run(places, points, variants, rounds, beside, say, renewal)
+        apart = Data(figure, count, store.samples(beside), missing, machine=machines.describe())
+    facts = figure.facts(places, row) if figure.facts else {}
+    return Data(figure, count, store.samples(folder), missing, facts, machines.describe(), apart)
+
+
+# ---- the outcome ----
+
+
+def _plain(value):
+    """Numbers as JSON keeps them, with the digits that mean something."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else float(f"{value:.6g}")
+    return value
+
+
+def _judged(claim, data):
+    def of(subject):
+        verdict = judges.verdict(claim, data, subject)
+        return {"verdict": verdict.answer.value, "evidence": verdict.evidence}
+
+    return {
+        "name": claim.name, "text": claim.text, "place": claim.place, "subject": claim.subject, **of(claim.subject),
+        "beside": {name: of(name) for name in claim.beside},
+    }
+
+
+def _numbers(data):
+    found = []
+    for label, source, name in draw.rows(data):
+        for point in source.points:
+            for measure in data.figure.measures:
+                values = sorted(source.values(name, measure, point).values())
+                if values:
+                    found.append({
+                        "row": label, "case": point.case.id, "series": point.series, "x": point.x, "measure": measure.name,
+                        "unit": measure.unit, "rounds": len(values), "median": _plain(statistics.median(values) * measure.scale),
+                        "low": _plain(values[0] * measure.scale), "high": _plain(values[-1] * measure.scale),
+                    })
+    found += [{"row": name, "measure": key, "value": amount} for (name, key), amount in data.facts.items()]
+    return found
+
+
+def outcome(data: Data) -> dict:
+    """The figure's record: what was measured, what is claimed, what became of it."""
+    figure = data.figure
+    numbers = _numbers(data)
+    return {
+        "format": FORMAT, "id": figure.id, "paper": figure.paper, "number": figure.number, "title": figure.title,
+        "command": f"spanalloc bench figure {figure.id}", "cores": data.cores, "cpu": data.machine.get("cpu", ""),
+        "rounds": max((n["rounds"] for n in numbers if "rounds" in n), default=0),
+        "absent": data.missing, "claims": [_judged(claim, data) for claim in figure.claims], "data": numbers,
+    }
+
+
+def keep(data: Data, folder) -> dict:
+    """Writes figures/ID.json and figures/ID.png; returns the record."""
+    target = os.path.join(folder, FOLDER)
+    os.makedirs(target, exist_ok=True)
+    record = outcome(data)
+    path = os.path.join(target, f"{record['id']}.json")
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        json.dump(record, file, indent=1, ensure_ascii=False)
+        file.write("\n")
+    os.replace(path + ".new", path)
+    draw.png(data, os.path.join(target, f"{record['id']}.png"))
+    return record
+
+
+def show(data: Data, record, console):
+    figure = data.figure
+    console.print(f"[bold]{figure.id}[/]  {figure.paper}, {figure.number}: {figure.title}")
+    console.print(figure.shows, style="dim")
+    for table in draw.tables(data):
+        console.print(table)
+    console.print(draw.claims_table(record))
+
+
+def default_folder(out) -> str:
+    return os.fspath(out) if out else tree.DEFAULT_OUT
+
+
+def with_rounds(figure: Figure, rounds) -> Figure:
+    """The figure at another number of rounds; one without runs stays without."""
+    return figure if rounds is None or not figure.rounds else dataclasses.replace(figure, rounds=rounds)
