@@ -8,6 +8,9 @@ import platform
 import shutil
 import subprocess
 
+from spanalloc_bench.model import Kind
+from spanalloc_cli import VERSION
+
 BUSY_LOAD = 0.5  # load average above which figures are not to be trusted
 
 
@@ -60,7 +63,7 @@ def describe() -> dict:
     memory = _field(_read("/proc/meminfo"), "MemTotal").split()
     thp = "/sys/kernel/mm/transparent_hugepage"
     return {
-        "cpu": _cpu_model(),
+        "processor": _cpu_model(),
         "cores": len(os.sched_getaffinity(0)),
         "cores_online": os.cpu_count(),
         "caches": _caches(),
@@ -80,7 +83,7 @@ def describe() -> dict:
 
 
 # What must be equal for two samples to be comparable.
-IDENTITY = ("cpu", "cores", "architecture", "kernel", "libc", "transparent_hugepages")
+IDENTITY = ("processor", "cores", "architecture", "kernel", "libc", "transparent_hugepages")
 
 
 def load() -> float:
@@ -103,14 +106,22 @@ def package_of(path) -> str:
     return ""
 
 
-def git_commit(source) -> str:
-    """The source tree's commit, marked where files differ from it; empty outside a repository."""
+def version_of(allocator) -> str:
+    """Debian's package and version of a peer; our own release; empty where nothing says it."""
+    if allocator.ours or allocator.kind is Kind.BASELINE:
+        return f"spanalloc {VERSION}"
+    return package_of(allocator.path)
+
+
+def git_commit(source) -> dict:
+    """The source tree's commit and whether files differ from it; empty outside a repository."""
     def git(*arguments):
-        run = subprocess.run(["git", "-C", source, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        # Somebody else's clone is still the tree that is asked about.
+        run = subprocess.run(["git", "-c", f"safe.directory={source}", "-C", source, *arguments], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                              text=True, check=False)
         return run.stdout.strip() if run.returncode == 0 else ""
 
     if not shutil.which("git"):
-        return ""
+        return {}
     commit = git("rev-parse", "HEAD")
-    return f"{commit} with changes" if commit and git("status", "--porcelain", "--untracked-files=no") else commit
+    return {"commit": commit, "dirty": bool(git("status", "--porcelain", "--untracked-files=no"))} if commit else {}

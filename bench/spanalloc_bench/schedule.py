@@ -14,7 +14,6 @@ import importlib
 import inspect
 import os
 import pathlib
-import shutil
 import time
 
 from spanalloc_bench import execute, machine, progress, store, tree
@@ -80,7 +79,7 @@ def _programs(runner, cases) -> dict[str, str]:
     for case in cases:
         words = [case.argv[0]] if case.argv and case.family is not Family.DRIVER else []
         for word in [*words, *case.needs]:
-            path = shutil.which(runner.fill(word, Allocator("", "", Kind.PEER)))
+            path = execute.find_program(runner.fill(word, Allocator("", "", Kind.PEER)))
             if path:
                 found[os.path.basename(path)] = os.path.realpath(path)
     return found
@@ -98,22 +97,27 @@ def _case_facts(case: Case) -> dict:
 
 def _allocator_facts(allocator: Allocator, known: dict) -> dict:
     facts = {
-        "kind": allocator.kind.value, "path": allocator.path, "environment": dict(allocator.environment),
-        "missing": allocator.missing, "sha256": "", "package": "",
+        "name": allocator.name, "kind": allocator.kind.value, "path": allocator.path, "version": "", "sha256": "",
+        "environment": dict(allocator.environment), "missing": allocator.missing,
     }
     if not allocator.missing and allocator.kind is not Kind.PAGES:
         facts["sha256"] = _sha256(allocator.path)
         same = known.get("sha256") == facts["sha256"]
-        facts["package"] = known.get("package", "") if same else machine.package_of(allocator.path)
+        facts["version"] = known["version"] if same else machine.version_of(allocator)
     return facts
+
+
+def _by_name(meta) -> dict[str, dict]:
+    return {facts["name"]: facts for facts in meta.get("allocators", [])}
 
 
 def _changed(old: dict, new: dict, results: store.Store) -> tuple[set[str], set[str], list[str]]:
     """(contenders, programs, machine's properties) of which the folder has results from another one."""
     with_samples = {sample.allocator for sample in results.samples()}
+    known = _by_name(old)
     allocators = {
-        name for name, facts in new["allocators"].items()
-        if name in with_samples and not facts["missing"] and _differs(old["allocators"].get(name), facts)
+        name for name, facts in _by_name(new).items()
+        if name in with_samples and not facts["missing"] and _differs(known.get(name), facts)
     }
     programs = {
         name for name, facts in new["programs"].items()
@@ -137,8 +141,9 @@ def _uses(facts, program) -> bool:
 
 def _join(old, new):
     """meta.json of a folder that goes on: what earlier runs knew and this one does not name stays."""
-    for part in ("allocators", "programs", "cases", "verified"):
-        new[part] = {**old.get(part, {}), **new[part]}
+    for part in ("programs", "cases", "verified"):
+        new[part] = {**old[part], **new[part]}
+    new["allocators"] = list({**_by_name(old), **_by_name(new)}.values())
     new["started"] = old["started"]
     new["rounds"] = max(old["rounds"], new["rounds"])
     new["runs"] = [*old["runs"], *new["runs"]]
@@ -153,9 +158,9 @@ def _describe(runner, cases, allocators, rounds, old) -> dict:
     for name, path in programs.items():
         sha256 = _sha256(path)
         known = old_programs.get(name, {})
-        package = known["package"] if known.get("sha256") == sha256 else machine.package_of(path)
-        facts[name] = {"path": path, "sha256": sha256, "package": package}
-    old_allocators = old.get("allocators", {})
+        version = known["version"] if known.get("sha256") == sha256 else machine.package_of(path)
+        facts[name] = {"path": path, "sha256": sha256, "version": version}
+    known = _by_name(old)
     described = {}
     for case in cases:
         described[case.id] = {**_case_facts(case), "programs": sorted(_programs(runner, [case]))}
@@ -163,7 +168,7 @@ def _describe(runner, cases, allocators, rounds, old) -> dict:
         "format": FORMAT, "started": now, "rounds": rounds, "git": machine.git_commit(tree.SOURCE),
         "machine": machine.describe(),
         "settings": {"sampling_interval_ms": execute.INTERVAL_MS, "sampling_share_percent": execute.SHARE_PERCENT},
-        "allocators": {a.name: _allocator_facts(a, old_allocators.get(a.name, {})) for a in allocators},
+        "allocators": [_allocator_facts(a, known.get(a.name, {})) for a in allocators],
         "programs": facts, "cases": described, "verified": {},
         "runs": [{"started": now, "rounds": rounds, "load_at_start": round(machine.load(), 2)}],
     }

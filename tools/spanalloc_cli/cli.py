@@ -250,6 +250,26 @@ def list_command():
         print("Debian has more to compare with: apt install libjemalloc2 libtcmalloc-minimal4 libmimalloc2.0 libtbbmalloc2")
 
 
+@app.command(
+    "bench", add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
+)
+def bench_command(context: typer.Context):
+    """Benchmarks and the papers' experiments, in a source tree: see `spanalloc bench --help`."""
+    suite = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "bench")
+    if not os.path.isfile(os.path.join(suite, "spanalloc_bench", "cli.py")):
+        _fail(
+            "the benchmark suite belongs to the source tree and is not installed with this command. In a clone of the\n"
+            "repository run scripts/bench, which builds and runs it, or build/release/bin/spanalloc bench."
+        )
+    if sys.version_info < (3, 10):
+        _fail(f"bench needs Python 3.10 or newer; this is {sys.version.split()[0]}")
+    sys.path.insert(0, suite)
+    from spanalloc_bench import cli as bench
+
+    bench.main(_places, context.args)
+
+
 def main(places, arguments):
     global _places
     _places = places

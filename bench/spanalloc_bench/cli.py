@@ -1,0 +1,375 @@
+"""`spanalloc bench`: the commands, their options and help texts. The work is done elsewhere, imported when it is needed,
+so that what is missing for one command does not stop another."""
+
+from __future__ import annotations
+
+import fnmatch
+import os
+import signal
+import sys
+from typing import List, Optional
+
+import typer
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from spanalloc_bench import allocators, progress, schedule, store, tree
+from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, Family
+
+OWN_FAILURE, INTERRUPTED = 125, 130
+ROUNDS, QUICK_ROUNDS = 6, 1
+QUICK_OUT = tree.DEFAULT_OUT + "-quick"
+
+HELP_SETTINGS = {"help_option_names": ["-h", "--help"]}
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, rich_markup_mode=None, context_settings=HELP_SETTINGS,
+    pretty_exceptions_enable=False,
+    help="""Benchmarks: our libraries against the allocators that people use, and the papers' experiments.
+
+    A *case* is one workload with fixed parameters; a *contender* is an allocator. Every case runs under every contender,
+    in rounds; each run is a line of samples.csv. Results stay in out/bench of the source tree, or where --out says.
+
+    \b
+    spanalloc bench run --quick      a first look, under 5 minutes on 2 cores
+    spanalloc bench run              the full suite and its report, about an hour
+    spanalloc bench figure list      the figures and tables of the papers, each a command of its own
+    spanalloc bench list             all cases and contenders
+
+    docs/benchmarks.md says what is measured and how.""",
+)
+_places = None
+
+
+def _fail(text, code=OWN_FAILURE):
+    print(f"spanalloc bench: {text}", file=sys.stderr)
+    raise typer.Exit(code)
+
+
+def _say(text):
+    print(text, file=sys.stderr, flush=True)
+
+
+def _console():
+    """Not a terminal: no colours, and wide enough that nothing is cut."""
+    if sys.stdout.isatty():
+        return Console()
+    columns = os.environ.get("COLUMNS", "")
+    return Console(width=int(columns) if columns.isdecimal() and int(columns) > 0 else 140, no_color=True, highlight=False)
+
+
+# ---- options that several commands have ----
+
+OUT = typer.Option(
+    None, "--out", "-o", metavar="DIR",
+    help="Where the results are kept. Default: out/bench of the source tree; with --quick, out/bench-quick.",
+)
+ROUNDS_OPTION = typer.Option(
+    None, "--rounds", "-n", min=1, metavar="N",
+    help=f"Runs of every case under every contender. Default {ROUNDS}, the fewest that a verdict takes; with --quick "
+    f"{QUICK_ROUNDS}.",
+)
+WITH = typer.Option(
+    None, "--with", "-w", metavar="NAME=PATH",
+    help="One more contender: a shared object that defines malloc. May be repeated.",
+)
+NBBS = typer.Option(
+    None, "--nbbs", metavar="PATH",
+    help="A shared object built from the public code of NBBS, a peer in the cases of page managers.",
+)
+AGAIN = typer.Option(
+    False, "--again",
+    help="Measure anew what has results already. The old samples are moved to samples-set-aside.csv.",
+)
+
+
+def _guarded(work):
+    """Runs `work()`; what a user can mend ends in one line."""
+    from spanalloc_bench import execute
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return work()
+    except (allocators.BadChoice, schedule.Mixed, store.InUse, store.Damaged, FileNotFoundError) as error:
+        return _fail(error)
+    except OSError as error:
+        return _fail(f"{error.filename or 'the results'}: {error.strerror}")
+    except KeyboardInterrupt:
+        execute.end_all_but(set())
+        return _fail("interrupted. What was measured is kept: the same command goes on from there.", INTERRUPTED)
+
+
+# ---- what is to be run ----
+
+
+def _cases(quick, patterns):
+    from spanalloc_bench.cases import catalogue
+
+    cases = [case for case in catalogue() if (case.quick if quick else case.full)]
+    if not patterns:
+        return cases
+    chosen = [case for case in cases if any(_matches(case, pattern) for pattern in patterns)]
+    for pattern in patterns:
+        if not any(_matches(case, pattern) for case in chosen):
+            raise allocators.BadChoice(
+                f"--only {pattern}: no case of the {'quick' if quick else 'full'} suite has that in its name; "
+                "`spanalloc bench list` shows them"
+            )
+    return chosen
+
+
+def _matches(case, pattern):
+    """A pattern with *, ? or [ is a shell's pattern of the whole id or group; any other is a part of one."""
+    if any(c in pattern for c in "*?["):
+        return fnmatch.fnmatchcase(case.id, pattern) or fnmatch.fnmatchcase(case.group, pattern)
+    return pattern in case.id or pattern in case.group
+
+
+def _contenders(names, with_, ablations, nbbs):
+    found = allocators.discover(_places, with_ or (), ablations) + allocators.page_managers(_places, nbbs)
+    if not names:
+        return found
+    known = {contender.name: contender for contender in found}
+    chosen = []
+    for name in (name.strip() for name in names.split(",")):
+        contender = known.get(name) or allocators.named(_places, name)
+        if contender.missing:
+            known_names = ", ".join(c.name for c in found if not c.missing)
+            raise allocators.BadChoice(f"--allocators {name}: {contender.missing}. There are: {known_names}")
+        chosen.append(contender)
+    # An allocator that somebody named by --with is meant to run.
+    chosen += [known[text.partition("=")[0]] for text in with_ or ()]
+    return list({contender.name: contender for contender in chosen}.values())
+
+
+@app.command("run", context_settings=HELP_SETTINGS)
+def run_command(
+    quick: bool = typer.Option(False, "--quick", help="Small parameters, few cases: under 5 minutes on 2 cores."),
+    rounds: Optional[int] = ROUNDS_OPTION,
+    only: Optional[List[str]] = typer.Option(
+        None, "--only", "-k", metavar="PATTERN",
+        help="Only cases with this in their name or group, for example larson or 'threadtest-*.t2'. May be repeated.",
+    ),
+    names: Optional[str] = typer.Option(
+        None, "--allocators", "-a", metavar="A,B", help="Only these contenders, by name. Default: all there are."
+    ),
+    with_: Optional[List[str]] = WITH,
+    ablations: bool = typer.Option(
+        False, "--ablations", help="Also the paper's ablations of oopsla15, where they are built: about twice the time."
+    ),
+    out: Optional[str] = OUT,
+    again: bool = AGAIN,
+    nbbs: Optional[str] = NBBS,
+    list_: bool = typer.Option(False, "--list", help="Only print what would be run."),
+):
+    """Run the suite, print who wins, and write the report.
+
+    The full suite takes about an hour on 2 cores, --quick under 5 minutes; leave the machine alone meanwhile. It can be
+    interrupted at any time: the same command goes on from there. A contender that crashes or hangs is a row that says
+    so. At the end the summary is printed, and DIR holds report.html, the plots, samples.csv and meta.json.
+
+    Exit code: 0; 1 when one of our libraries crashed, hung or failed somewhere; 125 when nothing could be run; 130 when
+    interrupted.
+
+    \b
+    Examples:  spanalloc bench run --quick
+               spanalloc bench run --only larson --allocators standard,jemalloc --out /tmp/larson
+               spanalloc bench run --with mine=./libmine.so --out /tmp/mine
+    """
+
+    def work():
+        folder = os.path.abspath(out) if out else QUICK_OUT if quick else tree.DEFAULT_OUT
+        cases = _cases(quick, only)
+        chosen = _contenders(names, with_, ablations, nbbs)
+        count = rounds or (QUICK_ROUNDS if quick else ROUNDS)
+        cells = schedule.rotated(cases, chosen, count)
+        if not cells:
+            raise allocators.BadChoice("none of these contenders runs in any of these cases")
+        if list_:
+            _print_cases([case for case in cases if schedule.contenders(case, chosen)])
+            _print_contenders(chosen)
+            runs = [cell for cell in cells if not cell.allocator.missing]
+            guess = progress.duration(progress.Estimate(runs, []).seconds())
+            print(f"{len(runs)} runs, {count} of each case under each contender: very roughly {guess}. Results: {folder}")
+            return
+        schedule.run_cells(_places, cases, chosen, count, folder, _say, again=again)
+        _show(folder)
+        _judge_ours(folder, cases, chosen)
+
+    _guarded(work)
+
+
+def _show(folder):
+    """The summary on the screen, the report in the folder."""
+    from spanalloc_bench import report, summary
+
+    summary.print_summary(folder, _console())
+    print(f"Report: {report.write(folder) or os.path.join(folder, 'report.html')}")
+
+
+def _judge_ours(folder, cases, chosen):
+    ours = {contender.name for contender in chosen if contender.ours}
+    ids = {case.id for case in cases}
+    bad = {
+        (s.allocator, s.case) for s in store.samples(folder)
+        if s.allocator in ours and s.case in ids and s.status in (CRASHED, HUNG, FAILED, NOT_PRELOADED)
+    }
+    if bad:
+        _fail("no result for " + ", ".join(f"{name} in {case}" for name, case in sorted(bad)), 1)
+
+
+# ---- looking at results ----
+
+
+@app.command("report", context_settings=HELP_SETTINGS)
+def report_command(
+    folder: Optional[str] = typer.Argument(None, metavar="[DIR]", help="A run's folder. Default: out/bench."),
+    tables: bool = typer.Option(False, "--tables", help="Also print the table of every case."),
+    only: Optional[List[str]] = typer.Option(
+        None, "--only", "-k", metavar="PATTERN", help="Print just the tables of the cases with this in their name."
+    ),
+):
+    """Print the summary of a run once more and write its report again. Takes seconds; needs no allocator.
+
+    \b
+    Examples:  spanalloc bench report
+               spanalloc bench report bench/results/2-cores --only larson
+    """
+
+    def work():
+        from spanalloc_bench import summary
+
+        where = os.path.abspath(folder) if folder else tree.DEFAULT_OUT
+        if not os.path.isfile(os.path.join(where, store.SAMPLES)):
+            raise FileNotFoundError(f"{where} holds no results: there is no {store.SAMPLES}. `spanalloc bench run` makes one")
+        if only:
+            ids = dict.fromkeys(sample.case for sample in store.samples(where))
+            chosen = [i for i in ids if any(fnmatch.fnmatchcase(i, p) or p in i for p in only)]
+            if not chosen:
+                raise allocators.BadChoice(f"{where} has no case with {' or '.join(only)} in its name")
+            summary.print_case_tables(where, _console(), chosen)
+            return
+        _show(where)
+        if tables:
+            summary.print_case_tables(where, _console())
+
+    _guarded(work)
+
+
+@app.command("list", context_settings=HELP_SETTINGS)
+def list_command(
+    quick: bool = typer.Option(False, "--quick", help="Only the cases of the quick suite."),
+    only: Optional[List[str]] = typer.Option(None, "--only", "-k", metavar="PATTERN", help="Only cases with this in their name."),
+):
+    """List the cases of the suite and the contenders of this machine; for what is missing, how to get it."""
+
+    def work():
+        cases = _cases(quick, only) if quick else [*dict.fromkeys([*_cases(False, only), *([] if only else _cases(True, None))])]
+        _print_cases(cases)
+        _print_contenders(_contenders(None, None, True, None))
+
+    _guarded(work)
+
+
+def _print_cases(cases):
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    for heading in ("case", "what it is", "from", "suite"):
+        table.add_column(heading, overflow="fold")
+    for case in cases:
+        suite = [name for name, yes in (("full", case.full), ("quick", case.quick)) if yes]
+        table.add_row(case.id, case.title, case.source, ", ".join(suite))
+    _console().print(table)
+
+
+def _print_contenders(found):
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    for heading in ("contender", "kind", "library"):
+        table.add_column(heading, overflow="fold")
+    for contender in found:
+        kind = "page manager" if contender.kind.value == "pages" else contender.kind.value
+        table.add_row(contender.name, kind, contender.missing or contender.path)
+    _console().print(table)
+
+
+# ---- the papers ----
+
+
+@app.command("figure", context_settings=HELP_SETTINGS)
+def figure_command(
+    figure: str = typer.Argument(..., metavar="ID|all|list", help="A figure's name; `list` prints them with their times."),
+    rounds: Optional[int] = typer.Option(None, "--rounds", "-n", min=1, metavar="N", help="Rounds. Default: the figure's."),
+    with_: Optional[List[str]] = WITH,
+    out: Optional[str] = typer.Option(None, "--out", "-o", metavar="DIR", help="Default: out/bench/figures of the source tree."),
+    again: bool = AGAIN,
+    nbbs: Optional[str] = NBBS,
+):
+    """Reproduce a figure or table of one of the papers, scaled to this machine, with what the paper claims and whether
+    it holds here.
+
+    `figure list` says how long each takes, between seconds and some minutes. Figures share their runs with each other
+    where they measure the same; interrupted ones go on with the same command.
+
+    \b
+    Examples:  spanalloc bench figure list
+               spanalloc bench figure scalloc-6a
+    """
+
+    def work():
+        from spanalloc_bench import figures
+
+        code = figures.command(_places, figure, rounds=rounds, with_=with_ or [], out=out, again=again, nbbs=nbbs)
+        if code:
+            raise typer.Exit(code)
+
+    _guarded(work)
+
+
+@app.command("papers", context_settings=HELP_SETTINGS)
+def papers_command():
+    """Write docs/papers.md: every claim of the papers with its command and its verdict from the results that are there.
+
+    \b
+    Example:  spanalloc bench figure all && spanalloc bench papers
+    """
+
+    def work():
+        from spanalloc_bench import figures
+
+        figures.papers(_places)
+
+    _guarded(work)
+
+
+@app.command(
+    "manycore", add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
+)
+def manycore_command(context: typer.Context):
+    """Speed-up and cache transfers for 1 to 64 cores on a simulated machine; --help tells its options and times."""
+
+    def work():
+        from spanalloc_bench import manycore
+
+        code = manycore.command(_places, context.args)
+        if code:
+            raise typer.Exit(code)
+
+    _guarded(work)
+
+
+def main(places, arguments):
+    """Runs one command; `places` says where the build's files are. Does not return."""
+    global _places
+    _places = places
+    try:
+        app(args=arguments, prog_name="spanalloc bench")
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("spanalloc_bench"):
+            print(f"spanalloc bench: this source tree lacks {error.name}", file=sys.stderr)
+        else:
+            print(
+                f"spanalloc bench: the Python package {error.name} is missing. scripts/bench sets everything up; or:\n"
+                f"  {sys.executable} -m pip install -r {os.path.join(tree.SOURCE, 'bench', 'requirements.txt')}",
+                file=sys.stderr,
+            )
+        sys.exit(OWN_FAILURE)
