@@ -23,6 +23,9 @@ int main(int argc, char** argv) {
                             "active false sharing: threads allocate, write and free by themselves");
   const auto p = workload::FalseSharingParameters::from(options);
   workload::FalseSharingJudge judge(p.threads, p.size, p.held);
-  const std::uint64_t ns = workload::run_judged(judge, p, [](std::uint64_t) {});
-  workload::print_judged(options, p, judge, ns);
+  const auto nothing = [](std::uint64_t) {};
+  const std::uint64_t ns = workload::run_judged(judge, p, nothing, nothing);
+  workload::Record record(options, p.threads);
+  workload::record_judged(record, p, judge, ns);
+  record.print();
 }

@@ -10,7 +10,7 @@
 // [--low, --high), and one round of a thread replaces as many objects at random slots as it has slots. A
 // thread that has run --rounds rounds starts its successor, which takes over the slots, and ends; each waits
 // for its predecessor's end before it starts a successor, so never more than two threads of a chain exist. We
-// scale the rounds: --generations threads a chain of --rounds each (the suite: 10 x 800, divided by the
+// scale the rounds: --generations threads a chain of --rounds each (the suite: 10 x 2000, divided by the
 // number of chains; the papers' 10 seconds are some 10 to 100 x 10^4), fixed, so that time per operation and
 // memory compare.
 // --seconds runs for a time instead, as the papers do.
@@ -209,7 +209,7 @@ int main(int argc, char** argv) {
   p.high = options.integer("high", 8, 2, 1 << 20, "sizes are below this");
   p.objects = options.integer("objects", 1000, 1, 1 << 24, "slots of each chain");
   p.rounds =
-      options.integer("rounds", 400, 1, 1u << 30, "rounds of a thread; a round replaces --objects objects");
+      options.integer("rounds", 1000, 1, 1u << 30, "rounds of a thread; a round replaces --objects objects");
   p.generations = options.integer("generations", 10, 1, 1u << 20, "threads of a chain, one after the other");
   p.seconds = options.integer("seconds", 0, 0, 3600, "run for this time instead of --generations; 0: do not");
   p.latency = options.integer("latency", 0, 0, 1, "1 times every call") != 0;

@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
   const std::uint64_t size = options.integer("size", 64, 1, 1 << 20, "bytes of an object");
   const std::uint64_t objects =
       options.integer("objects", 100'000, 1, 1u << 30, "objects that all threads together allocate a round");
-  const std::uint64_t rounds = options.integer("rounds", 100, 1, 1u << 30, "rounds of each thread");
+  const std::uint64_t rounds = options.integer("rounds", 200, 1, 1u << 30, "rounds of each thread");
   const std::uint64_t work =
       options.integer("work", 0, 0, 1u << 30, "turns of an empty loop beside every call");
   options.done();

@@ -11,8 +11,8 @@ from __future__ import annotations
 from ..model import Case, Family
 
 # Bytes that all threads of an object-size case allocate in all, and the most that one allocates in a step.
-_TOTAL_KIB = 2 << 20
-_STEP_KIB = 16 << 10
+_TOTAL_KIB = 512 << 10
+_STEP_KIB = 8 << 10
 
 
 def _argv(**options) -> tuple[str, ...]:
@@ -26,14 +26,14 @@ def _threads(threads: int) -> str:
     return "1 thread" if threads == 1 else f"{threads} threads"
 
 
-def producer_consumer(threads: int = 2, steps: int = 800, full: bool = False, quick: bool = False) -> Case:
+def producer_consumer(threads: int = 2, steps: int = 300, full: bool = False, quick: bool = False) -> Case:
     """scalloc 7.3: every object of 16 to 512 bytes is shared with all threads, the last to access it frees it. The
-    paper gives neither bytes a step nor steps; here 64 KiB a thread and step, lifetimes of 1 to 4 steps, 800 steps."""
+    paper gives neither bytes a step nor steps; here 256 KiB a thread and step, lifetimes of 1 to 4 steps, 300 steps."""
     return Case(
-        id="producer-consumer" + (f"-s{steps}" if steps != 800 else "") + f".t{threads}", group="producer-consumer",
+        id="producer-consumer" + (f"-s{steps}" if steps != 300 else "") + f".t{threads}", group="producer-consumer",
         title=f"ACDC producer-consumer, 16 to 512 bytes, {_threads(threads)}", source="scalloc 7.3",
         family=Family.WORKLOAD, threads=threads, metric="allocator_s",
-        argv=_argv(threads=threads, steps=steps, step_kib=64, low=16, high=513, min_lifetime=1, max_lifetime=4,
+        argv=_argv(threads=threads, steps=steps, step_kib=256, low=16, high=513, min_lifetime=1, max_lifetime=4,
                    shared=100, lists=50),
         full=full, quick=quick,
     )
@@ -42,9 +42,9 @@ def producer_consumer(threads: int = 2, steps: int = 800, full: bool = False, qu
 def object_size(exponent: int, threads: int = 2, total_kib: int = _TOTAL_KIB, full: bool = False,
                 quick: bool = False) -> Case:
     """scalloc 7.5 and 7.7.1: local objects of [2^x, 2^(x+2)) bytes; a step allocates 2^x KB, accesses the objects and
-    frees those of the step before. The paper: 40 threads, 30 steps. Here: at most 16 MiB a step and thread (so 1/4 of
-    the paper's for x = 16, 1/64 for x = 20), and as many steps as make 2 GiB over all threads, at least 30 and at most
-    15,000 / threads: with small objects, 30 steps last less than a millisecond."""
+    frees those of the step before. The paper: 40 threads, 30 steps. Here: at most 8 MiB a step and thread (so 1/2 of
+    the paper's for x = 14, 1/8 for x = 16, 1/128 for x = 20), and as many steps as make 512 MiB over all threads, at
+    least 30 and at most 15,000 / threads: with small objects, 30 steps last less than a millisecond."""
     if not 4 <= exponent <= 20:
         raise ValueError(f"exponent {exponent}: scalloc 7.5 has 4 to 20")
     step_kib = min(1 << exponent, _STEP_KIB)
@@ -90,7 +90,7 @@ def suite() -> list[Case]:
     cases += [object_size(x, 2, full=True) for x in (4, 8, 12, 16, 20)]
     cases += [locality(p, full=True) for p in (0, 50, 100)]
     cases += [
-        producer_consumer(2, steps=100, quick=True), object_size(10, 2, total_kib=128 << 10, quick=True),
+        producer_consumer(2, steps=40, quick=True), object_size(10, 2, total_kib=32 << 10, quick=True),
         locality(50, steps=10, quick=True),
     ]
     return cases

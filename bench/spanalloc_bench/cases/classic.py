@@ -2,8 +2,9 @@
 cache-thrash, as scalloc 7.2, 7.4 and 7.7, SuperMalloc 9 and the a2alloc report run them.
 
 The papers' runs take minutes and machines of 8 to 80 hardware threads. Each builder says by which factor ours are
-shorter; sizes, and the numbers of objects that are live at once, are the papers'. The work of a case is one total that
-its threads divide, so that elapsed times of different thread counts give the speed-up.
+shorter; sizes, and the numbers of objects that are live at once, are the papers'. Every record counts its operations, so
+the times per operation of different thread counts give the speed-up; the total work is the same at every thread count
+(divided by the threads) but in shbench, where the paper fixes a thread's.
 """
 
 from __future__ import annotations
@@ -22,11 +23,14 @@ def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def threadtest(size: int = 64, threads: int = 2, work: int = 0, rounds: int = 100, full: bool = False,
+def threadtest(size: int = 64, threads: int = 2, work: int = 0, rounds: int | None = None, full: bool = False,
                quick: bool = False) -> Case:
     """scalloc 7.2.1 (64 bytes), 7.7.2 (256 bytes), 7.7.3 (64 bytes); a2alloc 3. The paper: 10^4 rounds a thread of
-    allocating, then freeing, 10^5 / threads objects. Here: the same objects, 100 rounds (1/100)."""
-    name = f"threadtest-{size}" + (f"-w{work}" if work else "") + (f"-r{rounds}" if rounds != 100 else "")
+    allocating, then freeing, 10^5 / threads objects. Here: the same objects, and at 64 bytes 200 rounds (1/50), at other
+    sizes as many as allocate the same bytes (256: 50 rounds, 1/200)."""
+    usual = max(1, 12_800 // size)
+    rounds = rounds or usual
+    name = f"threadtest-{size}" + (f"-w{work}" if work else "") + (f"-r{rounds}" if rounds != usual else "")
     sections = {64: "scalloc 7.2.1, 7.7.3; a2alloc 3", 256: "scalloc 7.7.2"}
     return Case(
         id=f"{name}.t{threads}", group=f"threadtest-{size}",
@@ -38,26 +42,27 @@ def threadtest(size: int = 64, threads: int = 2, work: int = 0, rounds: int = 10
 
 
 def shbench(threads: int = 2, rounds: int = 1_000_000, full: bool = False, quick: bool = False) -> Case:
-    """scalloc 7.2.2: objects of 1 to 8 bytes. The paper: 10^6 rounds a thread. Here: 10^6 rounds that the threads
-    divide, so the paper's own number with one thread and 1/threads of it with more."""
-    name = "shbench" + (f"-r{rounds}" if rounds != 1_000_000 else "")
+    """scalloc 7.2.2: objects of 1 to 8 bytes, 10^6 rounds a thread: the paper's own number."""
     return Case(
-        id=f"{name}.t{threads}", group="shbench",
+        id="shbench" + (f"-r{rounds}" if rounds != 1_000_000 else "") + f".t{threads}", group="shbench",
         title=f"shbench-style rounds, 1 to 8 bytes, {_count(threads, 'thread')}",
         source="scalloc 7.2.2", family=Family.WORKLOAD, threads=threads,
-        argv=_argv("shbench", threads, rounds=max(1, rounds // threads)), full=full, quick=quick,
+        argv=_argv("shbench", threads, rounds=rounds), full=full, quick=quick,
     )
 
 
-def larson(threads: int = 2, low: int = 7, high: int = 8, latency: bool = False, rounds: int = 800,
+def larson(threads: int = 2, low: int = 7, high: int = 8, latency: bool = False, rounds: int | None = None,
            full: bool = False, quick: bool = False) -> Case:
     """Sizes from `low` to below `high`: 7, 8 is scalloc 7.2.3, 7, 500 SuperMalloc's Figure 11; a2alloc's report gives
     no parameters. The papers: 10 seconds, 1000 objects a thread, 10^4 rounds a slot before a thread hands over. Here:
-    fixed work, so that times compare: 10 generations of threads, 800 rounds a slot in each, divided by the threads.
+    fixed work, so that times compare: 10 generations of threads, 2000 rounds a slot in each, divided by the threads.
 
-    `latency`: every call is timed (the time per operation then holds two reads of the clock a call), and the case is
-    judged by malloc's 99.99th percentile; mean and deviation, the columns of Figure 11, are metrics of the record."""
-    name = f"larson-{low}-{high}" + ("-latency" if latency else "") + (f"-r{rounds}" if rounds != 800 else "")
+    `latency`: every call is timed (the time per operation then holds two reads of the clock a call; 500 rounds instead
+    of 2000), and the case is judged by malloc's 99.99th percentile; mean and deviation, the columns of Figure 11, are
+    metrics of the record."""
+    usual = 500 if latency else 2000
+    rounds = rounds or usual
+    name = f"larson-{low}-{high}" + ("-latency" if latency else "") + (f"-r{rounds}" if rounds != usual else "")
     section = {(7, 8): "scalloc 7.2.3; a2alloc 3", (7, 500): "SuperMalloc 9, Figure 11"}.get((low, high), "larson")
     return Case(
         id=f"{name}.t{threads}", group="larson-latency" if latency else f"larson-{low}-{high}",
@@ -70,15 +75,15 @@ def larson(threads: int = 2, low: int = 7, high: int = 8, latency: bool = False,
     )
 
 
-def cache_scratch(threads: int = 2, repetitions: int = 5000, full: bool = False, quick: bool = False) -> Case:
+def cache_scratch(threads: int = 2, repetitions: int = 20_000, full: bool = False, quick: bool = False) -> Case:
     """Passive false sharing: Hoard (Berger et al. 2000), scalloc 7.4, a2alloc 3. The yes or no is the record's metric
-    `false_sharing`. Hoard's usual run: 1000 times one object of 8 bytes a thread, written 10^6 / threads times. Here
-    four objects at once, written 5000 / threads times (1/50 of the writes: what shares a line takes many times longer,
+    `false_sharing` (`false_sharing_warm`: of threads that have allocated before). Hoard's usual run: 1000 times one object of 8 bytes a thread, written 10^6 / threads times. Here
+    four objects at once, written 20,000 / threads times (1/12 of the writes: what shares a line takes many times longer,
     but not minutes); bench/workloads/support/false_sharing.hpp says why four."""
     return _cache("cache-scratch", "passive", threads, repetitions, full, quick)
 
 
-def cache_thrash(threads: int = 2, repetitions: int = 5000, full: bool = False, quick: bool = False) -> Case:
+def cache_thrash(threads: int = 2, repetitions: int = 20_000, full: bool = False, quick: bool = False) -> Case:
     """Active false sharing: as `cache_scratch`, but no thread is handed an object of another."""
     return _cache("cache-thrash", "active", threads, repetitions, full, quick)
 
@@ -86,7 +91,7 @@ def cache_thrash(threads: int = 2, repetitions: int = 5000, full: bool = False, 
 def _cache(name: str, kind: str, threads: int, repetitions: int, full: bool, quick: bool) -> Case:
     program = name.replace("-", "_")
     return Case(
-        id=f"{name}" + (f"-n{repetitions}" if repetitions != 5000 else "") + f".t{threads}", group=name,
+        id=f"{name}" + (f"-n{repetitions}" if repetitions != 20_000 else "") + f".t{threads}", group=name,
         title=f"{name} ({kind} false sharing), 8 bytes, {_count(threads, 'thread')}",
         source="scalloc 7.4; a2alloc 3", family=Family.WORKLOAD, threads=threads,
         argv=_argv(program, threads, size=8, held=4, iterations=1000, repetitions=repetitions), full=full, quick=quick,
@@ -101,7 +106,7 @@ def suite() -> list[Case]:
     cases += [larson(2, 7, 500, latency=True, full=True)]
     cases += [cache_scratch(2, full=True), cache_thrash(2, full=True)]
     cases += [
-        threadtest(64, 2, rounds=10, quick=True), shbench(2, rounds=50_000, quick=True),
-        larson(2, rounds=50, quick=True), cache_scratch(2, repetitions=500, quick=True),
+        threadtest(64, 2, rounds=20, quick=True), shbench(2, rounds=50_000, quick=True),
+        larson(2, rounds=50, quick=True), cache_scratch(2, repetitions=2000, quick=True),
     ]
     return cases

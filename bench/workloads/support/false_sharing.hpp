@@ -97,7 +97,7 @@ struct FalseSharingParameters {
     p.held = options.integer("held", 4, 1, 1024, "objects that a thread holds at once; Hoard's: 1");
     p.iterations =
         options.integer("iterations", 1000, 1, 1u << 30, "times that a thread allocates and frees them");
-    p.repetitions = options.integer("repetitions", 5000, 1, 1u << 30,
+    p.repetitions = options.integer("repetitions", 20'000, 1, 1u << 30,
                                     "passes over the objects of an iteration, divided by the threads");
     options.done();
     return p;
@@ -129,11 +129,13 @@ inline void write_and_replace(const FalseSharingParameters& p, void** objects) {
   }
 }
 
-// In every thread: `before(thread)`, judged rounds, the timed loop, judged rounds again. Returns the
-// nanoseconds of the timed loop, from the first thread's start to the last one's end.
-template <class Before>
-std::uint64_t run_judged(FalseSharingJudge& judge, const FalseSharingParameters& p, Before before) {
-  constexpr int kJudgedRounds = 16;
+inline constexpr int kJudgedRounds = 16;
+
+// In every thread: `before(thread)`, judged rounds, the timed loop, judged rounds again, `after(thread)`.
+// Returns the nanoseconds of the timed loop, from the first thread's start to the last one's end.
+template <class Before, class After>
+std::uint64_t run_judged(FalseSharingJudge& judge, const FalseSharingParameters& p, Before before,
+                         After after) {
   struct alignas(kCacheLine) Times {
     std::uint64_t start, end;
   };
@@ -148,6 +150,7 @@ std::uint64_t run_judged(FalseSharingJudge& judge, const FalseSharingParameters&
     write_and_replace(p, tables[thread].data());
     times[thread].end = now_ns();
     for (int i = 0; i < kJudgedRounds; ++i) judge.round(thread);
+    after(thread);
   });
   std::uint64_t start = times[0].start, end = times[0].end;
   for (std::uint64_t i = 1; i < p.threads; ++i) {
@@ -157,9 +160,8 @@ std::uint64_t run_judged(FalseSharingJudge& judge, const FalseSharingParameters&
   return end - start;
 }
 
-inline void print_judged(const Options& options, const FalseSharingParameters& p,
-                         const FalseSharingJudge& judge, std::uint64_t ns) {
-  Record record(options, p.threads);
+inline void record_judged(Record& record, const FalseSharingParameters& p, const FalseSharingJudge& judge,
+                          std::uint64_t ns) {
   record.operations(p.threads * p.iterations * p.held * p.passes());
   record.elapsed_ns(ns);
   record.peak_live(static_cast<std::int64_t>(p.threads * p.held * p.size));
@@ -167,7 +169,6 @@ inline void print_judged(const Options& options, const FalseSharingParameters& p
   record.metric("judged_rounds", static_cast<double>(judge.rounds()));
   record.metric("rounds_with_false_sharing", static_cast<double>(judge.rounds_with_sharing()));
   record.metric("shared_lines", static_cast<double>(judge.most_lines()));
-  record.print();
 }
 
 }  // namespace workload
