@@ -12,10 +12,11 @@
 // k = 4; an object takes a random place of its k, and the one that had it dies: a lifetime is geometric, of
 // mean slots x 2^k allocations of the thread. k is at most 20 (2 MiB), as without a bound the mean size is
 // infinite. The dead go to the inbox of a random other thread (one thread alone: its own), linked through
-// their first word; a thread empties its inbox after every 16 allocations, and at the end frees what it still
-// has. The number of allocations is fixed. One word in every page is written and, at the free, checked. An
-// operation is one malloc and its free. With --latency on each call is timed, and the time of the clock is in
-// the elapsed time.
+// their first word, 16 at a time, so that what the workload itself shares does not hide the allocator; a
+// thread empties its inbox after every 16 allocations, and at the end frees what it still has. The number of
+// allocations is fixed. One word in every page is written and, at the free, checked. An operation is one
+// malloc and its free. With --latency on each call is timed, and the time of the clock is in the elapsed
+// time.
 #include <algorithm>
 #include <barrier>
 #include <deque>
@@ -27,7 +28,7 @@ namespace {
 
 constexpr unsigned kSmallestBits = 4;
 constexpr std::uint64_t kSlotsFactor4 = 15;  // P(k <= 4) = 15/16 = 15 x 2^-4
-constexpr std::uint64_t kInboxEvery = 16;
+constexpr std::uint64_t kPost = 16;          // objects, and allocations between two looks into the inbox
 
 // Every object begins with this; a stamp fills the rest.
 struct Object {
@@ -54,13 +55,29 @@ std::size_t size_of(const Object* object) {
   return size;
 }
 
+// Objects on their way to one thread, linked.
+struct Post {
+  Object* first = nullptr;
+  Object* last = nullptr;
+  std::uint64_t count = 0;
+
+  void add(Object* object) {
+    object->next = first;
+    first = object;
+    if (count++ == 0) last = object;
+  }
+};
+
 // Any thread puts, the owner takes everything: no order, hence one exchange and no ABA.
 class alignas(workload::kCacheLine) Inbox {
  public:
-  void put(Object* object) {
+  // The objects in `post`, which is empty afterwards.
+  void put(Post& post) {
     Object* head = head_.load(std::memory_order_relaxed);
-    do object->next = head;
-    while (!head_.compare_exchange_weak(head, object, std::memory_order_release, std::memory_order_relaxed));
+    do post.last->next = head;
+    while (
+        !head_.compare_exchange_weak(head, post.first, std::memory_order_release, std::memory_order_relaxed));
+    post = {};
   }
   Object* take_all() {
     return head_.load(std::memory_order_relaxed) ? head_.exchange(nullptr, std::memory_order_acquire)
@@ -80,15 +97,17 @@ struct Parameters {
 class alignas(workload::kCacheLine) Server {
  public:
   Server(const Parameters& p, std::uint64_t index, std::vector<Inbox>& inboxes)
-      : p_(p), index_(index), inboxes_(inboxes), random_(index + 1) {
+      : p_(p), index_(index), inboxes_(inboxes), random_(index + 1), posts_(p.threads) {
     places_.resize(first_place(p.largest_bits + 1));
   }
 
   void run() {
     for (std::uint64_t i = 1; i <= p_.allocations; ++i) {
       allocate();
-      if (i % kInboxEvery == 0) empty_inbox();
+      if (i % kPost == 0) empty_inbox();
     }
+    for (std::uint64_t to = 0; to < p_.threads; ++to)
+      if (posts_[to].count > 0) inboxes_[to].put(posts_[to]);
   }
 
   // Once no thread allocates any more.
@@ -101,7 +120,7 @@ class alignas(workload::kCacheLine) Server {
     empty_inbox();
   }
 
-  // What this thread allocated and has in a place; without the dead in inboxes.
+  // What this thread allocated and has in a place; without the dead on their way.
   const workload::LiveBytes& live() const { return live_; }
   std::uint64_t freed() const { return freed_; }
   const workload::Histogram& mallocs() const { return mallocs_; }
@@ -125,7 +144,7 @@ class alignas(workload::kCacheLine) Server {
     live_.add(size);
     if (Object* const dead = std::exchange(places_[first_place(k) + random_.below(places_of(k))], object)) {
       live_.remove(size_of(dead));
-      inboxes_[undertaker()].put(dead);
+      send(dead, undertaker());
     }
   }
 
@@ -142,6 +161,11 @@ class alignas(workload::kCacheLine) Server {
     if (p_.threads == 1) return 0;
     const std::uint64_t other = random_.below(p_.threads - 1);
     return other + (other >= index_ ? 1 : 0);
+  }
+
+  void send(Object* dead, std::uint64_t to) {
+    posts_[to].add(dead);
+    if (posts_[to].count == kPost) inboxes_[to].put(posts_[to]);
   }
 
   void empty_inbox() {
@@ -178,6 +202,7 @@ class alignas(workload::kCacheLine) Server {
   std::vector<Inbox>& inboxes_;
   workload::Random random_;
   std::vector<Object*> places_;
+  std::vector<Post> posts_;  // by receiver
   workload::LiveBytes live_;
   std::uint64_t freed_ = 0;
   workload::Histogram mallocs_;

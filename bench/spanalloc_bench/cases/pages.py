@@ -29,11 +29,11 @@ def linux_scalability(threads: int = 2, batches: int = 3, full: bool = False, qu
                  full=full, quick=quick)
 
 
-def threadtest(threads: int = 2, batches: int = 500, full: bool = False, quick: bool = False) -> Case:
-    """Figure 6. The paper: 100 batches of 100 allocations of a page, then as many frees. Here: 500 batches."""
+def threadtest(threads: int = 2, batches: int = 300, full: bool = False, quick: bool = False) -> Case:
+    """Figure 6. The paper: 100 batches of 100 allocations of a page, then as many frees. Here: 300 batches."""
     group = "pages-threadtest"
     return _case("pages_threadtest", group, "threadtest in pages", "Figure 6", threads,
-                 {"batches": batches, "blocks": 100}, group + (f"-b{batches}" if batches != 500 else ""),
+                 {"batches": batches, "blocks": 100}, group + (f"-b{batches}" if batches != 300 else ""),
                  full=full, quick=quick)
 
 

@@ -26,14 +26,14 @@ def malloc_test(producers: int = 1, batches: int = MALLOC_TEST_BATCHES, full: bo
     )
 
 
-def superserver(threads: int = 2, latency: bool = False, allocations: int = 3_000_000, full: bool = False,
+def superserver(threads: int = 2, latency: bool = False, allocations: int = 2_000_000, full: bool = False,
                 quick: bool = False) -> Case:
-    """SuperMalloc 9, Figure 12. The paper: 12 s on 8 hardware threads, 0.9 to 1.9 GiB. Here: 3 million allocations that
-    the threads divide, some 10 MiB alive a thread (1/10 of the memory).
+    """SuperMalloc 9, Figure 12. The paper: 12 s on 8 hardware threads, 0.9 to 1.9 GiB. Here: 2 million allocations that
+    the threads divide, 15 to 25 MiB alive (1/50 of the memory).
 
     `latency`: every call is timed (the time per operation then holds two reads of the clock a call), and the case is
     judged by malloc's 99.99th percentile; the slowest calls, the columns of Figure 12, are metrics of the record."""
-    name = "superserver" + ("-latency" if latency else "") + (f"-n{allocations}" if allocations != 3_000_000 else "")
+    name = "superserver" + ("-latency" if latency else "") + (f"-n{allocations}" if allocations != 2_000_000 else "")
     argv = _argv("superserver", threads, allocations=max(1, allocations // threads), latency="on" if latency else "off")
     return Case(
         id=f"{name}.t{threads}", group="superserver-latency" if latency else "superserver",
