@@ -28,7 +28,8 @@ FLOOR = "bump"
 
 # Measures. A case has "time" or "metric", whatever it is judged by, never both; latency measures are (call, key).
 TIME, METRIC, MEMORY = "time", "metric", "memory"
-LATENCY_KEYS = {"p9999_ns": "p99.99", "max_ns": "worst"}
+PERCENTILES = {"p50_ns": "p50", "p99_ns": "p99", "p999_ns": "p99.9", "p9999_ns": "p99.99", "max_ns": "worst"}
+LATENCY_KEYS = {key: PERCENTILES[key] for key in ("p9999_ns", "max_ns")}  # those that are compared
 _TIME_NAMES = re.compile(r"(^|_)(s|ms|us|ns|per_s|per_second)$")
 _TAIL_NAMES = re.compile(r"(^|_)(p\d+|max|worst)_")
 
@@ -361,11 +362,6 @@ class Analysis:
         result = paired(*values, self._higher(case, measure))
         return Versus(case, mine, other, measure, *result) if result[3] else None
 
-    def toughest(self, case: str, mine: str, measure) -> Versus | None:
-        """`mine` against the rival that does best beside it in this case."""
-        found = [self.versus(case, mine, other, measure) for other in self.rivals() if other != mine]
-        return max((v for v in found if v and v.ratio is not None), key=lambda v: v.ratio, default=None)
-
     def score(self, mine: str, other: str, measure, cases=None) -> Score:
         """Over `cases` (default: all) that have the measure and were run under both; a contender that is not there
         (not built, not installed) has not failed."""
@@ -394,28 +390,46 @@ class Analysis:
         )
 
     def extremes(self, mine: str, measure, worst: bool, count=5) -> list[Versus]:
-        """Cases where `mine` loses most to the best of the rivals, or wins most even against that one.
+        """Cases that `mine` loses, beside the rival that it loses most to; or that it wins against every rival, beside
+        the one that comes closest.
 
         With fewer than MIN_ROUNDS rounds there are no verdicts, and the ratios alone choose."""
-        found = [v for case in self.cases if (v := self.toughest(case, mine, measure))]
-        wanted = (LOSS, UNDECIDED) if worst else (WIN, UNDECIDED)
-        found = [v for v in found if v.verdict in wanted and (v.ratio > 1 if worst else v.ratio < 1)]
+        found = []
+        for case in self.cases:
+            versus = [self.versus(case, mine, other, measure) for other in self.rivals() if other != mine]
+            versus = [v for v in versus if v and v.ratio is not None]
+            if worst:
+                versus = [v for v in versus if v.verdict in (LOSS, UNDECIDED) and v.ratio > 1]
+            elif not all(v.verdict in (WIN, UNDECIDED) and v.ratio < 1 for v in versus):
+                continue
+            if versus:
+                found.append(max(versus, key=lambda v: v.ratio))
         return sorted(found, key=lambda v: v.ratio, reverse=worst)[:count]
 
-    def standing(self, measure, names=None) -> tuple[dict[str, float], int]:
+    def _means(self, names, ratios_of) -> tuple[dict[str, float], int]:
+        """Geometric mean of each name's ratios over the cases where all of them have one, and how many these are."""
+        rows = [ratios_of(case) for case in self.cases]
+        rows = [row for row in rows if row is not None and all(row.get(name) for name in names)]
+        return ({name: geometric_mean(row[name] for row in rows) for name in names} if rows else {}), len(rows)
+
+    def standing(self, measure, names) -> tuple[dict[str, float], int]:
         """Each contender's geometric mean of (its median / the best median of the case), over the cases that every one
         of `names` finished, and how many these are."""
-        names = names or [*self.ours(), *self.rivals()]
-        ratios = {name: [] for name in names}
-        for case in self.cases:
+        def ratios_of(case):
             medians = {name: self.median(case, name, measure) for name in names}
-            if any(value is None or value <= 0 for value in medians.values()):
-                continue
+            if any(value is None for value in medians.values()):
+                return None
             best = (max if self._higher(case, measure) else min)(medians.values())
-            for name, value in medians.items():
-                ratios[name].append(self.relative(case, value, best, measure))
-        count = len(next(iter(ratios.values()), []))
-        return ({name: geometric_mean(found) for name, found in ratios.items()} if count else {}), count
+            return {name: self.relative(case, value, best, measure) for name, value in medians.items()}
+
+        return self._means(names, ratios_of)
+
+    def above_floor(self, measure, names) -> tuple[dict[str, float], int]:
+        """The same for the ratio to the floor."""
+        return self._means(names, lambda case: {
+            name: self.relative(case, self.median(case, name, measure), self.floor(case, name, measure), measure)
+            for name in names
+        })
 
     # -- what went wrong --
 

@@ -27,6 +27,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from spanalloc_bench import units
+from spanalloc_bench.analyse import PERCENTILES
 
 # What an SVG shown in a browser and a PNG made here look alike in: DejaVu's widths are Verdana's.
 SETTINGS = {
@@ -60,6 +61,12 @@ _STYLES = {
     "mimalloc": Style("#56b4e9", "D"),
     "tbbmalloc": Style("#cc79a7", "P"),
     "bump": Style("#999999", ".", ":"),
+    # Page managers.
+    "mmap": Style("#333333", "X"),
+    "tree": Style("#d55e00", "o", ours=True),
+    "tree-recursive": Style("#e69f00", "s", ours=True),
+    "static": Style("#0072b2", "^", ours=True),
+    "nbbs": Style("#cc79a7", "P"),
 }
 _SPARE_COLORS = ("#332288", "#117733", "#882255", "#44aa99", "#aa4499", "#6699cc", "#999933", "#661100")
 _SPARE_MARKERS = ("<", ">", "d", "8", "*", "H", "h")
@@ -170,11 +177,13 @@ def lines(title, series, *, x_label="threads", y_label="", y_unit="", log_x=Fals
     return Panel(title, draw, tuple(series), width, height, tuple(handles))
 
 
-def bars(title, values, *, y_label="", y_unit="", log_y=False, line_at=None, width=None, height=3.3) -> Panel:
+def bars(title, values, *, y_label="", y_unit="", log_y=False, line_at=None, limit=None, width=None,
+         height=3.3) -> Panel:
     """Groups of bars, one bar an allocator.
 
     `values`: group -> {name: y}; a y of None (crashed, hung, not built) is drawn as a cross on the axis, a name that
-    is not there leaves no gap. `line_at` draws a level, for instance 1 for ratios.
+    is not there leaves no gap. `line_at` draws a level, for instance 1 for ratios. Bars beyond `limit` are cut there
+    and say how high they are.
     """
     names = tuple(dict.fromkeys(itertools.chain.from_iterable(values.values())))
 
@@ -190,9 +199,15 @@ def bars(title, values, *, y_label="", y_unit="", log_y=False, line_at=None, wid
                     axes.plot([place], [0.02], marker="x", color=look.color, markersize=6, mew=1.8, clip_on=False,
                               transform=axes.get_xaxis_transform())
                 else:
-                    axes.bar(place, y, 0.92, color=look.color, edgecolor="black" if look.ours else "none", linewidth=0.9)
+                    cut = limit is not None and y > limit
+                    if cut:
+                        axes.annotate(_UNITS[y_unit](y), (place, limit), xytext=(0, -3), textcoords="offset points",
+                                      rotation=90, ha="center", va="top", fontsize=7, color="white", zorder=4)
+                    axes.bar(place, limit if cut else y, 0.92, color=look.color, edgecolor="black" if look.ours else "none", linewidth=0.9)
                 place += 1
             place += 1
+        if limit is not None:
+            axes.set_ylim(top=min(limit, axes.get_ylim()[1]))
         if line_at is not None:
             axes.axhline(line_at, color="#555555", lw=1, dashes=(3, 2))
         _named_ticks(axes, centres, list(values))
@@ -207,13 +222,12 @@ def bars(title, values, *, y_label="", y_unit="", log_y=False, line_at=None, wid
 
 def percentiles(title, series, *, height=3.3, width=5.0) -> Panel:
     """Latencies on a log axis. `series`: name -> {"p50_ns": 30, ..., "max_ns": 12000}, as samples hold them."""
-    names = {"p50_ns": "p50", "p99_ns": "p99", "p999_ns": "p99.9", "p9999_ns": "p99.99", "max_ns": "worst"}
     points = {
-        name: [(place, max(values[key], 1)) for place, key in enumerate(names) if not units.missing(values.get(key))]
+        name: [(place, max(values[key], 1)) for place, key in enumerate(PERCENTILES) if not units.missing(values.get(key))]
         for name, values in series.items()
     }
     return lines(title, points, x_label="", y_label="time of one call", y_unit="ns", log_y=True,
-                 x_names=dict(enumerate(names.values())), width=width, height=height)
+                 x_names=dict(enumerate(PERCENTILES.values())), width=width, height=height)
 
 
 def forest(title, rows, *, x_label="", labels=True, limits=None, width=2.0) -> Panel:
@@ -327,6 +341,11 @@ def save(drawing: Figure, path, dpi=130):
         drawing.savefig(path, format="png", dpi=dpi, metadata={"Software": None})
 
 
+def _short(match):
+    """A number of a path to a hundredth of a point."""
+    return f"{float(match[0]):.2f}".rstrip("0").rstrip(".")
+
+
 # Names of groups that nothing refers to: a third of a small plot's text, and not unique on a page of many plots.
 _PLAIN_IDS = re.compile(r' id="(?:figure|axes|patch|line2d|text|legend|xtick|ytick|matplotlib\.axis|PathCollection|'
                         r'LineCollection)_\d+"')
@@ -341,6 +360,7 @@ def inline(drawing: Figure, alt="") -> str:
     text = _PLAIN_IDS.sub("", text[text.index("<svg"):])
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"\n\s*", "\n", text)
+    text = re.sub(r"-?\d+\.\d{3,}", _short, text)
     label = alt.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
     # Width in CSS follows the page; the view box keeps the proportions.
     text = re.sub(r'<svg([^>]*?) width="([\d.]+)pt" height="[\d.]+pt"',

@@ -11,12 +11,11 @@ import math
 import statistics
 
 from spanalloc_bench import units
-from spanalloc_bench.analyse import LATENCY_KEYS, LOSS, MEMORY, METRIC, TIME, WIN
+from spanalloc_bench.analyse import LATENCY_KEYS, LOSS, MEMORY, METRIC, PERCENTILES, TIME, WIN
 from spanalloc_bench.model import Kind
 
 # What a cell is to the reader; the drawers choose colours.
 PLAIN, OURS, BAD, DIM = "", "ours", "bad", "dim"
-PERCENTILES = {"p50_ns": "p50", "p99_ns": "p99", "p999_ns": "p99.9", "p9999_ns": "p99.99", "max_ns": "worst"}
 LEVEL = 0.01  # means closer to 1 than this are called level
 
 
@@ -26,6 +25,7 @@ class Cell:
     tone: str = PLAIN   # WIN, LOSS, TIE, OURS, BAD, DIM
     link: str = ""      # a case's id
     span: int = 1       # columns that it takes; the row is that much shorter
+    shares: tuple[int, int, int] = (0, 0, 0)  # wins, ties, losses, where the cell tells them
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,8 @@ LEGEND = (
 def _tally_cells(score) -> list[Cell]:
     undecided = not score.wins + score.ties + score.losses
     notable = "-" if undecided else f"{score.notable_wins} : {score.notable_losses}"
-    return [Cell(score.tally, DIM if undecided else PLAIN), Cell(notable, DIM if undecided else PLAIN), mean_cell(score)]
+    shares = (score.wins, score.ties, score.losses)
+    return [Cell(score.tally, DIM if undecided else PLAIN, shares=shares), Cell(notable, DIM if undecided else PLAIN), mean_cell(score)]
 
 
 def _failed(score) -> list[Cell]:
@@ -126,7 +127,7 @@ def matrix(found, mine) -> Table:
     """`mine` against each allocator, in time and in memory."""
     columns = [Column(f"{mine} against", left=True, short="against"), *_against("time"), *_against("memory"),
                Column("time / memory", "compared", short="cases"),
-               Column("ours", "failed"), Column("the other's", "failed", short="its", join=True)]
+               Column("ours", "failed"), Column("its", "failed", join=True)]
     rows = []
     for other in found.opponents(mine):
         time, memory = found.score(mine, other, TIME), found.score(mine, other, MEMORY)
@@ -201,14 +202,21 @@ def latency_matrix(found, mine) -> Table:
 
 
 def standing(found) -> Table:
-    """Every contender beside the best of each case."""
-    time, time_cases = found.standing(TIME)
-    memory, memory_cases = found.standing(MEMORY)
-    columns = [Column("allocator", left=True), Column(f"time ({time_cases} cases)"), Column(f"memory ({memory_cases} cases)")]
-    names = sorted({**time, **memory}, key=lambda name: time.get(name, math.inf))
-    rows = [[_name(found, n), Cell(units.ratio(time.get(n))), Cell(units.ratio(memory.get(n)))] for n in names]
-    return Table("Distance from the best of each case (geometric mean; 1 = always the best)", columns, rows,
-                 "Over the cases that every contender of the table finished.")
+    """Every contender beside the best of each case, and beside the floors."""
+    names = [*found.ours(), *found.rivals()]
+    parts = {
+        "time / best ({} cases)": found.standing(TIME, names), "memory / best ({} cases)": found.standing(MEMORY, names),
+        "time / floor ({} cases)": found.above_floor(TIME, names),
+        "memory / live bytes ({} cases)": found.above_floor(MEMORY, names),
+    }
+    columns = [Column("allocator", left=True)] + [Column(text.format(count)) for text, (_, count) in parts.items()]
+    first = next(iter(parts.values()))[0]
+    rows = [
+        [_name(found, name), *[Cell(units.ratio(means.get(name))) for means, _ in parts.values()]]
+        for name in sorted(names, key=lambda name: first.get(name, math.inf))
+    ]
+    return Table("Every allocator beside the best of each case, and beside the floors", columns, rows,
+                 "Geometric means over the cases that every allocator of the table finished; 1 is always the best.")
 
 
 _STATUS_WORDS = {
@@ -238,7 +246,7 @@ def problem_lines(found) -> list[str]:
         counts[p.allocator][_STATUS_WORDS.get(p.status, p.status)].append(p.case)
     lines = []
     for name, kinds in counts.items():
-        parts = [f"{word} in {len(cases)} ({', '.join(cases[:3])}{', …' if len(cases) > 3 else ''})" for word, cases in kinds.items()]
+        parts = [f"{word} in {len(cases)} case{'s' * (len(cases) > 1)} ({', '.join(cases[:3])}{', …' if len(cases) > 3 else ''})" for word, cases in kinds.items()]
         lines.append(f"{name} {'; '.join(parts)}")
     return lines
 
@@ -263,7 +271,7 @@ def group_table(found, group, measure, mine) -> Table | None:
             elif not cell.ok:
                 row.append(Cell(_STATUS_WORDS.get(cell.status, cell.status), DIM if cell.status == "unavailable" else BAD))
             else:
-                against = None if name == mine else found.versus(case, mine, name, measure)
+                against = None if name in (mine, found.baseline()) else found.versus(case, mine, name, measure)
                 below = "\n" + units.change(against.ratio) if against and against.ratio else ""
                 tone = OURS if name == mine else against.verdict or DIM if against else DIM
                 row.append(Cell(_value(found, case, value, measure) + below, tone))
@@ -290,6 +298,8 @@ def case_table(found, case, ours=None, measures=None) -> Table:
         for mine in ours:
             columns += [Column(f"{mine} against it", group, short=mine), Column("95 % interval", group, extra=True)]
     columns += [Column(metric, "further") for metric in further]
+    if len(columns) == 1:  # nobody finished: room for the reasons
+        columns.append(Column("no figures", left=True))
     rows = [_case_row(found, case, name, measures, ours, further, len(columns)) for name in names]
     return Table(f"{facts.title}  ({case}; {facts.source})", columns, rows)
 
@@ -334,15 +344,24 @@ def _case_row(found, case, name, measures, ours, further, width):
 # ---- the run ----
 
 
+def commit(meta) -> str:
+    """The commit, followed by "with changes" where the tree differed from it."""
+    git = meta.get("git") or ""
+    if isinstance(git, dict):
+        return f"{git.get('commit') or ''}{' with changes' if git.get('dirty') else ''}".strip()
+    return git
+
+
 def overview_words(found) -> list[str]:
     """What stands beside the title: machine, rounds, cases, commit."""
     meta = found.meta
     machine = meta.get("machine") or {}
-    words = [str(machine.get("processor") or machine.get("system") or "")]
+    cores = machine.get("cores")
+    words = [f"{machine.get('cpu') or ''}{f', {cores} cores' if cores else ''}".strip(", ")]
     words += [f"{found.rounds} round{'s' * (found.rounds != 1)}", f"{len(found.cases)} cases"]
-    commit = (meta.get("git") or {}).get("commit")
-    if commit:
-        words.append(f"commit {commit[:10]}{' with changes' if meta['git'].get('dirty') else ''}")
+    if commit(meta):
+        name, _, rest = commit(meta).partition(" ")
+        words.append(f"commit {name[:10]} {rest}".strip())
     return [word for word in words if word]
 
 

@@ -1,0 +1,356 @@
+"""The report of a run: one HTML file that needs no other, and PNGs of its plots."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import os
+
+from spanalloc_bench import analyse, drawings, plots, store, tables
+from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, MIN_ROUNDS, TIE, TIME, WIN
+from spanalloc_bench.model import Kind
+
+REPORT = "report.html"
+FIGURES = "figures"  # folder of the papers' figures inside a run's
+_escape = html.escape
+
+STYLE = """
+:root { color-scheme: light; --ink: #1c2430; --soft: #5d6876; --line: #dfe4ea; --panel: #f6f8fa; --win: #00578a;
+  --win-bg: #e2f0fa; --loss: #a8380a; --loss-bg: #fdeadf; --accent: #d55e00; }
+* { box-sizing: border-box; }
+html { scroll-padding-top: 3.4rem; }
+body { margin: 0; font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "Liberation Sans", sans-serif; color: var(--ink); background: #fff; }
+nav { position: sticky; top: 0; z-index: 5; background: #fffffff2; border-bottom: 1px solid var(--line); padding: .55rem 1.5rem; }
+nav a { margin-right: 1.1rem; color: var(--soft); text-decoration: none; white-space: nowrap; }
+nav a:hover { color: var(--accent); }
+main { max-width: 1240px; margin: 0 auto; padding: 0 1.5rem 5rem; }
+h1 { font-size: 1.7rem; margin: 1.4rem 0 .1rem; letter-spacing: -.01em; }
+h2 { font-size: 1.3rem; margin: 2.8rem 0 .6rem; padding-top: .6rem; border-top: 3px solid var(--ink); }
+h3 { font-size: 1.05rem; margin: 1.8rem 0 .4rem; }
+p { max-width: 80ch; margin: .5rem 0; }
+.soft, .note { color: var(--soft); }
+.note { font-size: .87rem; margin: .3rem 0 1rem; }
+.headline { font-size: 1.08rem; margin: .9rem 0; }
+.headline p { margin: .2rem 0; max-width: none; }
+.warn { background: #fff4d6; border-left: 4px solid #e69f00; padding: .5rem .9rem; max-width: none; }
+.failed { background: var(--loss-bg); border-left: 4px solid var(--loss); padding: .5rem .9rem; margin: .6rem 0; }
+.failed p { margin: 0; max-width: none; }
+.scroll { overflow-x: auto; margin: .3rem 0 .8rem; }
+table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
+caption { text-align: left; font-weight: 600; padding: .5rem 0 .35rem; white-space: nowrap; }
+th, td { padding: .26rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); vertical-align: top; }
+th { font-weight: 600; color: var(--soft); border-bottom: 1px solid #b9c2cc; vertical-align: bottom; line-height: 1.25; }
+th.group { text-align: center; border-bottom: 1px solid var(--line); color: var(--ink); }
+th.left, td.left { text-align: left; }
+td.wrap { white-space: normal; min-width: 14rem; }
+th.first, td.first { border-left: 1px solid #c9d1d9; }
+tbody tr:hover td { background: #f4f7ff; }
+td small { display: block; font-size: .78rem; opacity: .85; }
+.win { color: var(--win); background: var(--win-bg); } .loss { color: var(--loss); background: var(--loss-bg); }
+.ours { font-weight: 700; color: var(--accent); } .bad { color: #b00020; font-weight: 600; } .dim { color: var(--soft); }
+td a, .plain a { color: inherit; text-decoration: underline dotted; text-underline-offset: 3px; }
+.bar { display: block; height: 4px; border-radius: 2px; margin-top: 2px; min-width: 5rem; }
+figure { margin: .8rem 0 1.4rem; overflow-x: auto; } figure svg, figure img { display: block; height: auto; max-width: 100%; }
+details { border: 1px solid var(--line); border-radius: 6px; margin: .35rem 0; background: #fff; }
+details > summary { cursor: pointer; padding: .4rem .8rem; } details[open] > summary { background: var(--panel); }
+details > :not(summary) { margin-left: .8rem; margin-right: .8rem; }
+dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1.2rem; font-size: .9rem; max-width: 100ch; }
+dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
+.claim { padding: .3rem 0; border-bottom: 1px solid var(--line); } .claim b { display: inline-block; min-width: 9.5rem; padding: 0 .4rem; }
+code { font: .88em ui-monospace, "DejaVu Sans Mono", monospace; background: var(--panel); padding: .05rem .3rem; border-radius: 3px; overflow-wrap: anywhere; }
+@media print { nav { display: none; } details { border: 0; } }
+"""
+# A link to a case opens the folded table that holds it.
+SCRIPT = """
+function reveal() {
+  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  for (let e = target; e; e = e.parentElement) if (e.tagName === "DETAILS") e.open = true;
+  if (target) target.scrollIntoView();
+}
+addEventListener("hashchange", reveal); addEventListener("load", reveal);
+"""
+
+
+# ---- pieces ----
+
+
+def _anchor(case) -> str:
+    return "case-" + case
+
+
+def _cell(cell, column, first) -> str:
+    lines = [_escape(line) for line in cell.text.split("\n")]
+    text = lines[0] + "".join(f"<small>{line}</small>" for line in lines[1:])
+    if sum(cell.shares):
+        text += _bar(cell.shares)
+    if cell.link:
+        text = f'<a href="#{_escape(_anchor(cell.link))}">{text}</a>'
+    tone = cell.tone if cell.tone != TIE else ""
+    classes = [name for name in (tone, "left" if column.left or cell.span > 1 else "", "first" if first else "",
+                                 "wrap" if column.left and len(cell.text) > 60 else "") if name]
+    span = f' colspan="{cell.span}"' if cell.span > 1 else ""
+    return f'<td{span}{" class=" + chr(34) + " ".join(classes) + chr(34) if classes else ""}>{text}</td>'
+
+
+def _bar(shares) -> str:
+    """Wins, ties and losses as a bar."""
+    total, at, parts = sum(shares), 0, []
+    for count, color in zip(shares, (plots.WIN, "#c9d1d9", plots.LOSS)):
+        parts.append(f"{color} {100 * at / total:.1f}% {100 * (at + count) / total:.1f}%")
+        at += count
+    return f'<span class="bar" style="background:linear-gradient(90deg,{",".join(parts)})"></span>'
+
+
+def draw(table: tables.Table) -> str:
+    """A table as HTML."""
+    columns, rows = table.columns, table.rows
+    starts = [i > 0 and column.group != columns[i - 1].group for i, column in enumerate(columns)]
+    head = ""
+    if any(column.group for column in columns):
+        groups = []
+        for column, start in zip(columns, starts):
+            if start or not groups:
+                groups.append([column.group, 0, start])
+            groups[-1][1] += 1
+        head = "<tr>" + "".join(
+            f'<th colspan="{width}" class="group{" first" if start else ""}">{_escape(name)}</th>' for name, width, start in groups
+        ) + "</tr>"
+    head += "<tr>" + "".join(
+        f'<th class="{"left " if column.left else ""}{"first" if start else ""}">{_escape(column.text)}</th>'
+        for column, start in zip(columns, starts)
+    ) + "</tr>"
+    body = []
+    for row in rows:
+        cells, place = [], 0
+        for cell in row:
+            cells.append(_cell(cell, columns[place], starts[place]))
+            place += cell.span
+        body.append("<tr>" + "".join(cells) + "</tr>")
+    note = f'<p class="note">{_escape(table.note)}</p>' if table.note else ""
+    return (f'<div class="scroll"><table><caption>{_escape(table.title)}</caption><thead>{head}</thead>'
+            f'<tbody>{"".join(body)}</tbody></table></div>{note}')
+
+
+def _list(pairs) -> str:
+    items = "".join(f"<dt>{_escape(str(key).replace('_', ' '))}</dt><dd>{_escape(_words(value))}</dd>" for key, value in pairs)
+    return f"<dl>{items}</dl>"
+
+
+def _words(value) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_words(part)}" for key, part in value.items())
+    if isinstance(value, (list, tuple)):
+        return ", ".join(map(_words, value))
+    return {True: "yes", False: "no", None: "unknown"}.get(value, str(value)) if isinstance(value, (bool, type(None))) else str(value)
+
+
+class _Page:
+    """The report's sections, and the PNGs beside it."""
+
+    def __init__(self, found: analyse.Analysis, folder: str):
+        self.found = found
+        self.folder = folder
+        self.sections: list[tuple[str, str, str]] = []  # (anchor, name in the bar, HTML)
+        products = [name for name in found.ours() if found.allocators[name].kind is Kind.OURS]
+        self.product = products[0] if products else None
+        self.products = products
+
+    def add(self, anchor, name, body):
+        self.sections.append((anchor, name, f'<section id="{anchor}">{body}</section>'))
+
+    def figure(self, drawing, name, alt) -> str:
+        """The figure for the page, saved as PNG too."""
+        if drawing is None:
+            return ""
+        plots.save(drawing, os.path.join(self.folder, f"{name}.png"))
+        return f"<figure>{plots.inline(drawing, alt)}</figure>"
+
+    # -- sections --
+
+    def summary(self):
+        found, product = self.found, self.product
+        body = [f"<h1>spanalloc beside the allocators people use</h1><p class=\"soft\">{_escape(' · '.join(tables.overview_words(found)))}</p>"]
+        if product:
+            lines = "".join(f"<p>{_escape(tables.headline(found, product, measure))}</p>" for measure in (TIME, MEMORY))
+            body.append(f'<div class="headline">{lines}</div>')
+        else:
+            body.append('<p class="warn">None of our libraries ran: there is nothing to compare.</p>')
+        if found.rounds < MIN_ROUNDS:
+            body.append(f'<p class="warn">{found.rounds} of the {MIN_ROUNDS} rounds that a verdict takes: ratios only, '
+                        "no wins, ties or losses.</p>")
+        failed = tables.problem_lines(found)
+        if failed:
+            body.append('<div class="failed">' + "".join(f"<p>No figures: {_escape(line)}.</p>" for line in failed) + "</div>")
+        if product:
+            body.append(draw(tables.matrix(found, product)))
+            body.append(f'<p class="note">{_escape(tables.LEGEND)}</p>')
+            for worst in (True, False):
+                body.append(draw(tables.extremes(found, product, worst)))
+        self.add("summary", "Summary", "".join(body))
+
+    def overall(self):
+        found = self.found
+        body = ["<h2>Overall</h2>"]
+        if self.product:
+            body.append(draw(tables.by_group(found, self.product)))
+        for name in self.products[1:]:
+            body.append(draw(tables.matrix(found, name)))
+            body += [draw(tables.extremes(found, name, worst)) for worst in (True, False)]
+        for name in (name for name in found.ours() if found.allocators[name].kind is Kind.ABLATION):
+            body.append(draw(tables.matrix(found, name)))
+        body.append(draw(tables.standing(found)))
+        body.append(self.figure(drawings.standing(found), "standing", "Every allocator's time and memory relative to the best"))
+        if self.product:
+            body.append("<h3>Every case, against every allocator</h3>")
+            body.append(self.figure(drawings.overview(found, self.product, TIME), "overview-time",
+                                    f"Ratio of {self.product}'s time to each allocator's in every case"))
+        self.add("overall", "Overall", "".join(body))
+
+    def groups(self):
+        found = self.found
+        body = ["<h2>Groups of cases</h2>",
+                f'<p class="note">Medians; below each, how {_escape(self.product or "ours")} stands to it (a minus: less time or '
+                "memory). Coloured where that is certain. A case's name leads to everything known about it. "
+                "Bars and points that are missing did not finish.</p>"]
+        for name in found.groups():
+            sources = dict.fromkeys(found.cases[case].source for case in found.cases_of(name))
+            body.append(f'<h3 id="group-{_escape(name)}">{_escape(name)} <span class="soft">· {_escape("; ".join(filter(None, sources)))}</span></h3>')
+            for measure in (TIME, METRIC, MEMORY):
+                table = tables.group_table(found, name, measure, self.product)
+                body.append(draw(table) if table else "")
+            body.append(self.figure(drawings.group(found, name), f"group-{name}", f"Plots of the group {name}"))
+        self.add("groups", "Groups", "".join(body))
+
+    def latency(self):
+        found = self.found
+        if not found.latencies():
+            return
+        body = ["<h2>Latency</h2><p>Every call of these cases was timed alone; figures are medians over the rounds. The worst "
+                "call of a run is one value, so it varies: look at its interval.</p>"]
+        if self.product:
+            body.append(draw(tables.latency_matrix(found, self.product)))
+        for case in found.cases:
+            drawing = drawings.latency(found, case)
+            if drawing:
+                body.append(self.figure(drawing, f"latency-{case}", f"Latency percentiles of {case}"))
+                body.append(draw(tables.latency_table(found, case)))
+        self.add("latency", "Latency", "".join(body))
+
+    def memory(self):
+        if self.product:
+            drawing = drawings.overview(self.found, self.product, MEMORY)
+            body = ("<h2>Memory</h2><p>Peak of resident memory and page tables of the whole process tree: a control group is "
+                    "charged for both. The floor is the peak of the bytes that the program holds at once, where it knows them."
+                    "</p>" + self.figure(drawing, "overview-memory", f"Ratio of {self.product}'s memory to each allocator's in every case"))
+            self.add("memory", "Memory", body)
+
+    def failures(self):
+        self.add("failures", "Failures", "<h2>Crashed, hung, refused</h2><p>A contender that failed in one round of a case has no "
+                 "figures there, and the case is in no mean with it. Failures are counted in the table of the summary.</p>"
+                 + draw(tables.problems(self.found)))
+
+    def papers(self):
+        figures = _paper_figures(self.folder)
+        if figures:
+            self.add("papers", "Papers", "<h2>Figures of the papers</h2>" + "".join(figures))
+
+    def cases(self):
+        body = ["<h2>Every case</h2>"]
+        for name in self.found.groups():
+            body.append(f"<h3>{_escape(name)}</h3>")
+            for case in self.found.cases_of(name):
+                facts = self.found.cases[case]
+                table = tables.case_table(self.found, case)
+                body.append(f'<details id="{_escape(_anchor(case))}"><summary><code>{_escape(case)}</code> {_escape(facts.title)}</summary>'
+                            f"{draw(table)}</details>")
+        self.add("cases", "Every case", "".join(body))
+
+    def machine(self):
+        meta = self.found.meta
+        run = [(key, meta[key]) for key in ("started", "finished", "command") if meta.get(key)]
+        run += [("commit", tables.commit(meta))] if tables.commit(meta) else []
+        run += list((meta.get("suite") or {}).items())
+        known = {"machine", "git", "allocators", "cases", "suite", "started", "finished", "command"}
+        run += [(key, value) for key, value in meta.items() if key not in known]
+        body = "<h2>Machine and allocators</h2>" + draw(tables.allocators(self.found))
+        if meta.get("machine"):
+            body += "<h3>Machine</h3>" + _list(meta["machine"].items())
+        if run:
+            body += "<h3>Run</h3>" + _list(run)
+        self.add("machine", "Machine", body)
+
+    def method(self):
+        self.add("method", "How measured", f"""<h2>How this was measured</h2>
+<p>A <b>case</b> is one workload with its parameters fixed. In every round each case runs once under every allocator, preloaded
+into the process, in an order that rotates from round to round. Before a row is believed, a probe inside the process says which
+object defines <code>malloc</code>.</p>
+<p><b>Time</b> is the workload's own clock, per operation where it counts operations; a real program's is the wall clock's. Where a
+case is judged by a rate, of which more is better, the ratio is inverted, so that below 1 is better everywhere.
+<b>Memory</b> is the peak of RSS + page tables.</p>
+<p><b>Ratios</b> are taken round by round, as what disturbs a machine disturbs a whole round. A case's ratio is the geometric mean
+over its rounds, with its 95 % interval (Student's t, of the logarithms). A <b>tie</b> is where the interval contains 1; fewer than
+{MIN_ROUNDS} rounds give no verdict. One verdict in twenty is chance where two allocators are equal. A certain difference may be too
+small to matter, so each is shown with its size, and those beyond {analyse.NOTABLE:.0%} are counted apart.</p>
+<p><b>Means</b> are geometric, every case weighing the same, over the cases that both allocators finished; how many these are stands
+beside them. <b>Floors</b>: for time <code>bump</code>, which takes the next bytes of a region and never frees; for memory the
+program's own peak of live bytes. <b>Spread</b> is (largest − smallest) / median over the rounds. <b>Best other</b>, for one of our
+libraries, is the best of the allocators people use; for these, the best of all others.</p>""")
+
+    def raw(self):
+        self.add("raw", "Raw data", f"<h2>Raw data</h2><p>Every sample is a line of <code>{store.SAMPLES}</code> beside this page, "
+                 f"what it was taken under is in <code>{store.META}</code>. <code>spanalloc bench</code> continues this run or "
+                 "makes another. Every plot of this page is a PNG beside it.</p>")
+
+    def text(self) -> str:
+        for make in (self.summary, self.overall, self.groups, self.latency, self.memory, self.failures, self.papers, self.machine,
+                     self.method, self.cases, self.raw):
+            make()
+        bar = "".join(f'<a href="#{anchor}">{name}</a>' for anchor, name, _ in self.sections)
+        return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>spanalloc: benchmark report</title>'
+                f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>\n'
+                f'<body><nav>{bar}</nav><main>{"".join(body for _, _, body in self.sections)}</main><script>{SCRIPT}</script></body></html>\n')
+
+
+def _paper_figures(folder) -> list[str]:
+    """The papers' figures that were run into this folder, one folded part each."""
+    path, found = os.path.join(folder, FIGURES), []
+    names = sorted(name for name in os.listdir(path) if name.endswith(".json")) if os.path.isdir(path) else []
+    for name in names:
+        with open(os.path.join(path, name), encoding="utf-8") as file:
+            found.append(_paper_figure(json.load(file), path))
+    return found
+
+
+_ANSWERS = {"holds": WIN, "does not hold": LOSS}
+
+
+def _paper_figure(figure, path) -> str:
+    claims = "".join(
+        f'<div class="claim"><b class="{_ANSWERS.get(claim.get("verdict"), "dim")}">{_escape(claim.get("verdict", ""))}</b> '
+        f'{_escape(claim.get("claim", ""))} <span class="soft">{_escape(claim.get("measured", ""))}</span></div>'
+        for claim in figure.get("claims", [])
+    )
+    image = figure.get("image")
+    picture = ""
+    if image and os.path.isfile(os.path.join(path, image)):
+        with open(os.path.join(path, image), "rb") as file:
+            content = base64.b64encode(file.read()).decode()
+        kind = "svg+xml" if image.endswith(".svg") else "png"
+        picture = f'<figure><img alt="{_escape(figure.get("title", ""))}" src="data:image/{kind};base64,{content}"></figure>'
+    title = " ".join(str(figure[key]) for key in ("paper", "number", "section") if figure.get(key))
+    command = f'<p class="note">Command: <code>{_escape(figure["command"])}</code></p>' if figure.get("command") else ""
+    words = "".join(f'<p class="note">{_escape(text)}</p>' for text in [figure.get("scaled") or "", *figure.get("notes", [])] if text)
+    return (f'<details id="figure-{_escape(figure.get("id", ""))}"><summary>{_escape(title)}: {_escape(figure.get("title", ""))}</summary>'
+            f"{claims}{picture}{words}{command}</details>")
+
+
+def write(folder) -> str:
+    """Writes report.html and the PNGs into the run's folder; returns the report's path."""
+    folder = os.fspath(folder)
+    text = _Page(analyse.load(folder), folder).text()
+    path = os.path.join(folder, REPORT)
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        file.write(text)
+    os.replace(path + ".new", path)
+    return path
