@@ -204,7 +204,7 @@ def _show(folder):
     from spanalloc_bench import report, summary
 
     summary.print_summary(folder, _console())
-    print(f"Report: {report.write(folder) or os.path.join(folder, 'report.html')}")
+    print(f"Report: {report.write(folder)}")
 
 
 def _judge_ours(folder, cases, chosen):
@@ -299,15 +299,19 @@ def figure_command(
     figure: str = typer.Argument(..., metavar="ID|all|list", help="A figure's name; `list` prints them with their times."),
     rounds: Optional[int] = typer.Option(None, "--rounds", "-n", min=1, metavar="N", help="Rounds. Default: the figure's."),
     with_: Optional[List[str]] = WITH,
-    out: Optional[str] = typer.Option(None, "--out", "-o", metavar="DIR", help="Default: out/bench/figures of the source tree."),
+    out: Optional[str] = typer.Option(
+        None, "--out", "-o", metavar="DIR",
+        help="Where the results are kept. Default: out/bench of the source tree, where the suite's are too.",
+    ),
     again: bool = AGAIN,
     nbbs: Optional[str] = NBBS,
 ):
     """Reproduce a figure or table of one of the papers, scaled to this machine, with what the paper claims and whether
     it holds here.
 
-    `figure list` says how long each takes, between seconds and some minutes. Figures share their runs with each other
-    where they measure the same; interrupted ones go on with the same command.
+    `figure list` says how long each takes, from seconds to some minutes. Figures share their runs with each other and
+    with the suite where they measure the same; an interrupted one goes on with the same command. The figure is also
+    kept as a PNG and as JSON below DIR/figures.
 
     \b
     Examples:  spanalloc bench figure list
@@ -317,25 +321,39 @@ def figure_command(
     def work():
         from spanalloc_bench import figures
 
-        code = figures.command(_places, figure, rounds=rounds, with_=with_ or [], out=out, again=again, nbbs=nbbs)
-        if code:
-            raise typer.Exit(code)
+        try:
+            figures.command(_places, figure, rounds=rounds, with_=with_ or [], out=out, again=again, nbbs=nbbs,
+                            console=_console())
+        except figures.UnknownFigure as error:
+            raise allocators.BadChoice(str(error)) from None
 
     _guarded(work)
 
 
 @app.command("papers", context_settings=HELP_SETTINGS)
-def papers_command():
-    """Write docs/papers.md: every claim of the papers with its command and its verdict from the results that are there.
+def papers_command(
+    results: Optional[str] = typer.Option(
+        None, "--results", metavar="DIR", help="Folder that the figures were run into. Default: out/bench."
+    ),
+    write: bool = typer.Option(False, "--write", help="Write docs/papers.md instead of printing it."),
+):
+    """Every claim of the papers with its command and its verdict, from the figures that have been run. Runs nothing.
 
     \b
-    Example:  spanalloc bench figure all && spanalloc bench papers
+    Example:  spanalloc bench figure all && spanalloc bench papers --write
     """
 
     def work():
         from spanalloc_bench import figures
 
-        figures.papers(_places)
+        text = figures.papers(os.path.abspath(results) if results else tree.DEFAULT_OUT)
+        if not write:
+            print(text, end="")
+            return
+        path = os.path.join(tree.SOURCE, "docs", "papers.md")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        print(f"wrote {path}")
 
     _guarded(work)
 

@@ -87,7 +87,7 @@ def _programs(runner, cases) -> dict[str, str]:
 
 def _case_facts(case: Case) -> dict:
     facts = dataclasses.asdict(case)
-    for name in ("id", "full", "quick", "prepare", "needs"):
+    for name in ("id", "prepare", "needs"):
         del facts[name]
     facts["family"] = case.family.value
     for name in ("parameters", "environment"):
