@@ -7,8 +7,7 @@
 //   all    every byte is checked and dirtied
 //   lines  one word in every 64 bytes is checked, every byte is dirtied
 //   ends   only the first and last 16 bytes: a program that touches little of a large block, where an
-//   allocator that
-//          knows fresh memory to be zero need not touch it either
+//          allocator that knows fresh memory to be zero need not touch it either
 #include "support/sizes.hpp"
 #include "support/workload.hpp"
 

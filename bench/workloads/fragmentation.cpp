@@ -3,8 +3,7 @@
 //
 // `live-mib` MiB stand at all times. In each phase objects of that phase's sizes replace random ones until
 // `turnover` times the live bytes have been allocated; of each phase's objects `pinned` percent stay to the
-// end. So the objects of a phase lie in what those of the phase before left behind. The phases, log-uniform
-// in:
+// end. So the objects of a phase lie in what those of the phase before left behind. The phases, log-uniform:
 //   1  32 to 128 bytes      3  1 to 8 KiB        5  8 to 64 KiB
 //   2  128 bytes to 1 KiB   4  48 to 256 bytes   6  32 to 512 bytes
 // At the end of each: metric rss_over_live_phaseN, which is (RSS + page tables, less what the process had

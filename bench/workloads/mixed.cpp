@@ -8,25 +8,21 @@
 // The distributions are shapes, not traces. Only `keyvalue` takes its numbers from a publication; those of
 // the others are ours, chosen to have the properties named:
 //   compiler  Nodes of a dozen fixed sizes (16 to 128 bytes), identifiers, arrays that are powers of two, a
-//   few
-//             buffers. More than half die at once; of the rest most live to the end of a "function" of 3,000
-//             allocations and die together with it; one in twenty stays for long.
-//   browser   Small objects rule (85 % up to 256 bytes), with a tail to 512 KiB that holds most of the bytes.
-//   Three
-//             in four die within some hundred allocations, one in five lives for thousands, the rest stays.
+//             few buffers. More than half die at once; of the rest most live to the end of a "function" of
+//             3,000 allocations and die together with it; one in twenty stays for long.
+//   browser   Small objects rule (85 % up to 256 bytes), with a tail to 512 KiB that holds most of the
+//             bytes. Three in four die within some hundred allocations, one in five lives for thousands, the
+//             rest stays.
 //   keyvalue  Keys and values of a store at random replacement (exponential lifetimes: nothing dies young).
-//   Sizes are
-//             the fits to Facebook's ETC pool in Atikoglu et al., "Workload Analysis of a Large-Scale
-//             Key-Value Store", SIGMETRICS 2012: keys generalised extreme value (30.7984, 8.20449, 0.078688),
-//             values generalised Pareto (0, 214.476, 0.348238); its separate table for values under 15 bytes
-//             is left out.
+//             Sizes are the fits to Facebook's ETC pool in Atikoglu et al., "Workload Analysis of a
+//             Large-Scale Key-Value Store", SIGMETRICS 2012: keys generalised extreme value (30.7984,
+//             8.20449, 0.078688), values generalised Pareto (0, 214.476, 0.348238); its separate table for
+//             values under 15 bytes is left out.
 //   web       32 requests in flight, served in turn. Each takes a buffer of 4, 8 or 16 KiB and 120 smaller
-//   objects, all
-//             freed by the request's end, in the order of their allocation or before; one in a hundred
-//             survives in a cache.
+//             objects; four in ten of these die on the way, the rest together at the request's end; one in a
+//             hundred survives in a cache.
 //   powerlaw  P(size > s) = 16 / s from 16 bytes to 1 MiB, so that every doubling of size has the same share
-//   of the
-//             bytes; P(lifetime > t) = t^-1/2. Heavy tails in both, drawn independently.
+//             of the bytes; P(lifetime > t) = t^-1/2. Heavy tails in both, drawn independently.
 #include <algorithm>
 
 #include "support/sizes.hpp"
