@@ -1,0 +1,186 @@
+"""What the papers leave out: mixes of sizes and lifetimes, growth by realloc, calloc, alignment, large and huge objects,
+idle threads, fragmentation over phases, the start of a tiny program.
+
+The parameters are ours. A case takes between 0.1 and 1 second under most allocators, and allocates less than 4 GiB in
+all, so that `bump`, which never frees, has a row (its fresh memory takes it some seconds). In cases of several threads the work is one total that the threads divide.
+"""
+
+from __future__ import annotations
+
+from ..model import Case, Family
+
+SOURCE = "beyond the papers"
+KIB, MIB = 1 << 10, 1 << 20
+
+
+def _argv(program: str, **options) -> tuple[str, ...]:
+    argv = [f"{{bin}}/{program}"]
+    for name, value in options.items():
+        argv += [f"--{name.replace('_', '-')}", str(value)]
+    return tuple(argv)
+
+
+def _bytes(n: int) -> str:
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if n >= unit and n % unit == 0:
+            return f"{n // unit} {name}"
+    return f"{n} B"
+
+
+def _short(n: int) -> str:
+    return _bytes(n).replace(" ", "").replace("iB", "").replace("B", "").lower()
+
+
+def _threads(n: int) -> str:
+    return "1 thread" if n == 1 else f"{n} threads"
+
+
+# Operations of each distribution in all its threads together, to the same time roughly.
+MIXED_OPERATIONS = {"compiler": 8_000_000, "browser": 3_000_000, "keyvalue": 8_000_000, "web": 5_000_000,
+                    "powerlaw": 12_000_000}
+
+
+def mixed(distribution: str, threads: int = 1, latency: bool = False, operations: int | None = None, full: bool = False,
+          quick: bool = False) -> Case:
+    """A mix of sizes and lifetimes; bench/workloads/mixed.cpp describes the distributions. `latency`: every call is
+    timed (the time per operation then holds four reads of the clock), and the case is judged by malloc's 99.99th
+    percentile."""
+    total = operations or MIXED_OPERATIONS[distribution] // (4 if latency else 1)
+    name = f"mixed-{distribution}" + ("-latency" if latency else "") + (f"-n{operations}" if operations else "")
+    return Case(
+        id=f"{name}.t{threads}", group="mixed-latency" if latency else "mixed",
+        title=f"mix of a {distribution}, {_threads(threads)}" + (", latency" if latency else ""), source=SOURCE,
+        family=Family.WORKLOAD, threads=threads,
+        argv=_argv("mixed", distribution=distribution, threads=threads, operations=max(1, total // threads),
+                   latency=int(latency)),
+        parameters=(("distribution", distribution),), metric="malloc_p9999_ns" if latency else "time",
+        full=full, quick=quick,
+    )
+
+
+def realloc_growth(name: str, policy: str, low: int, high: int, vectors: int, total: int, step: int = 4096,
+                   threads: int = 1, full: bool = False, quick: bool = False) -> Case:
+    """`vectors` grow at a time by `policy` ("x1.5", "x2", "step") to a size between low and high; `total` are finished."""
+    growth = f"by {_bytes(step)}" if policy == "step" else policy
+    return Case(
+        id=f"realloc-{name}.t{threads}", group="realloc",
+        title=f"vectors growing {growth}, {_bytes(low)} to {_bytes(high)}, {vectors} at once, {_threads(threads)}",
+        source=SOURCE, family=Family.WORKLOAD, threads=threads,
+        argv=_argv("realloc_growth", policy=policy, step=step, low=low, high=high, vectors=vectors,
+                   total=max(1, total // threads), threads=threads),
+        parameters=(("policy", policy), ("high", str(high))), full=full, quick=quick,
+    )
+
+
+def calloc_churn(low: int, high: int, live: int, operations: int, touch: str = "lines", threads: int = 1,
+                 full: bool = False, quick: bool = False) -> Case:
+    """calloc of low to high bytes, `live` blocks at a time; every byte is dirtied, one word a cache line checked."""
+    return Case(
+        id=f"calloc-{_short(low)}-{_short(high)}" + ("" if touch == "lines" else f"-{touch}") + f".t{threads}",
+        group="calloc",
+        title=f"calloc, {_bytes(low)} to {_bytes(high)}, {live} at once, {_threads(threads)}"
+              + (", ends touched" if touch == "ends" else ""),
+        source=SOURCE, family=Family.WORKLOAD, threads=threads,
+        argv=_argv("calloc_churn", low=low, high=high, live=live, operations=max(1, operations // threads), touch=touch,
+                   threads=threads),
+        parameters=(("high", str(high)), ("touch", touch)), full=full, quick=quick,
+    )
+
+
+def aligned(low_align: int, high_align: int, low: int, high: int, live: int, operations: int, plain: int = 30,
+            threads: int = 1, full: bool = False, quick: bool = False) -> Case:
+    """aligned_alloc and posix_memalign in turn, `plain` percent of malloc among them."""
+    return Case(
+        id=f"aligned-{_short(low_align)}-{_short(high_align)}.t{threads}", group="aligned",
+        title=f"aligned to {_bytes(low_align)} to {_bytes(high_align)}, objects of {_bytes(low)} to {_bytes(high)}, "
+              + _threads(threads),
+        source=SOURCE, family=Family.WORKLOAD, threads=threads,
+        argv=_argv("aligned", low_align=low_align, high_align=high_align, low=low, high=high, live=live,
+                   operations=max(1, operations // threads), plain=plain, threads=threads),
+        parameters=(("high-align", str(high_align)),), full=full, quick=quick,
+    )
+
+
+def large_objects(low: int, high: int, live: int, operations: int, touch: str = "page", threads: int = 1,
+                  full: bool = False, quick: bool = False) -> Case:
+    """Objects of low to high bytes at random replacement, `live` of them in each thread; one word a page is written
+    (`touch` "page"), or the first and last only ("ends")."""
+    return Case(
+        id=f"large-{_short(low)}-{_short(high)}" + ("" if touch == "page" else f"-{touch}") + f".t{threads}",
+        group="large",
+        title=f"objects of {_bytes(low)} to {_bytes(high)}, {_threads(threads)}, "
+              + {"page": "a word a page written", "ends": "ends written", "all": "every byte written"}[touch],
+        source=SOURCE, family=Family.WORKLOAD, threads=threads,
+        argv=_argv("large_objects", low=low, high=high, live=live, operations=max(1, operations // threads),
+                   touch=touch, threads=threads),
+        parameters=(("low", str(low)), ("high", str(high)), ("touch", touch)), full=full, quick=quick,
+    )
+
+
+def idle_threads(threads: int = 1000, rounds: int = 12, full: bool = False, quick: bool = False) -> Case:
+    """Threads that sleep, two of them awake at a time; each round wakes every one for a burst of 200 objects, of which
+    it keeps 10. Judged by what is resident when all sleep over the bytes that live."""
+    return Case(
+        id=f"idle-threads-r{rounds}.t{threads}", group="idle-threads",
+        title=f"{threads} idle threads, a burst of 200 objects now and then", source=SOURCE, family=Family.WORKLOAD,
+        threads=threads, argv=_argv("idle_threads", threads=threads, rounds=rounds), metric="idle_over_live",
+        full=full, quick=quick,
+    )
+
+
+def fragmentation(metric: str = "time", live_mib: int = 32, full: bool = False, quick: bool = False) -> Case:
+    """A churn through six phases of sizes. One run gives the time and every ratio of memory to live bytes; a case is
+    judged by one of them: "time", or "rss_over_live_mean", "rss_over_live_freed90", "rss_over_live_rested"."""
+    suffix = {"time": "", "rss_over_live_mean": "-phases", "rss_over_live_freed90": "-freed",
+              "rss_over_live_rested": "-rested"}[metric]
+    what = {"time": "time", "rss_over_live_mean": "memory over live bytes, mean of the phases",
+            "rss_over_live_freed90": "memory over live bytes when 90 % is freed",
+            "rss_over_live_rested": "memory over live bytes when 90 % is freed, after 0.25 s"}[metric]
+    return Case(
+        id=f"fragmentation-{live_mib}m{suffix}.t1", group="fragmentation",
+        title=f"churn of {live_mib} MiB through six phases of sizes: {what}", source=SOURCE, family=Family.WORKLOAD,
+        argv=_argv("fragmentation", live_mib=live_mib), metric=metric, full=full, quick=quick,
+    )
+
+
+def startup(starts: int = 600, full: bool = False, quick: bool = False) -> Case:
+    """A C program whose main does one malloc, started again and again; time is that of one start and exit."""
+    return Case(
+        id=f"startup-n{starts}.t1", group="startup", title="start and exit of a tiny C program", source=SOURCE,
+        family=Family.WORKLOAD, argv=_argv("startup", starts=starts), full=full, quick=quick,
+    )
+
+
+def suite() -> list[Case]:
+    full = [
+        *(mixed(distribution, full=True) for distribution in MIXED_OPERATIONS),
+        mixed("web", threads=4, full=True),
+        mixed("browser", latency=True, full=True),
+        realloc_growth("small-x2", "x2", low=64, high=4 * KIB, vectors=2000, total=900_000, full=True),
+        realloc_growth("medium-x1.5", "x1.5", low=4 * KIB, high=256 * KIB, vectors=200, total=12_000, full=True),
+        realloc_growth("large-x1.5", "x1.5", low=MIB, high=32 * MIB, vectors=6, total=80, full=True),
+        realloc_growth("step", "step", low=16 * KIB, high=256 * KIB, vectors=40, total=1000, step=1024, full=True),
+        calloc_churn(16, KIB, live=4096, operations=5_000_000, full=True),
+        calloc_churn(64 * KIB, 4 * MIB, live=12, operations=2000, full=True),
+        aligned(32, 4096, low=16, high=2 * KIB, live=2000, operations=2_500_000, full=True),
+        aligned(4 * KIB, 2 * MIB, low=4 * KIB, high=512 * KIB, live=100, operations=8000, full=True),
+        large_objects(128 * KIB, MIB, live=16, operations=8000, full=True),
+        large_objects(128 * KIB, MIB, live=16, operations=8000, threads=4, full=True),
+        large_objects(MIB, 32 * MIB, live=6, operations=400, full=True),
+        large_objects(32 * MIB, 256 * MIB, live=3, operations=12, full=True),
+        idle_threads(full=True),
+        fragmentation(full=True),
+        fragmentation("rss_over_live_rested", full=True),
+        startup(full=True),
+    ]
+    quick = [
+        mixed("browser", operations=400_000, quick=True),
+        realloc_growth("quick", "x1.5", low=KIB, high=256 * KIB, vectors=50, total=500, quick=True),
+        calloc_churn(16, 64 * KIB, live=200, operations=20_000, quick=True),
+        aligned(16, 512, low=16, high=2 * KIB, live=500, operations=100_000, quick=True),
+        large_objects(256 * KIB, 8 * MIB, live=4, operations=100, quick=True),
+        idle_threads(threads=200, rounds=2, quick=True),
+        fragmentation("rss_over_live_mean", live_mib=4, quick=True),
+        startup(starts=50, quick=True),
+    ]
+    return full + quick
