@@ -20,7 +20,7 @@ namespace {
 
 struct Batch {
   Batch* next;
-  std::uint64_t number;  // unique, the salt of its objects' stamps
+  std::uint64_t number;  // unique
   std::uint64_t bytes;   // of the objects and of this structure
   std::uint64_t count;
   struct Object {
@@ -29,6 +29,8 @@ struct Batch {
   };
   // `count` objects follow.
   Object* objects() { return reinterpret_cast<Object*>(this + 1); }
+  // Unique for each object, so that of two at one address only the later one's stamp is there.
+  std::uint64_t salt(std::uint64_t index) const { return number * count + index; }
   static std::size_t size_for(std::uint64_t count) { return sizeof(Batch) + count * sizeof(Object); }
 };
 
@@ -98,7 +100,7 @@ void produce(Queue& queue, const Parameters& p, std::uint64_t producer) {
       const std::size_t size = p.low == p.high ? p.low : random.between(p.low, p.high);
       void* const object = std::malloc(size);
       workload::check(object != nullptr, "malloc_test: malloc returned null");
-      workload::stamp(object, size, workload::stamp_word(object, size, batch->number));
+      workload::stamp(object, size, workload::stamp_word(object, size, batch->salt(i)));
       batch->objects()[i] = {object, size};
       batch->bytes += size;
     }
@@ -114,7 +116,7 @@ std::uint64_t consume(Queue& queue) {
   while (Batch* const batch = queue.take(freed)) {
     for (std::uint64_t i = 0; i < batch->count; ++i) {
       const auto [object, size] = batch->objects()[i];
-      workload::check(workload::stamped(object, size, workload::stamp_word(object, size, batch->number)),
+      workload::check(workload::stamped(object, size, workload::stamp_word(object, size, batch->salt(i))),
                       "malloc_test: an object does not hold what was written into it");
       std::free(object);
     }

@@ -30,9 +30,12 @@ constexpr unsigned kSmallestBits = 4;
 constexpr std::uint64_t kSlotsFactor4 = 15;  // P(k <= 4) = 15/16 = 15 x 2^-4
 constexpr std::uint64_t kPost = 16;          // objects, and allocations between two looks into the inbox
 
-// Every object begins with this; a stamp fills the rest.
+// Every object begins with this; stamps are in the rest.
 struct Object {
-  Object* next;         // in the inbox
+  union {
+    std::uint64_t serial;  // in its place: unique in the thread, so that two owners of one object are found
+    Object* next;          // on its way
+  };
   std::uint64_t label;  // size, and 16 bits over size and address: damage must not lead outside the object
 };
 
@@ -40,8 +43,8 @@ std::uint64_t label_of(const Object* object, std::size_t size) {
   return size | (workload::stamp_word(object, size, 1) >> 48 << 48);
 }
 
-void mark(Object* object, std::size_t size) {
-  object->next = nullptr;
+void mark(Object* object, std::size_t size, std::uint64_t serial) {
+  object->serial = serial;
   object->label = label_of(object, size);
   if (size > sizeof(Object))
     workload::stamp(object, size, workload::stamp_word(object, size, 0), sizeof(Object));
@@ -97,7 +100,7 @@ struct Parameters {
 class alignas(workload::kCacheLine) Server {
  public:
   Server(const Parameters& p, std::uint64_t index, std::vector<Inbox>& inboxes)
-      : p_(p), index_(index), inboxes_(inboxes), random_(index + 1), posts_(p.threads) {
+      : p_(p), index_(index), inboxes_(inboxes), random_(index + 1), serial_(index << 40), posts_(p.threads) {
     places_.resize(first_place(p.largest_bits + 1));
   }
 
@@ -112,10 +115,10 @@ class alignas(workload::kCacheLine) Server {
 
   // Once no thread allocates any more.
   void end() {
-    for (Object* object : places_) {
-      if (!object) continue;
-      live_.remove(size_of(object));
-      destroy(object);
+    for (const Place& place : places_) {
+      if (!place.object) continue;
+      leave(place);
+      destroy(place.object);
     }
     empty_inbox();
   }
@@ -127,6 +130,11 @@ class alignas(workload::kCacheLine) Server {
   const workload::Histogram& frees() const { return frees_; }
 
  private:
+  struct Place {
+    Object* object = nullptr;
+    std::uint64_t serial = 0;
+  };
+
   // Places of one k follow those of the k before.
   std::size_t first_place(unsigned k) const {
     return k == kSmallestBits ? 0 : p_.slots * (kSlotsFactor4 + k - kSmallestBits - 1);
@@ -140,12 +148,21 @@ class alignas(workload::kCacheLine) Server {
     const std::size_t size = (std::size_t{1} << k) + random_.below(std::size_t{1} << k);
     auto* const object = static_cast<Object*>(timed(mallocs_, [&] { return std::malloc(size); }));
     workload::check(object != nullptr, "superserver: malloc returned null");
-    mark(object, size);
+    mark(object, size, ++serial_);
     live_.add(size);
-    if (Object* const dead = std::exchange(places_[first_place(k) + random_.below(places_of(k))], object)) {
-      live_.remove(size_of(dead));
-      send(dead, undertaker());
+    const Place newcomer{object, serial_};
+    const Place dead = std::exchange(places_[first_place(k) + random_.below(places_of(k))], newcomer);
+    if (dead.object) {
+      leave(dead);
+      send(dead.object, undertaker());
     }
+  }
+
+  // The object in `place` dies, by the hand of the thread that allocated it.
+  void leave(const Place& place) {
+    workload::check(place.object->serial == place.serial,
+                    "superserver: an object does not hold its owner's number");
+    live_.remove(size_of(place.object));
   }
 
   // m with probability 1/2^m; above the largest k is drawn again.
@@ -181,6 +198,7 @@ class alignas(workload::kCacheLine) Server {
     const std::uint64_t word = workload::stamp_word(object, size, 0);
     workload::check(size == sizeof(Object) || workload::stamped(object, size, word, sizeof(Object)),
                     "superserver: an object does not hold what was written into it");
+    object->label = 0;  // a second holder finds it
     timed(frees_, [&] {
       std::free(object);
       return nullptr;
@@ -201,7 +219,8 @@ class alignas(workload::kCacheLine) Server {
   const std::uint64_t index_;
   std::vector<Inbox>& inboxes_;
   workload::Random random_;
-  std::vector<Object*> places_;
+  std::uint64_t serial_;
+  std::vector<Place> places_;
   std::vector<Post> posts_;  // by receiver
   workload::LiveBytes live_;
   std::uint64_t freed_ = 0;

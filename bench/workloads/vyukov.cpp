@@ -30,20 +30,28 @@ struct Chain {
   std::vector<Object> objects;
   workload::LiveBytes live;
 
+  // Unique for each object, so that of two at one address only the later one's stamp is there.
+  std::uint64_t word(std::uint64_t thread, std::size_t index) const {
+    const auto& [address, size] = objects[index];
+    return workload::stamp_word(address, size, thread * objects.size() + index);
+  }
+
   void allocate(std::uint64_t thread) {
     workload::Random random(thread + 1);
-    for (Object& object : objects) {
-      object.size = random.between(1, kLargest);
-      object.address = std::malloc(object.size);
-      workload::check(object.address != nullptr, "vyukov: malloc returned null");
-      workload::stamp(object.address, object.size, workload::stamp_word(object.address, object.size, thread));
-      live.add(object.size);
+    for (std::size_t i = 0; i < objects.size(); ++i) {
+      auto& [address, size] = objects[i];
+      size = random.between(1, kLargest);
+      address = std::malloc(size);
+      workload::check(address != nullptr, "vyukov: malloc returned null");
+      workload::stamp(address, size, word(thread, i));
+      live.add(size);
     }
   }
 
   void free_all(std::uint64_t allocated_by) {
-    for (const auto& [address, size] : objects) {
-      workload::check(workload::stamped(address, size, workload::stamp_word(address, size, allocated_by)),
+    for (std::size_t i = 0; i < objects.size(); ++i) {
+      const auto& [address, size] = objects[i];
+      workload::check(workload::stamped(address, size, word(allocated_by, i)),
                       "vyukov: an object does not hold what was written into it");
       std::free(address);
       live.remove(size);

@@ -50,7 +50,7 @@ class WorkloadTest(unittest.TestCase):
         self.assertEqual((done.returncode, done.stdout), (exit_code, ""))
         self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
         for word in words:
-            self.assertIn(word, done.stderr)
+            self.assertRegex(done.stderr, word)
 
 
 class SuperMallocTest(WorkloadTest):
@@ -116,6 +116,38 @@ class SuperMallocTest(WorkloadTest):
         ):
             with self.subTest(program=program, arguments=arguments):
                 self.assert_refused(run(program, *arguments), 2, program)
+
+
+class DamageTest(WorkloadTest):
+    """A malloc with a defect that is known (broken_malloc.c), and the same without it."""
+
+    PROGRAMS = (
+        ("malloc_test", "--batches", 2, "--batch", 500), ("malloc_test", "--batch", 400, "--batches", 1, "--high", 9000),
+        ("superserver", "--allocations", 5000), ("superserver", "--threads", 1, "--allocations", 5000, "--max-k", 4),
+        ("vyukov", "--threads", 3, "--objects", 300), ("vyukov", "--threads", 1, "--objects", 300),
+    )
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.broken = built(cls.folder.name, "broken_malloc.c")
+
+    def each(self, defect, judge):
+        for program, *arguments in self.PROGRAMS:
+            with self.subTest(program=program, arguments=arguments, defect=defect):
+                judge(program, run(program, *arguments, preload=self.broken, BROKEN_MALLOC=defect))
+
+    def test_control(self):
+        self.each("none", lambda program, done: self.record(done))
+
+    def test_damage_is_found(self):
+        for defect in ("overlap", "scribble"):
+            self.each(defect, lambda program, done: self.assert_refused(
+                done, 1, f"^{program}: ", "written into it|owner's number"))
+
+    def test_refusal_is_found(self):
+        self.each("refuse", lambda program, done: self.assert_refused(done, 1, f"^{program}: ", "returned null"))
 
 
 class PagesTest(WorkloadTest):
