@@ -22,9 +22,9 @@ def ids() -> list[str]:
 
 def papers(folder) -> str:
     """Every claim with its verdict, as markdown, from the figures that have been run into `folder`."""
-    from spanalloc_bench.figures import papers as module
+    from spanalloc_bench.figures import document
 
-    return module.papers(folder)
+    return document.papers(folder)
 
 
 def command(places, id, *, rounds=None, out=None, with_=(), nbbs=None, again=False, console=None):

@@ -130,6 +130,13 @@ class Data:
         tiny = 1e-12  # a geometric mean knows no zero; a share of nothing counts as next to nothing
         return {n: math.exp(statistics.fmean(math.log(max(c[n], tiny)) for c in columns)) for n in sorted(rounds)}
 
+    def pooled(self, allocator, measure, points) -> tuple[list[float], int]:
+        """Every value over all points and rounds, and the number of rounds. NoData when a point has none."""
+        columns = [self.values(allocator, measure, point) for point in points]
+        if not columns or not all(columns):
+            raise NoData(self.why_not(allocator, measure, points))
+        return [value for column in columns for value in column.values()], min(len(column) for column in columns)
+
     def ratio(self, one: dict[int, float], other: dict[int, float]) -> Ratio:
         """one / other, round by round: what disturbs a round disturbs both."""
         tiny = 1e-12

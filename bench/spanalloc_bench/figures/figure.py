@@ -13,6 +13,9 @@ from typing import Callable
 
 from spanalloc_bench.model import Case, Sample
 
+FOLDER = "figures"  # below a run's folder: ID.json, ID.png
+FORMAT = 1          # of ID.json
+
 
 class Answer(enum.Enum):
     """What became of a claim."""

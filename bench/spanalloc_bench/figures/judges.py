@@ -184,14 +184,12 @@ def value_within(measure: Measure, low=None, high=None, of=SUBJECT, at=everywher
 
     def judge(data, subject):
         one, points = _name(of, subject), at(data)
-        found = [v for point in points for v in data.values(one, measure, point).values()]
-        if not found:
-            raise NoData(data.why_not(one, measure, points))
+        found, rounds = data.pooled(one, measure, points)
         inside = sum((low is None or v >= low) and (high is None or v <= high) for v in found)
         shown = sorted(v * measure.scale for v in (min(found), max(found)))
         span = number(shown[0]) if shown[0] == shown[1] else f"{number(shown[0])} to {number(shown[1])}"
         text = f"{measure.name} of {one}{_where(data, points)} {span} {measure.unit}".rstrip() + f" in {len(found)} runs"
-        if len(found) < FEWEST_ROUNDS:
+        if rounds < FEWEST_ROUNDS:
             return Verdict(OPEN, text)
         return Verdict(HOLDS if inside == len(found) else AGAINST if inside == 0 else OPEN, text)
 
@@ -363,31 +361,30 @@ def says(measure: Measure, yes: bool, of=SUBJECT, at=everywhere):
 
     def judge(data, subject):
         one, points = _name(of, subject), at(data)
-        found = [value >= 0.5 for point in points for value in data.values(one, measure, point).values()]
-        if not found:
-            raise NoData(data.why_not(one, measure, points))
+        found, rounds = data.pooled(one, measure, points)
+        found = [value >= 0.5 for value in found]
         text = f"{measure.name} of {one}{_where(data, points)}: yes in {sum(found)} of {len(found)} runs"
-        if len(found) < FEWEST_ROUNDS or len(set(found)) > 1:
+        if rounds < FEWEST_ROUNDS or len(set(found)) > 1:
             return Verdict(OPEN, text)
         return Verdict(HOLDS if found[0] == yes else AGAINST, text)
 
     return judge
 
 
-def majority_says(measure: Measure, yes: bool, names, at=everywhere):
-    """More than half of the contenders that are there have this answer."""
+def majority(names, judge):
+    """The judge holds for more than half of the contenders that are there."""
 
-    def judge(data, subject):
+    def judge_majority(data, subject):
         there = _present(data, names, None)
-        verdicts = [says(measure, yes, of=name, at=at)(data, name) for name in there]
         if len(there) < 2:
             raise NoData("fewer than two of the others have been measured")
+        verdicts = [judge(data, name) for name in there]
         holds, against = (sum(v.answer is answer for v in verdicts) for answer in (HOLDS, AGAINST))
         half = len(there) / 2
         return Verdict(HOLDS if holds > half else AGAINST if against >= half else OPEN,
-                       "; ".join(v.evidence for v in verdicts))
+                       f"{holds} of {len(there)}: " + "; ".join(v.evidence for v in verdicts))
 
-    return judge
+    return judge_majority
 
 
 def steady(measure: Measure, one, other, factor, at=everywhere):

@@ -12,12 +12,11 @@ from spanalloc_bench import allocators, schedule, store, tree
 from spanalloc_bench import machine as machines
 from spanalloc_bench.figures import draw, judges
 from spanalloc_bench.figures.data import Data
-from spanalloc_bench.figures.figure import Figure
+from spanalloc_bench.figures.figure import FOLDER, FORMAT, Figure
 from spanalloc_bench.model import Allocator, Kind
 from spanalloc_cli import libraries
 
-FORMAT = 1
-FOLDER, VARIANTS = "figures", "variants"  # below a run's folder
+VARIANTS = "variants"  # below a run's folder
 ABSENT = "absent: not packaged; name one with --with {}=PATH"
 BUILD_VARIANTS = "scripts/bench --ablations (or cmake --preset release -DSPANALLOC_ABLATIONS=ON, then build)"
 # Peers of the papers that Debian does not package; where one is installed or given by --with, it takes its place.
@@ -34,7 +33,16 @@ def cores() -> int:
 def _named(places, name) -> Allocator:
     if name in UNPACKAGED and name not in libraries.other_allocators():
         return Allocator(name, "", Kind.PEER, missing=ABSENT.format(name))
-    return allocators.named(places, name)
+    found = allocators.named(places, name)
+    if found.missing and found.kind is Kind.OURS and not os.path.isfile(_source_of(name)):
+        return dataclasses.replace(found, missing="not built: this engine does not exist yet")
+    return found
+
+
+def _source_of(name):
+    """What a library of ours is compiled from (src/api/CMakeLists.txt)."""
+    stem = "lib_standard" if name == libraries.DEFAULT_CONFIG else f"lib_{name.replace('-', '_')}"
+    return os.path.join(tree.SOURCE, "src", "api", f"{stem}.cpp")
 
 
 def contenders(places, figure: Figure, with_=(), nbbs=None) -> list[Allocator]:

@@ -7,8 +7,7 @@ import json
 import os
 
 from spanalloc_bench.figures.catalogue import FIGURES, PAPERS
-from spanalloc_bench.figures.figure import Answer
-from spanalloc_bench.figures.run import FOLDER, FORMAT
+from spanalloc_bench.figures.figure import FOLDER, FORMAT, Answer
 
 NOT_RUN = "not run"
 _HEAD = """# What the papers claim, and what holds here

@@ -1,0 +1,574 @@
+"""The figures of the papers: every claim judged on data shaped like the paper's, on the reverse, on noise, and without
+its engine; every figure has an id, claims and cases."""
+
+import itertools
+import os
+import re
+import sys
+import unittest
+
+SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
+
+from spanalloc_bench.figures import codesize, judges  # noqa: E402
+from spanalloc_bench.figures.catalogue import FIGURES, PAPERS  # noqa: E402
+from spanalloc_bench.figures.data import Data, interval  # noqa: E402
+from spanalloc_bench.figures.figure import Answer  # noqa: E402
+from spanalloc_bench.figures.scalloc import SIZES, _few_remote, _same_sizes  # noqa: E402
+from spanalloc_bench.cases import acdc, classic  # noqa: E402
+from spanalloc_bench.model import CRASHED, Sample  # noqa: E402
+
+CORES = 64
+ROUNDS = range(1, 7)
+SCALLOC = ("oopsla15", "standard")
+MIB = 1024.0
+
+# ---- data shaped like the papers' ----
+# A shape is (contender, point) -> what one run of it gives; what it leaves out is DEFAULTS.
+
+DEFAULTS = {"elapsed": 1.0, "operations": 1.0, "memory": 10 * MIB, "user": 1.0, "system": 0.05}
+
+
+def threadtest(name, point):
+    t = point.x
+    scale = {"jemalloc": 1.0, "glibc": 2.0}.get(name, 1.0)
+    return {"elapsed": 0.5 / t if name in SCALLOC else scale if name == "jemalloc" else scale / t,
+            "memory": 10 * MIB / t**0.25}
+
+
+def variants(table, base):
+    """A shape with the variants of oopsla15: table gives (factor of time, factor of memory)."""
+    def shape(name, point):
+        found = dict(base("oopsla15" if name in table else name, point))
+        time, memory = table.get(name, (1.0, 1.0))
+        found["elapsed"] = found.get("elapsed", 1.0) * time
+        found["memory"] = found.get("memory", DEFAULTS["memory"]) * memory
+        return found
+    return shape
+
+
+# Speed for memory, as in Figures 7 and 8: the faster, the larger.
+RANKS = {"oopsla15": 0.5, "standard": 0.55, "llalloc": 0.4, "tbbmalloc": 0.8, "jemalloc": 1.2, "tcmalloc": 1.4, "glibc": 2.0}
+
+
+def traded(name, point):
+    rank = RANKS.get(name, 3.0)
+    return {"elapsed": rank / point.x, "memory": 10 * MIB / rank}
+
+
+def producer_consumer(name, point):
+    time = 0.1 if name in SCALLOC else 0.3
+    memory = {"jemalloc": 1.0, "glibc": 1.1, "oopsla15": 2.0, "standard": 2.0}.get(name, 4.0)
+    return {"metrics": {"allocator_s": time, "mean_rss_kib": memory * MIB * point.x**0.8}}
+
+
+_EXPONENT = {name: exponent for exponent, name in SIZES.items()}
+
+
+def object_size(name, point):
+    exponent = _EXPONENT[point.x]
+    time = (0.1 if exponent < 20 else 5.0) if name in SCALLOC else 1.0
+    memory = 1.0
+    if name in SCALLOC:
+        memory = 1.5 if exponent <= 8 else 0.8
+    return {"metrics": {"allocator_s": time, "mean_rss_kib": memory * MIB}}
+
+
+def virtual_spans(name, point):
+    exponent = _EXPONENT[point.x]
+    madvised = 8 <= exponent <= 18
+    time, memory = 1.0, 1.0
+    if "no-madvise" in name:
+        time, memory = (0.5, 1.8) if madvised else (1.0, 1.0)
+    if "no-virtual-spans" in name:
+        time *= 4.0
+        memory = (memory + 2.0 if "no-madvise" in name else 1.1) if exponent > 6 else (9.0 if "no-madvise" in name else 8.0)
+        if exponent == 20 and "no-madvise" not in name:
+            memory = 0.9
+    return {"metrics": {"allocator_s": time, "build_s": time, "mean_rss_kib": memory * MIB}}
+
+
+def locality(name, point):
+    ordered = point.x / 100
+    time = {"compact": 0.5, "jemalloc": 0.9, "oopsla15-reuse-100": 0.9}.get(name, 1.0 if name in SCALLOC else 1.5)
+    time = time * (1 - ordered) + 0.5 * ordered * (1.05 if name in SCALLOC else 0.95 if name in ("compact", "jemalloc") else
+                                                   0.9 if name.endswith("100") else 1.5)
+    return {"metrics": {"access_s": time}, "memory": 10 * MIB * (1.2 if name.endswith("100") else 1)}
+
+
+def false_sharing(name, point):
+    active, passive = {"tcmalloc": (1, 1), "folio": (1, 1), "hoard": (0, 1)}.get(name, (0, 0))
+    return {"metrics": {"false_sharing": active if point.series.startswith("active") else passive}}
+
+
+def table_1(name, point):
+    return {"metrics": {"remote_frees_percent": 50.0 if point.series == "producer-consumer" else 0.0}}
+
+
+def malloc_test(name, point):
+    p = point.x
+    base = {"folio": 0.2, "standard": 0.2, "oopsla15": 0.2, "hoard": 1.2, "dlmalloc": 4.0}.get(name, 1.0)
+    if name == "dlmalloc":
+        return {"elapsed": base * p**0.1}
+    if name == "tbbmalloc":
+        return {"elapsed": 0.95 * base / p if p > 1 else 1.1 * base}
+    return {"elapsed": base / p}
+
+
+def chain(name, point):
+    blown = {"tbbmalloc": 40.0, "dlmalloc": 23.0, "jemalloc": 1.3}.get(name, 1.1)
+    return {"fragmentation": 0.6 if name in ("folio", *SCALLOC) else blown, "user": 1.0,
+            "system": {"jemalloc": 0.6}.get(name, 0.02)}
+
+
+def superserver(name, point):
+    fast = {"tbbmalloc": 1.0, "hoard": 1.0, "jemalloc": 1.04}.get(name, 1.2)
+    memory = 5 * MIB if name in ("folio", *SCALLOC) else 10 * MIB
+    slow = 1_100_000 if name in ("tbbmalloc", "dlmalloc") else 500_000
+    return {"elapsed": fast, "memory": memory, "latency": {"malloc": {"max_ns": slow}, "free": {"max_ns": 10_000}}}
+
+
+def larson_latency(name, point):
+    ours = name in ("folio", *SCALLOC)
+    return {"elapsed": 0.9 if ours else 1.0, "memory": 7 * MIB if ours else 9 * MIB,
+            "metrics": {"malloc_mean_ns": 100.0, "malloc_stddev_ns": 4000.0}, "latency": {"malloc": {"max_ns": 1e6}}}
+
+
+def database(name, point):
+    return {"elapsed": 1.0 if name != "folio" else 0.99,
+            "memory": MIB * {"dlmalloc": 131, "tbbmalloc": 140}.get(name, 135)}
+
+
+def ghostscript(name, point):
+    return {"elapsed": {"tbbmalloc": 194.5, "jemalloc": 208.0, "hoard": 213.0, "folio": 197.0}.get(name, 190.0),
+            "memory": MIB * {"jemalloc": 129, "hoard": 135, "folio": 161}.get(name, 150)}
+
+
+def contention(name, point):
+    return {"metrics": {"global_ns": 149.0, "per_cpu_ns": 29.6, "per_cpu_no_getcpu_ns": 17.2, "per_thread_ns": 3.3}}
+
+
+def pages(name, point):
+    """Elapsed of the same work a thread: grows with the threads, ours least of all."""
+    t = point.x
+    elapsed = {"mmap": 20.0, "nbbs": 500.0}.get(name, 1.0)
+    return {"elapsed": elapsed * t**0.3, "operations": t}
+
+
+def pages_larson(name, point):
+    t = point.x
+    ours = name not in ("mmap", "nbbs")
+    return {"elapsed": t**0.3 if ours else 10.0 * t**1.1, "operations": t}
+
+
+def failures(name, point):
+    if name != "tree":
+        return {"metrics": {"failures": 0.1, "failures_per_free": 1e-6}}
+    return {"metrics": {"failures": point.x / 500, "failures_per_free": 1e-4}}
+
+
+def a2alloc(name, point):
+    """Speed-up: of a2alloc better than libc's in cache-scratch, worse elsewhere; none of kheap. Memory as in 9 to 11."""
+    t, benchmark = point.x, point.series or "cache-scratch"
+    power = {"superblock": 0.95, "kheap": -0.3, "glibc": 0.75, "standard": 0.95, "oopsla15": 0.95}[name]
+    if benchmark != "cache-scratch":
+        power = {"superblock": 0.85, "glibc": 0.98}.get(name, power)
+    level = {"superblock": 1.0, "kheap": 3.0, "glibc": 0.9}.get(name, 1.0)
+    memory = {"superblock": (2.37, 0.9), "kheap": (27.4, 0.0), "glibc": (0.4, 1.0)}.get(name, (3.0, 0.9))
+    mine = {"cache-scratch": 0.48, "cache-thrash": 0.523, "larson": 0.119, "threadtest": 0.121}[benchmark]
+    libc = {"cache-scratch": 0.01, "cache-thrash": 0.01, "larson": 0.959, "threadtest": 33.0}[benchmark]
+    shaped = {"elapsed": level / t**power}
+    if FRAGMENTED[0]:
+        return {"fragmentation": {"superblock": mine, "kheap": 11.0 if mine > 0.4 else 100.0, "glibc": libc}.get(name, mine)}
+    return {**shaped, "memory": memory[0] * MIB * t**memory[1]}
+
+
+FRAGMENTED = [False]  # a2alloc-7 takes fragmentation in the place of memory
+
+
+def a2_thrash(name, point):
+    return {**a2alloc(name, point), "elapsed": {"kheap": 3.0}.get(name, 1.0) / point.x**{"kheap": 0.0}.get(name, 0.9)}
+
+
+def a2_larson(name, point):
+    return {**a2alloc(name, point),
+            "elapsed": {"kheap": 5.0, "glibc": 0.2}.get(name, 1.0) / point.x**{"kheap": -0.2, "glibc": 0.95}.get(name, 0.7)}
+
+
+def a2_threadtest(name, point):
+    power = {"glibc": 0.95, "kheap": -0.5}.get(name, -0.04)
+    return {**a2alloc(name, point), "elapsed": 1.0 / point.x**power}
+
+
+def xalan(name, point):
+    return {"elapsed": {"glibc": 1.3, "oopsla15": 1.0, "standard": 1.0}.get(name, 1.25)}
+
+
+REUSE = "oopsla15-reuse-100"
+SHAPES = {
+    "scalloc-table1": table_1, "scalloc-5": xalan, "scalloc-6a": threadtest, "scalloc-6b": threadtest,
+    "scalloc-7a": variants({REUSE: (1.0, 1.147)}, traded), "scalloc-7b": variants({REUSE: (1.0, 1.147)}, traded),
+    "scalloc-8a": variants({REUSE: (1.027, 1.076)}, traded), "scalloc-8b": variants({REUSE: (1.027, 1.076)}, traded),
+    "scalloc-7.4": false_sharing, "scalloc-9a": producer_consumer, "scalloc-9b": producer_consumer,
+    "scalloc-10a": object_size, "scalloc-10b": object_size, "scalloc-11": locality,
+    "scalloc-12a": virtual_spans, "scalloc-12b": virtual_spans,
+    "scalloc-13a": variants({"oopsla15-single-stack": (2.7, 0.9)}, threadtest),
+    "scalloc-13b": variants({"oopsla15-single-stack": (2.7, 0.9)}, threadtest),
+    "scalloc-14a": variants({"oopsla15-lazy-reclaim": (1.0, 1.25)}, threadtest),
+    "scalloc-14b": variants({"oopsla15-lazy-reclaim": (1.0, 1.25)}, threadtest),
+    "supermalloc-5": contention, "supermalloc-6": malloc_test, "supermalloc-7": malloc_test, "supermalloc-8": malloc_test,
+    "supermalloc-9": database, "supermalloc-10": ghostscript, "supermalloc-11": larson_latency,
+    "supermalloc-12": superserver, "supermalloc-13": chain,
+    "coalescing-5": pages, "coalescing-6": pages, "coalescing-7": pages_larson, "coalescing-8": failures,
+    "a2alloc-1": a2alloc, "a2alloc-2": a2_thrash, "a2alloc-3": a2_larson, "a2alloc-4": a2_larson,
+    "a2alloc-5": a2_threadtest, "a2alloc-6": a2alloc, "a2alloc-7": a2alloc, "a2alloc-8": a2_threadtest,
+    "a2alloc-9": a2alloc, "a2alloc-10": a2alloc, "a2alloc-11": a2alloc,
+}
+
+# ---- their reverse ----
+
+
+def inverted(run, name, point):
+    """Every order turned round."""
+    def turn(key, value):
+        if key == "false_sharing":
+            return 1 - value
+        return 1 / value if value else 1000.0
+    return {
+        key: {k: {c: turn(c, n) for c, n in v.items()} if isinstance(v, dict) else turn(k, v) for k, v in value.items()}
+        if isinstance(value, dict) else turn(key, value) for key, value in run.items()
+    }
+
+
+def times(factor, *names, key=None):
+    """One side made larger: for claims of equality, which turning round does not touch. `key`: this metric only."""
+    def change(run, name, point):
+        if name not in names:
+            return run
+        run = {k: dict(v) if isinstance(v, dict) else v for k, v in run.items()}
+        for k in ("elapsed", "memory") if key is None else (key,) if key in ("elapsed", "memory", "system") else ():
+            run[k] = run.get(k, DEFAULTS[k]) * factor
+        for k in run.get("metrics", {}):
+            if key in (None, k):
+                run["metrics"][k] *= factor
+        for call in run.get("latency", {}):
+            if key in (None, call):
+                run["latency"][call] = {k: v * factor for k, v in run["latency"][call].items()}
+        return run
+    return change
+
+
+def fast_is_small(run, name, point):
+    return {**run, "memory": DEFAULTS["memory"] * run["elapsed"] * point.x}
+
+
+def against_blocks(run, name, point):
+    return {"metrics": {key: value / point.x**2 for key, value in run["metrics"].items()}}
+
+
+def subject_over_threads(subject, power):
+    def change(run, name, point):
+        return {**run, "elapsed": run["elapsed"] * point.x**power} if name == subject else run
+    return change
+
+
+REVERSES = {
+    "scalloc-6a/jemalloc-does-not-scale": subject_over_threads("jemalloc", -1.0),
+    "supermalloc-5/uncontended-lock": times(10, "glibc", key="per_cpu_no_getcpu_ns"),
+    "coalescing-7/os-does-not": subject_over_threads("mmap", -1.0),
+    "coalescing-7/nbbs-does-not": subject_over_threads("nbbs", -1.0),
+    "scalloc-5/small-differences": times(2, "oopsla15"),
+    "scalloc-7a/no-reuse-time": times(2, REUSE), "scalloc-7b/compact-is-slow": fast_is_small,
+    "scalloc-8b/speed-costs-memory": fast_is_small,
+    "scalloc-9b/no-blowup": lambda run, name, point: {"metrics": {k: v * point.x for k, v in run["metrics"].items()}},
+    "scalloc-10a/mmap-above-1mb": times(0.01, "oopsla15"),
+    "scalloc-10b/small-higher": times(4, "oopsla15"),
+    "scalloc-10b/large-smallest": times(4, "oopsla15"),
+    "scalloc-11/approaches-compact": times(3, "oopsla15"),
+    "scalloc-11/others-slower": times(3, "oopsla15"),
+    **{f"scalloc-12{letter}/{kind}-same": times(2, "oopsla15-no-madvise") for letter in "ab" for kind in ("small", "huge")},
+    "scalloc-12b/madvise-falls-back": times(3, "oopsla15-no-virtual-spans"),
+    "scalloc-14a/same-speed": times(2, "oopsla15-lazy-reclaim"),
+    "supermalloc-6/tbb-ends-equal": times(3, "tbbmalloc"),
+    "supermalloc-8/similar-variance": None, "supermalloc-8/similar-variance-too": None,
+    "supermalloc-9/same-speed": times(2, "jemalloc"), "supermalloc-9/as-fast": times(2, "folio"),
+    "supermalloc-10/slightly-slower": times(2, "folio"),
+    "supermalloc-11/deviation": times(0.01, "glibc", "jemalloc", "tbbmalloc", "folio", key="malloc_stddev_ns"),
+    "supermalloc-11/no-advantage": times(0.1, "glibc"),
+    "supermalloc-12/free-is-fast": times(1000, "jemalloc", key="free"),
+    "supermalloc-12/jemalloc-close": times(2, "jemalloc"),
+    "supermalloc-13/jemalloc-system": times(0.01, "jemalloc", key="system"),
+    "supermalloc-13/little-system-time": times(50, "folio", key="system"),
+    "coalescing-5/tendency-like-os": subject_over_threads("tree", 1.0),
+    **{f"coalescing-{n}/recursion-is-free": times(2, "tree-recursive") for n in (5, 6, 7)},
+    "coalescing-8/grows-with-blocks": against_blocks,
+    "coalescing-8/rare": times(1e6, "tree"), "coalescing-8/recursive-close-to-one": times(100, "tree-recursive"),
+    "a2alloc-2/on-par-with-libc": subject_over_threads("superblock", 1.0),
+    "a2alloc-5/consistent": subject_over_threads("superblock", -1.0),
+    "a2alloc-8/no-speed-up": subject_over_threads("superblock", -1.0),
+    "a2alloc-10/constant": lambda run, name, point: {**run, "memory": run["memory"] * point.x},
+}
+
+# Claims that no run decides: parameters of our cases, facts of files, what cannot be measured.
+WITHOUT_RUNS = {"scalloc-table1/object-sizes", "scalloc-table1/larson", "scalloc-11/cache-misses"}
+
+
+def sample(case, allocator, round_, run):
+    run = {**DEFAULTS, **run}
+    live = 10 * MIB * 1024
+    memory = run["memory"]
+    if "fragmentation" in run:
+        memory = (1 + run["fragmentation"]) * live / 1024
+    return Sample(case.id, allocator, round_, 1, elapsed_s=run["elapsed"], operations=run["operations"],
+                  user_s=run["user"], system_s=run["system"], peak_kib=memory, peak_live_bytes=live,
+                  metrics=run.get("metrics", {}), latency=run.get("latency", {}))
+
+
+def noise(value, round_):
+    """What every measurement has: 1 part in 1000."""
+    return value * (1 + 0.001 * ((round_ * 7) % 5 - 2))
+
+
+def disturbed(run, round_):
+    return {k: {a: noise(b, round_) if not isinstance(b, dict) else b for a, b in v.items()} if k == "metrics"
+            and "false_sharing" not in v and "remote_frees_percent" not in v
+            else v if isinstance(v, dict) else noise(v, round_) for k, v in run.items()}
+
+
+def data_of(figure, shapes, missing=None, cores=CORES, rounds=ROUNDS, machine=None):
+    """A figure's data; `shapes` are taken in turn, round by round."""
+    def filled(names):
+        found = []
+        for point, name, round_ in itertools.product(figure.points(cores), names, rounds):
+            found.append(sample(point.case, name, round_, disturbed(shapes[round_ % len(shapes)](name, point), round_)))
+        for row in figure.stand_ins(cores) if figure.stand_ins else ():
+            point = next(p for p in figure.points(cores) if p.case.id == row.beside.id)
+            for round_ in rounds:
+                found.append(sample(row.case, "glibc", round_, disturbed(shapes[round_ % len(shapes)](row.name, point), round_)))
+        return found
+    apart = Data(figure, cores, filled(figure.variants), missing, machine=machine) if figure.variants else None
+    return Data(figure, cores, filled(figure.allocators), missing, machine=machine, variants=apart)
+
+
+def keys():
+    for figure in FIGURES.values():
+        for claim in figure.claims:
+            yield figure, claim, f"{figure.id}/{claim.name}"
+
+
+def measured():
+    for figure, claim, key in keys():
+        if figure.id in SHAPES and key not in WITHOUT_RUNS:
+            FRAGMENTED[0] = figure.id == "a2alloc-7"
+            yield figure, claim, key
+
+
+class CatalogueTest(unittest.TestCase):
+    def test_every_figure_of_the_papers_is_there(self):
+        wanted = {"scalloc-table1", "scalloc-5", "scalloc-7.4", "scalloc-11"}
+        wanted |= {f"scalloc-{n}{letter}" for n in (6, 7, 8, 9, 10, 12, 13, 14) for letter in "ab"}
+        wanted |= {f"supermalloc-{n}" for n in (1, *range(5, 15))}
+        wanted |= {f"coalescing-{n}" for n in range(5, 9)} | {f"a2alloc-{n}" for n in range(1, 12)}
+        self.assertEqual(set(FIGURES), wanted)
+
+    def test_figures_are_complete(self):
+        for figure in FIGURES.values():
+            with self.subTest(figure.id):
+                self.assertRegex(figure.id, r"^[a-z0-9.-]+$")
+                self.assertTrue(figure.claims)
+                self.assertIn(figure.paper, PAPERS)
+                self.assertTrue(figure.points(2) if figure.rounds else figure.facts)
+                names = [claim.name for claim in figure.claims]
+                self.assertEqual(len(names), len(set(names)))
+                for claim in figure.claims:
+                    self.assertRegex(claim.name, r"^[a-z0-9-]+$")
+                    self.assertTrue(claim.text and claim.place)
+
+    def test_points_fit_the_machine(self):
+        for figure in FIGURES.values():
+            for cores in (1, 2, 3, 8, 80):
+                cases = [point.case for point in figure.points(cores)]
+                self.assertEqual(len(cases), len({case.id for case in cases}), f"{figure.id} on {cores} cores")
+
+    def test_two_cores_see_up_to_eight_threads(self):
+        self.assertEqual([p.x for p in FIGURES["scalloc-6a"].points(2)], [1, 2, 4, 8])
+        self.assertEqual([p.x for p in FIGURES["scalloc-6a"].points(12)], [1, 2, 4, 8, 12])
+
+
+class VerdictTest(unittest.TestCase):
+    """Every claim of every figure, on data that are known."""
+
+    def check(self, wanted, shapes_of, **more):
+        for figure, claim, key in measured():
+            shapes = shapes_of(figure, key)
+            if shapes is None:
+                continue
+            with self.subTest(key):
+                verdict = judges.verdict(claim, data_of(figure, shapes, **more))
+                self.assertEqual(verdict.answer, wanted, verdict.evidence)
+                self.assertTrue(verdict.evidence)
+
+    @staticmethod
+    def reverse(figure, key):
+        change = REVERSES.get(key, inverted)
+        if change is None:
+            return None
+        shape = SHAPES[figure.id]
+        return lambda name, point: change(shape(name, point), name, point)
+
+    def test_holds_on_the_papers_data(self):
+        self.check(Answer.HOLDS, lambda figure, key: None if "variance" in key else [SHAPES[figure.id]])
+
+    def test_does_not_hold_on_the_reverse(self):
+        self.check(Answer.DOES_NOT_HOLD, lambda figure, key: (lambda r: r and [r])(self.reverse(figure, key)))
+
+    def test_undecided_where_rounds_disagree(self):
+        self.check(Answer.UNDECIDED, lambda figure, key: (lambda r: r and [SHAPES[figure.id], r])(self.reverse(figure, key)))
+
+    def test_undecided_on_two_rounds(self):
+        self.check(Answer.UNDECIDED, lambda figure, key: [SHAPES[figure.id]], rounds=(1, 2))
+
+    def test_not_built_without_the_engine(self):
+        for figure, claim, key in keys():
+            for name in {claim.subject, *claim.needs} - {""}:
+                with self.subTest(f"{key} without {name}"):
+                    data = Data(figure, CORES, [], {name: "not built: not there"})
+                    verdict = judges.verdict(claim, data)
+                    self.assertEqual(verdict.answer, Answer.NOT_BUILT)
+                    self.assertIn(name, verdict.evidence)
+                    data = Data(figure, CORES, [], {name: "absent: not packaged"})
+                    self.assertEqual(judges.verdict(claim, data).answer, Answer.CANNOT_BE_SHOWN_HERE)
+
+    def test_no_scaling_is_shown_on_two_cores(self):
+        for figure, claim, key in measured():
+            verdict = judges.verdict(claim, data_of(figure, [SHAPES[figure.id]], cores=2))
+            with self.subTest(key):
+                if claim.cores > 2:
+                    self.assertEqual(verdict.answer, Answer.CANNOT_BE_SHOWN_HERE)
+                    self.assertIn("manycore", verdict.evidence)
+                else:
+                    self.assertNotEqual(verdict.answer, Answer.CANNOT_BE_SHOWN_HERE)
+
+    def test_no_data_is_undecided(self):
+        for figure, claim, key in measured():
+            with self.subTest(key):
+                if claim.cores == 1:
+                    verdict = judges.verdict(claim, Data(figure, CORES, [], variants=Data(figure, CORES, [])))
+                    self.assertEqual(verdict.answer, Answer.UNDECIDED)
+
+    def test_huge_pages_switched_off(self):
+        figure = FIGURES["scalloc-12b"]
+        claims = [claim for claim in figure.claims if claim.huge_pages]
+        self.assertTrue(claims)
+        for claim in claims:
+            data = data_of(figure, [virtual_spans], machine={"transparent_hugepages": "never"})
+            self.assertEqual(judges.verdict(claim, data).answer, Answer.CANNOT_BE_SHOWN_HERE)
+
+    def test_variants_are_compared_with_what_ran_beside_them(self):
+        figure = FIGURES["scalloc-14b"]
+        data = data_of(figure, [SHAPES[figure.id]])
+        slow = [sample(p.case, "oopsla15", r, {"memory": 1e9}) for p in figure.points(CORES) for r in ROUNDS]
+        other = Data(figure, CORES, slow, variants=data.variants)
+        self.assertEqual(judges.verdict(figure.claims[0], other).answer, Answer.HOLDS)
+
+    def test_a_crash_is_said(self):
+        figure = FIGURES["scalloc-5"]
+        crashed = [sample(p.case, "glibc", r, {}) for p in figure.points(2) for r in ROUNDS]
+        crashed += [Sample(p.case.id, "oopsla15", r, 1, CRASHED, "killed by SIGSEGV") for p in figure.points(2) for r in ROUNDS]
+        verdict = judges.verdict(figure.claims[0], Data(figure, 2, crashed))
+        self.assertEqual(verdict.answer, Answer.UNDECIDED)
+        self.assertIn("SIGSEGV", verdict.evidence)
+
+
+class NoRunTest(unittest.TestCase):
+    """Claims that parameters and files decide."""
+
+    def test_table_1(self):
+        figure = FIGURES["scalloc-table1"]
+        data = Data(figure, 2, [])
+        for claim in figure.claims[:2]:
+            self.assertEqual(judges.verdict(claim, data).answer, Answer.HOLDS)
+        self.assertEqual(_same_sizes({"threadtest": (classic.threadtest(128), 64, 64)})(data, "").answer, Answer.DOES_NOT_HOLD)
+        self.assertEqual(_same_sizes({"locality": (acdc.locality(0), 16, 64)})(data, "").answer, Answer.DOES_NOT_HOLD)
+        self.assertEqual(_few_remote(classic.larson(2, rounds=20), 0.01)(data, "").answer, Answer.DOES_NOT_HOLD)
+
+    def test_code_sizes(self):
+        figure = FIGURES["supermalloc-1"]
+        paper = {("folio", codesize.TEXT): 127.0, ("jemalloc", codesize.TEXT): 624.0, ("tbbmalloc", codesize.TEXT): 350.0}
+        reverse = {key: 1 / value for key, value in paper.items()}
+        for claim in figure.claims:
+            with self.subTest(claim.name):
+                self.assertEqual(judges.verdict(claim, Data(figure, 2, [], facts=paper)).answer, Answer.HOLDS)
+                self.assertEqual(judges.verdict(claim, Data(figure, 2, [], facts=reverse)).answer, Answer.DOES_NOT_HOLD)
+                self.assertEqual(judges.verdict(claim, Data(figure, 2, [])).answer, Answer.UNDECIDED)
+
+    def test_modules(self):
+        figure = FIGURES["supermalloc-14"]
+        lines = {"caches": 841, "huge objects": 189, "medium and large objects": 302, "small objects": 461, "bins": 332}
+        paper = {("folio", f"lines: {part}"): float(n) for part, n in lines.items()}
+        for claim in figure.claims:
+            self.assertEqual(judges.verdict(claim, Data(figure, 2, [], facts=paper)).answer, Answer.HOLDS)
+        small = {**paper, ("folio", "lines: caches"): 100.0}
+        for claim in figure.claims:
+            self.assertEqual(judges.verdict(claim, Data(figure, 2, [], facts=small)).answer, Answer.DOES_NOT_HOLD)
+
+    def test_text_of_a_library(self):
+        self.assertGreater(codesize.text_bytes("/proc/self/exe"), 1000)
+        self.assertIsNone(codesize.text_bytes(__file__))
+        self.assertIsNone(codesize.text_bytes("/nonexistent"))
+
+    def test_what_cannot_be_measured(self):
+        claim = next(claim for figure, claim, key in keys() if key == "scalloc-11/cache-misses")
+        self.assertEqual(judges.verdict(claim, Data(FIGURES["scalloc-11"], CORES, [])).answer, Answer.CANNOT_BE_SHOWN_HERE)
+
+
+class IntervalTest(unittest.TestCase):
+    def test_too_few_rounds_are_not_sure(self):
+        self.assertFalse(interval([2.0]).sure)
+        self.assertFalse(interval([2.0, 2.0]).sure)
+        self.assertTrue(interval([2.0, 2.0, 2.0]).sure)
+
+    def test_equal_values_have_no_width(self):
+        found = interval([1.0] * 6)
+        self.assertEqual((found.low, found.middle, found.high), (1.0, 1.0, 1.0))
+
+    def test_equality_is_no_order(self):
+        self.assertEqual(judges._against_band(interval([1.0] * 6), None, 1.0), Answer.DOES_NOT_HOLD)
+
+    def test_the_interval_widens_with_the_spread(self):
+        narrow, wide = interval([0.9, 1.1] * 3), interval([0.5, 2.0] * 3)
+        self.assertLess(narrow.high / narrow.low, wide.high / wide.low)
+        self.assertLess(wide.low, 1)
+        self.assertGreater(wide.high, 1)
+
+    def test_variances_need_many_rounds(self):
+        figure = FIGURES["supermalloc-8"]
+        claim = next(c for c in figure.claims if c.name == "similar-variance")
+        point = figure.points(2)[0]
+
+        def data(spread, rounds):
+            return Data(figure, 2, [
+                sample(point.case, name, r, {"elapsed": 1 + (spread if name == "jemalloc" else 0.01) * (r * 5 % 7 - 3)})
+                for name in ("jemalloc", "tbbmalloc") for r in range(1, rounds + 1)])
+
+        self.assertEqual(judges.verdict(claim, data(0.01, 5)).answer, Answer.UNDECIDED)
+        self.assertEqual(judges.verdict(claim, data(0.01, 8)).answer, Answer.HOLDS)
+        self.assertEqual(judges.verdict(claim, data(0.2, 8)).answer, Answer.DOES_NOT_HOLD)
+
+
+class DocumentTest(unittest.TestCase):
+    def test_every_claim_is_listed_also_where_nothing_has_run(self):
+        from spanalloc_bench.figures import papers
+
+        text = papers("/nonexistent")
+        self.assertEqual(text, papers("/nonexistent"))
+        for figure, claim, key in keys():
+            self.assertIn(f"`spanalloc bench figure {figure.id}`", text)
+        self.assertEqual(len(re.findall(r"^\| .* \| not run \| \|$", text, re.MULTILINE)), sum(1 for _ in keys()))
+        for paper in PAPERS.values():
+            for number, what in paper.structural:
+                self.assertIn(f"- {number}: {what}", text)
+
+
+if __name__ == "__main__":
+    unittest.main()
