@@ -31,9 +31,9 @@
 //   allocator_s  in malloc and free alone: pointers and sizes lie in tables made before
 //   build_s      linking and the first write of new objects: where first touches of fresh pages are paid
 //   access_s     the accesses of step (2)
-// mean_rss_kib is the mean of RSS + page tables at the end of up to 64 steps spread evenly over the run,
-// sampled by the first thread outside those parts; base_rss_kib is the same before the first step.
-// remote_frees_percent: frees by a thread that did not allocate the object.
+// mean_rss_kib is the mean of RSS + page tables, less the workload's own tables, at the end of up to 64 steps
+// spread evenly over the run, sampled by the first thread outside those parts; base_rss_kib is the same
+// before the first step. remote_frees_percent: frees by a thread that did not allocate the object.
 //
 // Operations: objects allocated, each freed by the end. Every link carries the set's tag, every word of an
 // object its expected value; all are checked in each access and before the free.
@@ -320,7 +320,7 @@ void bury(Worker& w, Set& set, bool own) {
 
 // ---- resident memory ----
 
-// RSS + page tables of this process in KiB, without a call of malloc.
+// RSS + page tables of this process in KiB without the workload's own tables, without a call of malloc.
 std::uint64_t resident_kib() {
   char text[4096];
   const int file = open("/proc/self/status", O_RDONLY | O_CLOEXEC);
@@ -331,7 +331,8 @@ std::uint64_t resident_kib() {
   std::uint64_t sum = 0;
   for (const char* name : {"\nVmRSS:", "\nVmPTE:"})
     if (const char* at = std::strstr(text, name)) sum += std::strtoull(at + std::strlen(name), nullptr, 10);
-  return sum;
+  const std::uint64_t tables = workload::backed_table_bytes / 1024;
+  return sum > tables ? sum - tables : 0;
 }
 
 struct ResidentMean {
