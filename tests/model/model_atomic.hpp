@@ -90,6 +90,13 @@ class Atomic {
   T fetch_add_seq_cst(T value) noexcept { return fetch_add(value, Order::seq_cst); }
   T fetch_sub_seq_cst(T value) noexcept { return fetch_sub(value, Order::seq_cst); }
 
+  T fetch_or_seq_cst(T value) noexcept {
+    return update([value](T old) { return static_cast<T>(old | value); });
+  }
+  T fetch_and_seq_cst(T value) noexcept {
+    return update([value](T old) { return static_cast<T>(old & value); });
+  }
+
  private:
   static std::uint64_t to_bits(T value) {
     std::uint64_t bits = 0;
@@ -144,6 +151,13 @@ class Atomic {
     if (!model::modelled) return std::exchange(cell_, static_cast<T>(cell_ + value));
     const T old = from_bits(model::atomic_read_for_update(&cell_, sizeof(T), order));
     model::atomic_write_update(&cell_, sizeof(T), to_bits(static_cast<T>(old + value)), order);
+    return old;
+  }
+  template <class Change>
+  T update(Change change) {
+    if (!model::modelled) return std::exchange(cell_, change(cell_));
+    const T old = from_bits(model::atomic_read_for_update(&cell_, sizeof(T), Order::seq_cst));
+    model::atomic_write_update(&cell_, sizeof(T), to_bits(change(old)), Order::seq_cst);
     return old;
   }
   T fetch_sub(T value, Order order) {

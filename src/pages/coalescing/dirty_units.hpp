@@ -1,0 +1,78 @@
+// Which units may hold other bytes than zero: one bit a unit.
+//
+// A unit's bit is written only by the owner of the block that the unit belongs to; words are shared by
+// neighbours, hence the atomic read-modify-writes. Who claims a block has acquired what its last owner wrote
+// (the header's compare-and-swap), so relaxed accesses would do for the bits of one's own units; the
+// read-modify-writes are sequentially consistent only because base/atomic.hpp has no weaker ones.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "pages/coalescing/mapper.hpp"
+
+namespace spanalloc::coalescing {
+
+class DirtyUnits {
+ public:
+  static constexpr std::size_t bytes_for(std::size_t units) { return (units + 63) / 64 * sizeof(Word); }
+  /// `memory`: zeroed, bytes_for(units) bytes: all units are clean.
+  void attach(void* memory) { words_ = static_cast<Word*>(memory); }
+
+  void mark(Block block) {
+    for_words(block, [](Word& word, std::uint64_t mask) {
+      if ((word.load_relaxed() & mask) != mask) word.fetch_or_seq_cst(mask);
+      return true;
+    });
+  }
+  void clear(Block block) {
+    for_words(block, [](Word& word, std::uint64_t mask) {
+      if ((word.load_relaxed() & mask) != 0) word.fetch_and_seq_cst(~mask);
+      return true;
+    });
+  }
+  bool any(Block block) const {
+    return !for_words(block,
+                      [](Word& word, std::uint64_t mask) { return (word.load_relaxed() & mask) == 0; });
+  }
+
+  /// The next run of dirty units in `block` at or behind `from`; no block when there is none.
+  Block next_run(Block block, std::size_t from) const {
+    std::size_t first = from;
+    while (first < block.end() && !is_set(first)) first = skip(first, block.end(), false);
+    std::size_t end = first;
+    while (end < block.end() && is_set(end)) end = skip(end, block.end(), true);
+    return {first, end - first};
+  }
+
+ private:
+  using Word = Atomic<std::uint64_t>;
+
+  bool is_set(std::size_t unit) const { return ((words_[unit / 64].load_relaxed() >> (unit % 64)) & 1) != 0; }
+  // The first unit behind `unit`, at most `end`, whose bit differs from `value`; at most to the word's end.
+  std::size_t skip(std::size_t unit, std::size_t end, bool value) const {
+    std::uint64_t rest = words_[unit / 64].load_relaxed() >> (unit % 64);
+    if (value) rest = ~rest;
+    const std::size_t left = 64 - unit % 64;
+    const std::size_t run = min_of(static_cast<std::size_t>(std::countr_zero(rest)), left);
+    return min_of(unit + max_of(run, 1), end);
+  }
+  // visit(word, mask of the block's units in it) until it returns false; true when it never did.
+  template <class Visit>
+  bool for_words(Block block, Visit visit) const {
+    for (std::size_t unit = block.first; unit < block.end();) {
+      const std::size_t in_word = min_of(64 - unit % 64, block.end() - unit);
+      const std::uint64_t ones = in_word == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << in_word) - 1;
+      if (!visit(words_[unit / 64], ones << (unit % 64))) return false;
+      unit += in_word;
+    }
+    return true;
+  }
+
+  Word* words_ = nullptr;  // constant after attach()
+};
+
+}  // namespace spanalloc::coalescing

@@ -1,0 +1,168 @@
+// Where free blocks of each size class begin: bitmaps over the units, 64 to a word, with summaries above.
+//
+// Level 0 has a bit for every unit and list (a list is a size class and whether the block is dirty); a bit of
+// level l + 1 says that a word of level l may have bits set. The words of all lists for the same 64 units lie
+// side by side, so that a small range touches few pages, however many lists are in use. `lists_` says which
+// lists may have bits at all.
+//
+// Rules:
+//   (1) A level-0 bit is set and cleared only by the owner of the block that begins there (its header is
+//   kBusy). So a
+//       bit of a block at rest is exact: set if and only if the header says kFree.
+//   (2) Bits of the summaries are set by insert() from below to above, each where it reads 0, and cleared by
+//   a search
+//       that found the word below empty. Insert writes below and then reads above; a clearing writes above
+//       and then reads below and repairs; with sequentially consistent accesses one of them sees the other,
+//       so that after both the bit is set. Between a clearing and its repair a block may be unfindable though
+//       insert() has returned: clearing takes place under a hold of the list's level (hold_registry.hpp),
+//       which who reports "out of memory" waits for.
+// Hence: without holds of levels from l on, every free block of these levels is found by a search from the
+// top.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include <bit>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "pages/coalescing/size_classes.hpp"
+
+namespace spanalloc::coalescing {
+
+class FreeIndex {
+ public:
+  static constexpr unsigned kLists = 2 * BlockClasses::kCount;
+  static constexpr std::size_t kNone = SIZE_MAX;
+
+  /// Dirty blocks have lists of their own: memory that is warm is reused first.
+  static constexpr unsigned list_of(std::size_t size, bool dirty) {
+    return BlockClasses::of(size) + (dirty ? 0 : BlockClasses::kCount);
+  }
+
+  static constexpr std::size_t bytes_for(std::size_t units) {
+    std::size_t bytes = 0;
+    for (std::size_t words = words_over(units);; words = words_over(words)) {
+      bytes += words * kLists * sizeof(Word);
+      if (words == 1) return bytes;
+    }
+  }
+
+  /// `memory`: zeroed, bytes_for(units) bytes, aligned to 8.
+  void attach(void* memory, std::size_t units) {
+    auto* words = static_cast<Word*>(memory);
+    std::size_t bits = units;
+    for (top_ = 0;; ++top_) {
+      levels_[top_] = {words, bits};
+      const std::size_t count = words_over(bits);
+      if (count == 1) return;
+      words += count * kLists;
+      bits = count;
+    }
+  }
+
+  /// By the owner of the block, before its header says kFree.
+  void insert(unsigned list, std::size_t unit) {
+    std::size_t position = unit;
+    word(0, list, position).fetch_or_seq_cst(bit(position));
+    for (unsigned level = 1; level <= top_; ++level) {
+      position /= 64;
+      set_if_clear(word(level, list, position), bit(position));
+    }
+    set_if_clear(lists_[list / 64], bit(list));
+  }
+
+  /// By the owner of the block, after it was claimed.
+  void erase(unsigned list, std::size_t unit) { word(0, list, unit).fetch_and_seq_cst(~bit(unit)); }
+
+  /// The lowest unit from `from` on at which a block of `list` may begin, or kNone. `hold` covers clearings.
+  template <class Hold>
+  std::size_t find(unsigned list, std::size_t from, Hold& hold) {
+    unsigned level = 0;
+    std::size_t position = from;
+    for (;;) {
+      if (position >= levels_[level].bits) return kNone;
+      const std::uint64_t rest = word(level, list, position).load_seq_cst() >> (position % 64);
+      if (rest == 0) {
+        if (level == top_) return kNone;
+        ++level;
+        position = position / 64 + 1;
+        continue;
+      }
+      position += static_cast<unsigned>(std::countr_zero(rest));
+      if (level == 0) return position;
+      if (word(level - 1, list, position * 64).load_seq_cst() == 0) {
+        clear_summary(level, list, position, hold);
+        ++position;
+        if (position % 64 == 0 && level < top_) {
+          ++level;
+          position /= 64;
+        }
+        continue;
+      }
+      --level;
+      position *= 64;
+    }
+  }
+
+  /// The lowest list from `from` up to, not including, `end` that may have blocks; `end` when there is none.
+  unsigned next_list(unsigned from, unsigned end) const {
+    while (from < end) {
+      const std::uint64_t rest = lists_[from / 64].load_seq_cst() >> (from % 64);
+      if (rest != 0) {
+        const unsigned list = from + static_cast<unsigned>(std::countr_zero(rest));
+        return list < end ? list : end;
+      }
+      from = (from / 64 + 1) * 64;
+    }
+    return end;
+  }
+
+  /// After a search from 0 has found nothing in `list`: others need not look there.
+  template <class Hold>
+  void clear_list(unsigned list, Hold& hold) {
+    Word& top = word(top_, list, 0);
+    if (top.load_seq_cst() != 0) return;
+    hold.cover(lowest_size_of(list));
+    lists_[list / 64].fetch_and_seq_cst(~bit(list));
+    if (top.load_seq_cst() != 0) set_if_clear(lists_[list / 64], bit(list));
+  }
+
+ private:
+  using Word = Atomic<std::uint64_t>;
+  struct Level {
+    Word* words = nullptr;
+    std::size_t bits = 0;
+  };
+  static constexpr unsigned kMaxLevels = 8;
+
+  static constexpr std::size_t words_over(std::size_t bits) { return (bits + 63) / 64; }
+  static constexpr std::uint64_t bit(std::size_t position) { return std::uint64_t{1} << (position % 64); }
+  static constexpr std::size_t lowest_size_of(unsigned list) {
+    return max_of(BlockClasses::lower_bound(list % BlockClasses::kCount), 1);
+  }
+
+  Word& word(unsigned level, unsigned list, std::size_t position) const {
+    return levels_[level].words[position / 64 * kLists + list];
+  }
+  static void set_if_clear(Word& word, std::uint64_t mask) {
+    if ((word.load_seq_cst() & mask) == 0) word.fetch_or_seq_cst(mask);
+  }
+
+  template <class Hold>
+  void clear_summary(unsigned level, unsigned list, std::size_t position, Hold& hold) {
+    hold.cover(lowest_size_of(list));
+    Word& summary = word(level, list, position);
+    summary.fetch_and_seq_cst(~bit(position));
+    if (word(level - 1, list, position * 64).load_seq_cst() != 0) set_if_clear(summary, bit(position));
+  }
+
+  // Constant after attach().
+  Level levels_[kMaxLevels];
+  unsigned top_ = 0;
+  // Shared hints, exact at rest as rule (2) says.
+  Word lists_[(kLists + 63) / 64];
+};
+
+}  // namespace spanalloc::coalescing

@@ -1,0 +1,146 @@
+// The mapper: the physical layout of memory in blocks, one word a unit (Leite & Rocha, ISMM'19, section 4.1).
+//
+// A block is a run of units. The word of its first unit is its header, the word of its last unit its footer,
+// so that a block finds the blocks before and behind it without touching the memory itself. A block of one
+// unit has a header only; who looks for a footer there reads the header and its size of 1.
+//
+// States of a header, and who may write the words of the block's units:
+//   kUsed   handed out; whoever it was handed to, in a call of the manager
+//   kFree   at rest in the controller; nobody, but anybody may claim it by turning this word into kBusy
+//   kBusy   claimed, or not yet given to the controller: the one thread that made it so, until it says kUsed
+//   or kFree
+//
+// Invariants:
+//   (1) The word of a unit inside a block is never kFree or kUsed: a block becomes part of a larger one only
+//   after it
+//       was claimed (its header says kBusy), and the part cut off a block gets a header of its own before
+//       anybody else can learn of it.
+//   (2) Hence a word equal to header(kFree, s) at unit u says that at this instant [u, u + s) is a free
+//   block. A claim
+//       is a compare-and-swap that expects exactly this word; it has no ABA problem, because what it checks
+//       is all that the claimant needs to be true.
+//   (3) A free block's footer was written before its header said kFree. A footer that is not the last word of
+//   a free
+//       block may be stale: it is believed only if the header that it leads to says kFree with the footer's
+//       size, and by (2) that block then ends where the footer stands.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+
+namespace spanalloc::coalescing {
+
+/// A run of units. Unit numbers and sizes are in units of the manager; size 0 is "no block".
+struct Block {
+  std::size_t first = 0;
+  std::size_t size = 0;
+
+  std::size_t end() const { return first + size; }
+  explicit operator bool() const { return size != 0; }
+  bool operator==(const Block&) const = default;
+};
+
+enum class BlockState : std::uint8_t { kNone = 0, kUsed = 1, kFree = 2, kBusy = 3, kFooter = 4 };
+
+/// One word of the mapper: {size:56, state:3, dirty:1, aged:1}; the flags mean something in headers only.
+class BlockWord {
+ public:
+  constexpr BlockWord() = default;
+  static constexpr BlockWord from_bits(std::uint64_t bits) { return BlockWord(bits); }
+  static constexpr BlockWord header(BlockState state, std::size_t size, bool dirty = false) {
+    return BlockWord(size << kSizeShift | (dirty ? kDirty : 0) | static_cast<std::uint64_t>(state));
+  }
+  static constexpr BlockWord footer(std::size_t size) {
+    return BlockWord(size << kSizeShift | static_cast<std::uint64_t>(BlockState::kFooter));
+  }
+
+  constexpr std::uint64_t bits() const { return bits_; }
+  constexpr BlockState state() const { return static_cast<BlockState>(bits_ & kStateMask); }
+  constexpr std::size_t size() const { return bits_ >> kSizeShift; }
+  /// Some unit of the block may hold other bytes than zero.
+  constexpr bool dirty() const { return (bits_ & kDirty) != 0; }
+  /// The block lay unused since before the last tick of the decay clock.
+  constexpr bool aged() const { return (bits_ & kAged) != 0; }
+  constexpr bool is(BlockState state) const { return this->state() == state; }
+  constexpr BlockWord with_state(BlockState state) const {
+    return BlockWord((bits_ & ~kStateMask) | static_cast<std::uint64_t>(state));
+  }
+  constexpr BlockWord made_aged() const { return BlockWord(bits_ | kAged); }
+  constexpr bool operator==(const BlockWord&) const = default;
+
+ private:
+  static constexpr std::uint64_t kStateMask = 7;
+  static constexpr std::uint64_t kDirty = 8;
+  static constexpr std::uint64_t kAged = 16;
+  static constexpr unsigned kSizeShift = 8;
+  constexpr explicit BlockWord(std::uint64_t bits) : bits_(bits) {}
+
+  std::uint64_t bits_ = 0;
+};
+
+/// What the manager and the controllers need of a mapper.
+template <class M>
+concept BlockMapper = requires(M mapper, const M constant, std::size_t unit, BlockWord word, Block block) {
+  // Units there are now; grows, never shrinks.
+  { constant.limit() } -> std::same_as<std::size_t>;
+  { constant.load(unit) } -> std::same_as<BlockWord>;
+  mapper.store(unit, word);
+  // Header `word` into `desired`; on failure `word` is what was found.
+  { mapper.exchange_if(unit, word, word) } -> std::same_as<bool>;
+  // Guesses at the block that ends before a unit, and at the one that begins at it; no block at the range's
+  // ends.
+  { constant.block_before(unit) } -> std::same_as<Block>;
+  { constant.block_at(unit) } -> std::same_as<Block>;
+};
+
+/// A mapper over an array of words, one a unit; memory touched only where blocks begin and end.
+///
+/// Every access is sequentially consistent. Two neighbours that are freed at the same time each write their
+/// own words and then read the other's ("publish, then look"): at least one must see the other, which acquire
+/// and release alone do not give (store buffering). The footer takes part: the later neighbour finds the
+/// earlier one through it.
+class WordMapper {
+ public:
+  static constexpr std::size_t bytes_for(std::size_t units) { return units * sizeof(Word); }
+
+  /// `words`: zeroed memory for bytes_for(capacity) bytes. `limit` units exist at once.
+  void attach(void* words, std::size_t limit) {
+    words_ = static_cast<Word*>(words);
+    limit_.store_seq_cst(limit);
+  }
+
+  std::size_t limit() const { return limit_.load_seq_cst(); }
+  /// Only the one who extends the range calls this, before the new units' first header is published.
+  void set_limit(std::size_t limit) { limit_.store_seq_cst(limit); }
+
+  BlockWord load(std::size_t unit) const { return BlockWord::from_bits(words_[unit].load_seq_cst()); }
+  void store(std::size_t unit, BlockWord word) { words_[unit].store_seq_cst(word.bits()); }
+  bool exchange_if(std::size_t unit, BlockWord& expected, BlockWord desired) {
+    std::uint64_t bits = expected.bits();
+    if (words_[unit].compare_exchange_strong_seq_cst(bits, desired.bits())) return true;
+    expected = BlockWord::from_bits(bits);
+    return false;
+  }
+
+  Block block_before(std::size_t unit) const {
+    if (unit == 0) return {};
+    const BlockWord last = load(unit - 1);
+    const std::size_t size = last.is(BlockState::kFooter) ? last.size() : 1;
+    return size <= unit ? Block{unit - size, size} : Block{};
+  }
+  Block block_at(std::size_t unit) const { return unit < limit() ? Block{unit, load(unit).size()} : Block{}; }
+
+ private:
+  using Word = Atomic<std::uint64_t>;
+  static_assert(sizeof(Word) == 8);
+
+  Word* words_ = nullptr;                 // constant after attach()
+  mutable Atomic<std::size_t> limit_{0};  // shared; written by who extends the range
+};
+static_assert(BlockMapper<WordMapper>);
+
+}  // namespace spanalloc::coalescing

@@ -1,0 +1,109 @@
+// The controller without nodes: a block is in it while its header says kFree.
+//
+// The paper's controller (Leite & Rocha, ISMM'19, Listing 1) is a search tree of nodes that something must
+// allocate and reclaim. Here the mapper's header words are the authority on what is free, and bitmaps over
+// the units (free_index.hpp) say where to look. Nothing is allocated, so nothing is reclaimed, and a claim
+// has no ABA problem (mapper.hpp, (2)).
+//
+// Fit: of the lists that may hold a large enough block, the one with the smallest sizes, in it the lowest
+// address, dirty memory before clean. Within the first list (sizes differ by less than a quarter) up to
+// kTries blocks are looked at before larger sizes are; what is not used of a block is split off, so nothing
+// is wasted but the fit's quality.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+
+#include "base/bits.hpp"
+#include "pages/coalescing/free_index.hpp"
+#include "pages/coalescing/mapper.hpp"
+
+namespace spanalloc::coalescing {
+
+/// A block that was claimed; `dirty` as its header said.
+struct Claimed {
+  Block block;
+  bool dirty = false;
+  explicit operator bool() const { return static_cast<bool>(block); }
+};
+
+/// How thoroughly take() looks: at the likely blocks, or at every one.
+enum class Search { kQuick, kExhaustive };
+
+/// Lock-free: a failed compare-and-swap means that another operation has claimed or published a block.
+template <BlockMapper Mapper>
+class StaticController {
+ public:
+  explicit StaticController(Mapper& mapper) : mapper_(mapper) {}
+
+  FreeIndex& index() { return index_; }
+
+  /// Makes `block`, which the caller owns, free. Its contents must be done with: the next owner may be
+  /// another thread.
+  void add(Block block, bool dirty) {
+    index_.insert(FreeIndex::list_of(block.size, dirty), block.first);
+    if (block.size > 1) mapper_.store(block.end() - 1, BlockWord::footer(block.size));
+    mapper_.store(block.first, BlockWord::header(BlockState::kFree, block.size, dirty));
+  }
+
+  /// Claims exactly `block` if it is free now.
+  template <class Hold>
+  Claimed remove(Block block, Hold& hold) {
+    if (!block) return {};
+    BlockWord word = mapper_.load(block.first);
+    while (word.is(BlockState::kFree) && word.size() == block.size) {
+      if (claim(block.first, word, hold)) return {block, word.dirty()};
+    }
+    return {};
+  }
+
+  /// Claims a free block with room for `size` units at a multiple of `alignment` (a power of two).
+  template <class Hold>
+  Claimed take(std::size_t size, std::size_t alignment, Search search, Hold& hold) {
+    for (const bool dirty : {true, false}) {
+      const unsigned end = FreeIndex::list_of(SIZE_MAX, dirty) + 1;
+      unsigned list = index_.next_list(FreeIndex::list_of(size, dirty), end);
+      for (; list < end; list = index_.next_list(list + 1, end)) {
+        if (const Claimed found = take_from(list, size, alignment, search, hold)) return found;
+      }
+    }
+    return {};
+  }
+
+ private:
+  static constexpr unsigned kTries = 8;
+
+  template <class Hold>
+  Claimed take_from(unsigned list, std::size_t size, std::size_t alignment, Search search, Hold& hold) {
+    std::size_t unit = index_.find(list, 0, hold);
+    if (unit == FreeIndex::kNone) index_.clear_list(list, hold);
+    for (unsigned tries = 0; unit != FreeIndex::kNone; unit = index_.find(list, unit + 1, hold)) {
+      BlockWord word = mapper_.load(unit);
+      while (word.is(BlockState::kFree) && fits({unit, word.size()}, size, alignment)) {
+        if (claim(unit, word, hold)) return {{unit, word.size()}, word.dirty()};
+      }
+      if (search == Search::kQuick && ++tries == kTries) break;
+    }
+    return {};
+  }
+
+  static bool fits(Block block, std::size_t size, std::size_t alignment) {
+    const std::size_t start = align_up(block.first, alignment);
+    return start < block.end() && block.end() - start >= size;
+  }
+
+  // On failure `word` is the header as it is now. The hold comes first: from the claim on the block is
+  // missing from the free ones, and what is cut off it again is known to come back.
+  template <class Hold>
+  bool claim(std::size_t unit, BlockWord& word, Hold& hold) {
+    hold.cover(word.size());
+    if (!mapper_.exchange_if(unit, word, word.with_state(BlockState::kBusy))) return false;
+    index_.erase(FreeIndex::list_of(word.size(), word.dirty()), unit);
+    return true;
+  }
+
+  Mapper& mapper_;
+  FreeIndex index_;
+};
+
+}  // namespace spanalloc::coalescing
