@@ -406,6 +406,14 @@ class Analysis:
                 found.append(max(versus, key=lambda v: v.ratio))
         return sorted(found, key=lambda v: v.ratio, reverse=worst)[:count]
 
+    def finishers(self) -> list[str]:
+        """Ours and the rivals that finished at least half of the cases that any of them did: one that hangs everywhere
+        would leave nothing that all have in common."""
+        names = [*self.ours(), *self.rivals()]
+        done = {name: {case for case in self.cases if self.median(case, name, MEMORY) is not None} for name in names}
+        half = len(set().union(*done.values())) / 2
+        return [name for name in names if len(done[name]) >= half]
+
     def _means(self, names, ratios_of) -> tuple[dict[str, float], int]:
         """Geometric mean of each name's ratios over the cases where all of them have one, and how many these are."""
         rows = [ratios_of(case) for case in self.cases]

@@ -31,7 +31,7 @@ def overview(found, mine, measure):
 
 def standing(found):
     """Every contender's distance from the best, time against memory."""
-    names = [*found.ours(), *found.rivals()]
+    names = found.finishers()
     time, memory = found.standing(TIME, names)[0], found.standing(MEMORY, names)[0]
     points = {name: (time[name], memory[name]) for name in names if name in time and name in memory}
     if len(points) < 2:
@@ -96,7 +96,7 @@ def _beside_reference(found, cases):
                      if n != REFERENCE and (measure == TIME or found.allocators[n].kind is not Kind.BASELINE)]
             values[case] = {n: found.relative(case, found.median(case, n, measure), base, measure) for n in names}
         if values:
-            panels.append(plots.bars(f"{what} / {REFERENCE}'s (lower is better)", values, line_at=1, limit=LIMIT, y_unit="ratio"))
+            panels.append(plots.bars(f"{what} / {REFERENCE}'s", values, line_at=1, limit=LIMIT, y_unit="ratio"))
     return panels
 
 

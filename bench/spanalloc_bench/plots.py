@@ -24,6 +24,7 @@ import matplotlib
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 from spanalloc_bench import units
@@ -94,6 +95,7 @@ class Panel:
     height: float = 3.3
     extra_legend: tuple = ()  # (handle, label) of what is no allocator: "ideal", "live bytes"
     margin: float = 0.0       # further inches for long labels at its left
+    filled: bool = False      # the legend shows areas, not lines
 
 
 _UNITS = {
@@ -212,12 +214,17 @@ def bars(title, values, *, y_label="", y_unit="", log_y=False, line_at=None, lim
             axes.axhline(line_at, color="#555555", lw=1, dashes=(3, 2))
         _named_ticks(axes, centres, list(values))
         axes.tick_params(axis="x", length=0)
+        if crowded:
+            for label in axes.get_xticklabels():
+                label.set(rotation=25, ha="right", rotation_mode="anchor")
         axes.grid(False, axis="x")
         _scale_axis(axes.yaxis, log_y, y_unit)
         axes.set(ylabel=y_label)
 
     bars_in_all = sum(len(group) + 1 for group in values.values())
-    return Panel(title, draw, names, width or min(11.0, max(3.0, 0.17 * bars_in_all + 1.2)), height)
+    width = width or min(11.0, max(3.6, 0.17 * bars_in_all + 1.2))
+    crowded = any(0.085 * len(str(group)) > (width - 0.8) / len(values) for group in values)
+    return Panel(title, draw, names, width, height + 0.5 * crowded, filled=True)
 
 
 def percentiles(title, series, *, height=3.3, width=5.0) -> Panel:
@@ -295,6 +302,9 @@ def _legend(panels):
     for panel in panels:
         for name in panel.names:
             look = style(name)
+            if panel.filled:
+                found.setdefault(name, Patch(facecolor=look.color, edgecolor="black" if look.ours else "none"))
+                continue
             found[name] = Line2D([], [], linestyle=look.dashes, color=look.color, marker=look.marker,
                                  lw=2.4 if look.ours else 1.3, markersize=7 if look.ours else 5.5, markeredgecolor="white")
         found.update({label: handle for handle, label in panel.extra_legend})
@@ -361,7 +371,7 @@ def inline(drawing: Figure, alt="") -> str:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"\n\s*", "\n", text)
     text = re.sub(r"-?\d+\.\d{3,}", _short, text)
-    label = alt.replace("&", "&amp;").replace("<", "&lt;").replace('"', "&quot;")
+    label = alt.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
     # Width in CSS follows the page; the view box keeps the proportions.
     text = re.sub(r'<svg([^>]*?) width="([\d.]+)pt" height="[\d.]+pt"',
                   lambda m: f'<svg role="img" aria-label="{label}"{m[1]} style="width:{float(m[2]):.0f}pt;max-width:100%"',

@@ -54,7 +54,8 @@ td a, .plain a { color: inherit; text-decoration: underline dotted; text-underli
 figure { margin: .8rem 0 1.4rem; overflow-x: auto; } figure svg, figure img { display: block; height: auto; max-width: 100%; }
 details { border: 1px solid var(--line); border-radius: 6px; margin: .35rem 0; background: #fff; }
 details > summary { cursor: pointer; padding: .4rem .8rem; } details[open] > summary { background: var(--panel); }
-details > :not(summary) { margin-left: .8rem; margin-right: .8rem; }
+details > :not(summary) { margin: .3rem .8rem .8rem; } .measures { display: flex; flex-wrap: wrap; gap: 0 2.5rem; }
+.measures .scroll { max-width: 100%; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1.2rem; font-size: .9rem; max-width: 100ch; }
 dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
 .claim { padding: .3rem 0; border-bottom: 1px solid var(--line); } .claim b { display: inline-block; min-width: 9.5rem; padding: 0 .4rem; }
@@ -128,7 +129,8 @@ def draw(table: tables.Table) -> str:
             place += cell.span
         body.append("<tr>" + "".join(cells) + "</tr>")
     note = f'<p class="note">{_escape(table.note)}</p>' if table.note else ""
-    return (f'<div class="scroll"><table><caption>{_escape(table.title)}</caption><thead>{head}</thead>'
+    caption = f"<caption>{_escape(table.title)}</caption>" if table.title else ""
+    return (f'<div class="scroll"><table>{caption}<thead>{head}</thead>'
             f'<tbody>{"".join(body)}</tbody></table></div>{note}')
 
 
@@ -261,10 +263,22 @@ class _Page:
             body.append(f"<h3>{_escape(name)}</h3>")
             for case in self.found.cases_of(name):
                 facts = self.found.cases[case]
-                table = tables.case_table(self.found, case)
-                body.append(f'<details id="{_escape(_anchor(case))}"><summary><code>{_escape(case)}</code> {_escape(facts.title)}</summary>'
-                            f"{draw(table)}</details>")
+                body.append(f'<details id="{_escape(_anchor(case))}"><summary><code>{_escape(case)}</code> {_escape(facts.title)} '
+                            f'<span class="soft">· {_escape(facts.source)}</span></summary>{self.case(case)}</details>')
         self.add("cases", "Every case", "".join(body))
+
+    def case(self, case) -> str:
+        """One table a measure: side by side where the window is wide."""
+        found, body = self.found, []
+        for measure in found.measures(case):
+            table = tables.case_table(found, case, measures=[measure], further=False)
+            table.title = ""  # its columns' heading names the measure
+            body.append(draw(table))
+        if not body or any(found.cell(case, name).metrics for name in found.contenders(case)):
+            rest = tables.case_table(found, case, ours=[], measures=[])
+            rest.title = ""
+            body.append(draw(rest))
+        return f'<div class="measures">{"".join(body)}</div>'
 
     def machine(self):
         meta = self.found.meta

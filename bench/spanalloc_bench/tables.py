@@ -12,7 +12,7 @@ import statistics
 
 from spanalloc_bench import units
 from spanalloc_bench.analyse import LATENCY_KEYS, LOSS, MEMORY, METRIC, PERCENTILES, TIME, WIN
-from spanalloc_bench.model import Kind
+from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, UNAVAILABLE, Kind
 
 # What a cell is to the reader; the drawers choose colours.
 PLAIN, OURS, BAD, DIM = "", "ours", "bad", "dim"
@@ -75,7 +75,9 @@ def measure_name(measure, facts=None) -> str:
 def mean_cell(score) -> Cell:
     if score.ratio is None:
         return Cell("-", DIM)
-    return Cell(f"{units.ratio(score.ratio)} {units.change(score.ratio).rjust(6)}", _tone(score.ratio, math.log1p(LEVEL)))
+    undecided = score.ties and not score.wins + score.losses  # a mean of nothing but ties says nothing
+    tone = PLAIN if undecided else _tone(score.ratio, math.log1p(LEVEL))
+    return Cell(f"{units.ratio(score.ratio)} {units.change(score.ratio).rjust(6)}", tone)
 
 
 def versus_cell(versus) -> Cell:
@@ -89,7 +91,10 @@ def versus_cell(versus) -> Cell:
 def interval_cell(versus) -> Cell:
     if versus is None or versus.low is None:
         return Cell("", DIM)
-    return Cell(f"{units.ratio(versus.low)} to {units.ratio(versus.high)}", DIM)
+    low, high = units.ratio(versus.low), units.ratio(versus.high)
+    if low == high:  # memory hardly varies: more digits, so that a small certain difference is seen to exclude 1
+        low, high = f"{versus.low:.4f}", f"{versus.high:.4f}"
+    return Cell(f"{low} to {high}", DIM)
 
 
 # ---- all cases together ----
@@ -190,7 +195,7 @@ def latency_matrix(found, mine) -> Table:
     measures = found.latencies()
     columns = [Column(f"{mine} against", left=True, short="against")]
     for measure in measures:
-        columns += _against(measure_name(measure), join=True, which=(_AGAINST[0], _AGAINST[2]))
+        columns += _against(measure_name(measure), join=True, which=(Column("W/T/L"), _AGAINST[2]))
     columns.append(Column("cases"))
     rows = []
     for other in found.opponents(mine):
@@ -203,7 +208,8 @@ def latency_matrix(found, mine) -> Table:
 
 def standing(found) -> Table:
     """Every contender beside the best of each case, and beside the floors."""
-    names = [*found.ours(), *found.rivals()]
+    names = found.finishers()
+    left_out = [name for name in [*found.ours(), *found.rivals()] if name not in names]
     parts = {
         "time / best ({} cases)": found.standing(TIME, names), "memory / best ({} cases)": found.standing(MEMORY, names),
         "time / floor ({} cases)": found.above_floor(TIME, names),
@@ -216,26 +222,30 @@ def standing(found) -> Table:
         for name in sorted(names, key=lambda name: first.get(name, math.inf))
     ]
     return Table("Every allocator beside the best of each case, and beside the floors", columns, rows,
-                 "Geometric means over the cases that every allocator of the table finished; 1 is always the best.")
+                 "Geometric means over the cases that every allocator of the table finished; 1 is always the best."
+                 + (f" Left out, as they finished less than half of the cases: {', '.join(left_out)}." if left_out else ""))
 
 
 _STATUS_WORDS = {
-    "crashed": "crashed", "hung": "hung", "failed": "failed", "not-preloaded": "not preloaded", "unavailable": "not available",
+    CRASHED: "crashed", HUNG: "hung", FAILED: "failed", NOT_PRELOADED: "not preloaded", UNAVAILABLE: "not available",
 }
 
 
 def problems(found) -> Table:
-    """Rows without figures, a line a contender and reason."""
+    """Rows without figures: a line a contender and reason; what nobody could run, one line together."""
     together = collections.defaultdict(list)
     for p in found.problems():
         rounds = "" if p.rounds == p.of else f" ({p.rounds} of {p.of} rounds)"
         together[p.allocator, p.status, p.text].append(p.case + rounds)
+    lines = collections.defaultdict(list)
+    for (name, status, text), cases in together.items():
+        lines[status, text, tuple(cases), "" if status == UNAVAILABLE else name].append(name)
     columns = [Column("allocator", left=True), Column("what", left=True), Column("why", left=True), Column("cases", left=True)]
-    rows = [
-        [_name(found, name), Cell(_STATUS_WORDS.get(status, status), DIM if status == "unavailable" else BAD),
-         Cell(text), Cell(f"{len(cases)}: {', '.join(cases)}")]
-        for (name, status, text), cases in together.items()
-    ]
+    rows = []
+    for (status, text, cases, _), names in lines.items():
+        who = _name(found, names[0]) if len(names) == 1 else Cell(", ".join(names), DIM)
+        rows.append([who, Cell(_STATUS_WORDS.get(status, status), DIM if status == UNAVAILABLE else BAD), Cell(text),
+                     Cell(f"{len(cases)}: {', '.join(cases)}")])
     return Table("Rows without figures", columns, rows, "" if rows else "none: every contender finished every case")
 
 
@@ -269,7 +279,7 @@ def group_table(found, group, measure, mine) -> Table | None:
             if cell is None or (cell.ok and value is None):
                 row.append(Cell("-", DIM))
             elif not cell.ok:
-                row.append(Cell(_STATUS_WORDS.get(cell.status, cell.status), DIM if cell.status == "unavailable" else BAD))
+                row.append(Cell(_STATUS_WORDS.get(cell.status, cell.status), DIM if cell.status == UNAVAILABLE else BAD))
             else:
                 against = None if name in (mine, found.baseline()) else found.versus(case, mine, name, measure)
                 below = "\n" + units.change(against.ratio) if against and against.ratio else ""
@@ -280,14 +290,14 @@ def group_table(found, group, measure, mine) -> Table | None:
     return Table(f"{what[0].upper()}{what[1:]}", columns, rows)
 
 
-def case_table(found, case, ours=None, measures=None) -> Table:
+def case_table(found, case, ours=None, measures=None, further=True) -> Table:
     """Everything about one case, or just `measures` of it: medians, spread, ratios to the best of the others and to the
-    floors, verdicts of `ours` (default: all our configs) against each, and the record's further metrics."""
+    floors, verdicts of `ours` (default: all our configs) against each, and with `further` the record's other metrics."""
     facts = found.cases[case]
     names = found.contenders(case)
     ours = [name for name in (found.ours() if ours is None else ours) if name in names]
     measures = found.measures(case) if measures is None else measures
-    further = sorted({metric for name in names for metric in found.cell(case, name).metrics})
+    further = sorted({metric for name in names for metric in found.cell(case, name).metrics}) if further else []
     columns = [Column("allocator", left=True)]
     for measure in measures:
         group = measure_name(measure, facts)
@@ -300,6 +310,7 @@ def case_table(found, case, ours=None, measures=None) -> Table:
     columns += [Column(metric, "further") for metric in further]
     if len(columns) == 1:  # nobody finished: room for the reasons
         columns.append(Column("no figures", left=True))
+        names = [name for name in names if not found.cell(case, name).ok]
     rows = [_case_row(found, case, name, measures, ours, further, len(columns)) for name in names]
     return Table(f"{facts.title}  ({case}; {facts.source})", columns, rows)
 
@@ -320,7 +331,8 @@ def _case_row(found, case, name, measures, ours, further, width):
     cell = found.cell(case, name)
     if not cell.ok:
         word = _STATUS_WORDS.get(cell.status, cell.status)
-        return [_name(found, name), Cell(f"{word}: {cell.problem}", BAD, span=width - 1)]
+        tone = DIM if cell.status == UNAVAILABLE else BAD
+        return [_name(found, name), Cell(f"{word}: {cell.problem}", tone, span=width - 1)]
     row = [_name(found, name)]
     for measure in measures:
         summary = found.summary(case, name, measure)

@@ -1,0 +1,360 @@
+"""The terminal's summary, the HTML report and the README's table, of a small made-up run."""
+
+import contextlib
+import html.parser
+import importlib.util
+import io
+import os
+import re
+import sys
+import tempfile
+import unittest
+
+SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
+
+from spanalloc_bench import analyse, readme, store, tables, units  # noqa: E402
+from spanalloc_bench.model import CRASHED, HUNG, UNAVAILABLE, Sample  # noqa: E402
+
+MISSING = [name for name in ("matplotlib", "rich") if importlib.util.find_spec(name) is None]
+WHY = f"no {' and no '.join(MISSING)} for {sys.executable}: run with build/venv/bin/python3"
+
+# Seconds per case and allocator; memory is ten times the time in MiB, the other way round.
+TIMES = {
+    "mill.t1": {"standard": 1.0, "oopsla15": 1.2, "glibc": 2.0, "jemalloc": 1.5, "bump": 0.5},
+    "mill.t2": {"standard": 0.6, "oopsla15": 0.7, "glibc": 1.1, "jemalloc": 0.5, "bump": 0.3},
+    "program": {"standard": 3.0, "oopsla15": 3.3, "glibc": 3.003, "jemalloc": 3.3, "bump": 2.9},
+    "timed": {"standard": 1.0, "oopsla15": 1.0, "glibc": 1.0, "jemalloc": 1.0, "bump": 1.0},
+}
+KINDS = {"standard": "ours", "oopsla15": "ours", "glibc": "system", "jemalloc": "peer", "tbbmalloc": "peer", "bump": "baseline"}
+META = {
+    "started": "2025-03-01T10:00:00+00:00", "command": "spanalloc bench", "git": {"commit": "0123456789abcdef", "dirty": False},
+    "machine": {"cpu": "Test CPU <model>", "cores": 2, "caches": {"L1d": "32K"}}, "suite": {"rounds": 6},
+    "allocators": [{"name": name, "kind": kind, "path": f"/lib/{name}.so", "version": "1.0", "sha256": "c0ffee" * 8,
+                    "environment": {"OPTION": "a<b"} if name == "jemalloc" else {}} for name, kind in KINDS.items()]
+    + [{"name": "absent", "kind": "peer", "missing": "not installed"}],
+    "cases": {
+        "mill.t1": {"group": "mill", "title": "mill, 1 thread", "source": "scalloc 7.2", "threads": 1},
+        "mill.t2": {"group": "mill", "title": "mill, 2 threads", "source": "scalloc 7.2", "threads": 2},
+        "program": {"group": "programs", "title": "a program & more", "source": "beyond", "family": "program"},
+        "timed": {"group": "timed", "title": "every call timed", "source": "SuperMalloc 9"},
+        "nobody": {"group": "nobody", "title": "nobody can", "source": "beyond"},
+    },
+}
+
+
+def latency(factor):
+    return {"malloc": {"count": 9, "p50_ns": 20, "p99_ns": 40, "p999_ns": 80, "p9999_ns": 1000 * factor, "max_ns": 90000}}
+
+
+def make_run(folder, rounds=6, started=None):
+    """A run in which tbbmalloc hangs in mill.t1 and crashes in one round of mill.t2."""
+    store.write_meta(folder, {**META, **({"started": started} if started else {})})
+    out = store.Store(folder)
+    for case, times in TIMES.items():
+        for number in range(1, rounds + 1):
+            disturbance = 1 + 0.1 * (number % 3)
+            for position, (name, time) in enumerate(times.items(), start=1):
+                jitter = 1 + 0.002 * ((number * 7 + position * 3) % 5)
+                out.append(Sample(
+                    case, name, number, position, elapsed_s=time * disturbance * jitter,
+                    operations=None if case == "program" else 1_000_000, peak_kib=10240.0 / time, peak_live_bytes=1024 * 1024,
+                    metrics={"false_sharing": 1} if case == "mill.t2" else {}, latency=latency(time) if case == "timed" else {},
+                ))
+            if case == "mill.t1":
+                out.append(Sample(case, "tbbmalloc", number, 9, status=HUNG, problem="no end after <60 s>"))
+            if case == "mill.t2":
+                bad = {"status": CRASHED, "problem": "killed by SIGSEGV"} if number == rounds else {"elapsed_s": 1.0, "peak_kib": 5000.0}
+                out.append(Sample(case, "tbbmalloc", number, 9, **bad))
+    for name in ("standard", "glibc"):
+        out.append(Sample("nobody", name, 1, 1, status=UNAVAILABLE, problem="xalan: command not found"))
+    out.close()
+
+
+class Run(unittest.TestCase):
+    """A class of tests over one made-up run."""
+
+    rounds = 6
+
+    @classmethod
+    def setUpClass(cls):
+        scratch = tempfile.TemporaryDirectory(prefix="spanalloc-report-")
+        cls.addClassCleanup(scratch.cleanup)
+        cls.folder = os.path.join(scratch.name, "run")
+        make_run(cls.folder, cls.rounds)
+        cls.found = analyse.load(cls.folder)
+
+
+class TablesTest(Run):
+    def row(self, table, name):
+        return [cell.text for cell in next(row for row in table.rows if row[0].text == name)]
+
+    def test_every_row_fills_its_columns(self):
+        for case in self.found.cases:
+            for table in (tables.case_table(self.found, case), tables.case_table(self.found, case, measures=[analyse.MEMORY])):
+                for row in table.rows:
+                    self.assertEqual(sum(cell.span for cell in row), len(table.columns), f"{case}, {row[0].text}")
+                    self.assertTrue(all(cell.span > 0 for cell in row), case)
+        for table in (tables.matrix(self.found, "standard"), tables.by_group(self.found, "standard"), tables.standing(self.found),
+                      tables.latency_matrix(self.found, "standard"), tables.problems(self.found), tables.allocators(self.found),
+                      tables.extremes(self.found, "standard", True)):
+            self.assertTrue(table.rows, table.title)
+            for row in table.rows:
+                self.assertEqual(len(row), len(table.columns), table.title)
+
+    def test_matrix(self):
+        matrix = tables.matrix(self.found, "standard")
+        glibc = self.row(matrix, "glibc")
+        # Time: mill.t1 and mill.t2 won by far, program and timed tied (0.1 % of 3 s drowns in the jitter).
+        self.assertEqual(glibc[1:3], ["2/2/0", "2 : 0"])
+        self.assertEqual(glibc[-3:], ["4/4", "0", "0"])
+        self.assertEqual(self.row(matrix, "tbbmalloc")[-3:], ["0/0", "0", "2"])
+        floor = self.row(matrix, "bump (floor)")
+        self.assertEqual(floor[3], units.ratio(analyse.geometric_mean([1 / 0.5, 0.6 / 0.3, 3 / 2.9, 1])))
+
+    def test_memory_loses_by_its_exact_ratio(self):
+        memory = [row for row in tables.extremes(self.found, "standard", True).rows if row[0].text == "memory"]
+        self.assertEqual([cell.text for cell in memory[0]][1:], [
+            "mill.t1", "mill, 1 thread", "glibc", "10.0 MiB", "5.00 MiB", "×2.0", "2.0000 to 2.0000"])
+
+    def test_standing_leaves_out_who_hardly_finished(self):
+        standing = tables.standing(self.found)
+        self.assertEqual({row[0].text for row in standing.rows}, {"standard", "oopsla15", "glibc", "jemalloc"})
+        self.assertIn("tbbmalloc", standing.note)
+        self.assertIn("time / best (4 cases)", [column.text for column in standing.columns])
+
+    def test_headline_orders_by_how_much(self):
+        text = tables.headline(self.found, "standard", analyse.TIME)
+        self.assertRegex(text, r"^In time, standard is ahead of glibc \(−\d+ %\), jemalloc")
+
+    def test_problems_tell_rounds_and_join_what_is_missing(self):
+        rows = [[cell.text for cell in row] for row in tables.problems(self.found).rows]
+        self.assertIn(["tbbmalloc", "crashed", "killed by SIGSEGV", "1: mill.t2 (1 of 6 rounds)"], rows)
+        self.assertIn(["tbbmalloc", "hung", "no end after <60 s>", "1: mill.t1"], rows)
+        self.assertIn(["standard, glibc", "not available", "xalan: command not found", "1: nobody"], rows)
+        self.assertEqual(len(tables.problem_lines(self.found)), 1)
+
+
+@unittest.skipIf(MISSING, WHY)
+class SummaryTest(Run):
+    def text(self, printer, *arguments, width=110):
+        from rich.console import Console
+
+        out = io.StringIO()
+        printer(self.folder, *arguments, Console(file=out, width=width, no_color=True, highlight=False))
+        return out.getvalue()
+
+    def test_first_screen(self):
+        from spanalloc_bench import summary
+
+        text = self.text(summary.print_summary)
+        for wanted in ("Test CPU <model>, 2 cores", "6 rounds", "commit 0123456789", "absent: not installed", "2/2/0", "Worst losses",
+                       "tbbmalloc hung in 1 case (mill.t1)", "crashed in 1 case (mill.t2)", "oopsla15 in time and memory", "malloc p99.99"):
+            self.assertIn(wanted, text)
+        first = text.splitlines()
+        self.assertLess(next(i for i, line in enumerate(first) if "2/2/0" in line), 24, "the matrix is on the first screen")
+        self.assertTrue(all(len(line.rstrip()) <= 110 for line in first))
+
+    def test_narrow_console_cuts_nothing(self):
+        from spanalloc_bench import summary
+
+        self.assertNotIn("…", self.text(summary.print_summary, width=40))
+        self.assertNotIn("…", self.text(summary.print_case_table, "mill.t1", width=40))
+
+    def test_case_table(self):
+        from spanalloc_bench import summary
+
+        text = self.text(summary.print_case_table, "mill.t2")
+        self.assertRegex(text, r"jemalloc +\d+ ns .* loss \+\d+ %")
+        self.assertIn("tbbmalloc crashed: killed by SIGSEGV", text)
+        self.assertIn("false_sharing", text)
+
+    def test_without_a_terminal_it_is_plain_and_wide(self):
+        from spanalloc_bench import summary
+
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            console = summary.console()
+            summary.print_summary(self.folder, console)
+        self.assertEqual(console.width, int(os.environ.get("COLUMNS") or summary.WIDE))
+        self.assertNotIn("\x1b", out.getvalue())
+
+
+class Links(html.parser.HTMLParser):
+    """What a page refers to, what it defines, and whether its tags close."""
+
+    VOID = {"meta", "img", "br", "link", "input", "hr", "path", "use", "rect", "circle", "line"}
+
+    def __init__(self):
+        super().__init__(convert_charrefs=True)
+        self.references, self.ids, self.open, self.bad = [], [], [], []
+
+    def handle_starttag(self, tag, attributes):
+        found = dict(attributes)
+        self.references += [found[key] for key in ("href", "src", "xlink:href") if key in found]
+        self.ids += [found["id"]] if "id" in found else []
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag in self.VOID:
+            return
+        if not self.open or self.open.pop() != tag:
+            self.bad.append(tag)
+
+
+@unittest.skipIf(MISSING, WHY)
+class ReportTest(Run):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        from spanalloc_bench import report
+
+        figures = os.path.join(cls.folder, report.FIGURES)
+        os.mkdir(figures)
+        with open(os.path.join(figures, "x-1.json"), "w", encoding="utf-8") as file:
+            file.write('{"id": "x-1", "title": "A <figure>", "paper": "scalloc", "claims": '
+                       '[{"claim": "it scales", "verdict": "holds", "measured": "1.9 of 2"}]}')
+        with open(report.write(cls.folder), encoding="utf-8") as file:
+            cls.page = file.read()
+        cls.links = Links()
+        cls.links.feed(cls.page)
+
+    def test_needs_nothing_else(self):
+        outside = [ref for ref in self.links.references if not ref.startswith(("#", "data:"))]
+        self.assertEqual(outside, [])
+        self.assertNotRegex(re.sub(r'xmlns(:\w+)?="[^"]*"', "", self.page), r"url\((?!#)|@import|https?://")
+
+    def test_links_lead_somewhere(self):
+        inside = {ref[1:] for ref in self.links.references if ref.startswith("#")}
+        self.assertGreater(len(inside), 8)
+        self.assertEqual(inside - set(self.links.ids), set())
+
+    def test_is_well_formed_and_escapes(self):
+        self.assertEqual((self.links.bad, self.links.open), ([], []))
+        for raw in ("<model>", "a<b", "<60 s>", "A <figure>", "a program & more"):
+            self.assertNotIn(raw, self.page)
+        self.assertIn("Test CPU &lt;model&gt;", self.page)
+
+    def test_has_every_section_and_case(self):
+        for section in ("summary", "overall", "groups", "latency", "memory", "failures", "papers", "machine", "method", "cases", "raw"):
+            self.assertIn(section, self.links.ids)
+        for case in TIMES:
+            self.assertIn(f"case-{case}", self.links.ids)
+        for wanted in ("2/2/0", "c0ffeec0ffee", "OPTION=a&lt;b", "not installed", "killed by SIGSEGV", "it scales", "holds"):
+            self.assertIn(wanted, self.page)
+
+    def test_plots(self):
+        for name in ("overview-time", "overview-memory", "standing", "group-mill", "group-programs", "latency-timed"):
+            with open(os.path.join(self.folder, f"{name}.png"), "rb") as file:
+                self.assertEqual(file.read(4), b"\x89PNG", name)
+        self.assertEqual(self.page.count("<svg"), len([n for n in os.listdir(self.folder) if n.endswith(".png")]))
+
+    def test_is_small(self):
+        self.assertLess(len(self.page), 600_000)  # 4 cases; 60 must stay below 3 MB
+
+
+@unittest.skipIf(MISSING, WHY)
+class FewRoundsTest(Run):
+    rounds = 1
+
+    def test_no_verdicts_but_ratios(self):
+        from spanalloc_bench import report
+
+        with open(report.write(self.folder), encoding="utf-8") as file:
+            page = file.read()
+        self.assertIn("1 of the 6 rounds", page)
+        self.assertIn("too few rounds", page)
+        self.assertNotIn(">win ", page)
+        self.assertIn("×2.0", page)
+        self.assertIn("1 of the 6 rounds", readme.readme_table(self.folder))
+
+    def test_only_peers(self):
+        from spanalloc_bench import report
+
+        with tempfile.TemporaryDirectory() as folder:
+            out = store.Store(folder)
+            out.append(Sample("a", "glibc", 1, 1, elapsed_s=1.0, peak_kib=1.0))
+            out.close()
+            with open(report.write(folder), encoding="utf-8") as file:
+                self.assertIn("nothing to compare", file.read())
+
+
+@unittest.skipIf(MISSING, WHY)
+class PlotsTest(unittest.TestCase):
+    def test_looks_are_stable_and_told_apart(self):
+        from spanalloc_bench import plots
+
+        names = ["standard", "oopsla15", "glibc", "jemalloc", "tcmalloc", "mimalloc", "tbbmalloc", "bump"]
+        looks = [plots.style(name) for name in names]
+        self.assertEqual(len({look.color for look in looks}), len(names))
+        self.assertEqual(len({look.marker for look in looks}), len(names))
+        self.assertEqual([name for name, look in zip(names, looks) if look.ours], ["standard", "oopsla15"])
+        self.assertEqual(plots.style("never-seen"), plots.style("never-seen"))
+
+    def test_gaps_and_extremes_draw(self):
+        from spanalloc_bench import plots
+
+        panels = [
+            plots.lines("a", {"standard": [(1, 1.0), (2, None)], "glibc": []}, ideal=True, floor=[(1, 0.5)], log_x=True),
+            plots.lines("b", {"standard": [(1, 1e-9, 1e-10, 1e-8)]}, y_unit="s", log_y=True),
+            plots.bars("c", {"one": {"standard": 7.0, "glibc": None}, "a very long name of a case": {"glibc": 1.0}}, limit=3, line_at=1),
+            plots.percentiles("d", {"standard": {"p50_ns": 0, "max_ns": 5}}),
+            plots.forest("e", [("#head", None, None, None, ""), ("x", 9.0, 8.0, 10.0, "loss"), ("y", 0.01, None, None, "")]),
+        ]
+        text = plots.inline(plots.figure(panels, title="T", note="N"), 'says "so" <here>')
+        self.assertTrue(text.startswith("<svg") and text.endswith("</svg>"))
+        self.assertIn('aria-label="says &quot;so&quot; &lt;here&gt;"', text[:200])
+
+    def test_same_data_same_bytes(self):
+        from spanalloc_bench import plots
+
+        texts = {plots.inline(plots.figure([plots.lines("a", {"standard": [(1, 1.0), (2, 2.0)]})])) for _ in range(2)}
+        self.assertEqual(len(texts), 1)
+
+
+class ReadmeTest(Run):
+    def test_table(self):
+        text = readme.readme_table(self.folder)
+        self.assertRegex(text, r"\| glibc \| 0\.\d+ \| 2/2/0 \|")
+        self.assertIn("`standard` memory", text)
+        # mill.t2 is lost to jemalloc in time; program's 0.1 % and memory's ties are no loss to speak of.
+        loss = next(line for line in text.splitlines() if line.startswith("| mill, 2 threads"))
+        self.assertRegex(loss, r"\| \+\d+ % \(jemalloc\) \|")
+        self.assertNotIn("every call timed", text)
+
+    def test_newest(self):
+        with tempfile.TemporaryDirectory() as results:
+            self.assertIsNone(readme.newest(results))
+            make_run(os.path.join(results, "z-older"), 1, "2025-01-01T00:00:00+00:00")
+            make_run(os.path.join(results, "a-newer"), 1, "2025-02-01T00:00:00+00:00")
+            os.mkdir(os.path.join(results, "no-run"))
+            self.assertEqual(readme.newest(results), os.path.join(results, "a-newer"))
+        self.assertIsNone(readme.newest(os.path.join(results, "gone")))
+
+
+class UnitsTest(unittest.TestCase):
+    def test_numbers(self):
+        self.assertEqual([units.seconds(v) for v in (1.234, 0.0123, 4.5e-8, 0, None)], ["1.23 s", "12.3 ms", "45.0 ns", "0 s", "-"])
+        self.assertEqual([units.kib(v) for v in (512, 2048, 3.5 * 2**20)], ["512 KiB", "2.00 MiB", "3.50 GiB"])
+        self.assertEqual([units.ratio(v) for v in (0.995, 1.234, 0.0123, 12.34, None)], ["0.99", "1.23", "0.012", "12.3", "-"])
+
+    def test_change(self):
+        found = [units.change(v) for v in (1.0, 1.001, 0.999, 1.05, 0.5, 2.0, 40.0, 1.00001, None)]
+        self.assertEqual(found, ["±0 %", "+0.10 %", "−0.10 %", "+5.0 %", "−50 %", "×2.0", "×40", "+<0.01 %", "-"])
+
+    def test_measured(self):
+        self.assertEqual(units.measured(5e-9, "time"), "5.00 ns")
+        self.assertEqual(units.measured(1500, "step_ns"), "1.50 µs")
+        self.assertEqual(units.measured(1234.5, "requests_per_s"), "1,234/s")
+        self.assertEqual(units.measured(2048, "arena_kib"), "2.00 MiB")
+        self.assertEqual(units.measured(3, "failures"), "3")
+
+
+if __name__ == "__main__":
+    unittest.main()
