@@ -14,6 +14,7 @@ namespace {
 struct Block {
   void* memory = nullptr;
   std::size_t size = 0;
+  std::uint64_t id = 0;  // tells its stamp from that of every other block
 };
 
 struct alignas(workload::kCacheLine) Result {
@@ -35,8 +36,8 @@ class Churner {
     for (std::uint64_t i = 0; i < operations; ++i) {
       Block& b = blocks_[random_.below(blocks_.size())];
       drop(b);
-      b = Block{allocate(sizes_.at(i), i), sizes_.at(i)};
-      workload::stamp(b.memory, b.size, workload::stamp_word(b.memory, b.size, 0));
+      b = Block{allocate(sizes_.at(i), i), sizes_.at(i), i};
+      workload::stamp(b.memory, b.size, workload::stamp_word(b.memory, b.size, b.id));
       result_.live.add(b.size);
     }
     for (Block& b : blocks_) drop(b);
@@ -55,14 +56,14 @@ class Churner {
       else if (posix_memalign(&memory, alignment, size) != 0)
         memory = nullptr;
     }
-    workload::check(memory != nullptr, "aligned: an allocation was refused");
+    workload::check(memory != nullptr, "aligned: an allocation returned null");
     workload::check(reinterpret_cast<std::uintptr_t>(memory) % alignment == 0,
                     "aligned: a block is not aligned");
     return memory;
   }
   void drop(Block& b) {
     if (b.memory == nullptr) return;
-    workload::check(workload::stamped(b.memory, b.size, workload::stamp_word(b.memory, b.size, 0)),
+    workload::check(workload::stamped(b.memory, b.size, workload::stamp_word(b.memory, b.size, b.id)),
                     "aligned: a block was overwritten");
     std::free(b.memory);
     result_.live.remove(b.size);

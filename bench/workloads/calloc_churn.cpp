@@ -18,6 +18,7 @@ enum Touch : std::size_t { kAll, kLines, kEnds };
 struct Block {
   unsigned char* bytes = nullptr;
   std::size_t size = 0;
+  unsigned char dirt = 0;  // never zero
 };
 
 struct alignas(workload::kCacheLine) Result {
@@ -49,16 +50,16 @@ bool is_zero(const Block& b, Touch touch) {
 
 void make_dirty(const Block& b, Touch touch) {
   if (touch == kEnds && b.size > 2 * kEnd) {
-    std::memset(b.bytes, 0xa5, kEnd);
-    std::memset(b.bytes + b.size - kEnd, 0xa5, kEnd);
+    std::memset(b.bytes, b.dirt, kEnd);
+    std::memset(b.bytes + b.size - kEnd, b.dirt, kEnd);
   } else {
-    std::memset(b.bytes, 0xa5, b.size);
+    std::memset(b.bytes, b.dirt, b.size);
   }
 }
 
 // Whether the dirt is still there: the block belongs to nobody else.
 bool is_dirty(const Block& b) {
-  return b.bytes[0] == 0xa5 && b.bytes[b.size - 1] == 0xa5;
+  return b.bytes[0] == b.dirt && b.bytes[b.size - 1] == b.dirt;
 }
 
 class Churner {
@@ -72,8 +73,9 @@ class Churner {
       Block& b = blocks_[random_.below(blocks_.size())];
       drop(b);
       b.size = sizes_.at(i);
+      b.dirt = static_cast<unsigned char>(1 + i % 255);
       b.bytes = static_cast<unsigned char*>(std::calloc(b.size, 1));
-      workload::check(b.bytes != nullptr, "calloc_churn: calloc refused");
+      workload::check(b.bytes != nullptr, "calloc_churn: calloc returned null");
       workload::check(is_zero(b, touch_), "calloc_churn: memory of calloc is not zero");
       make_dirty(b, touch_);
       result_.live.add(b.size);

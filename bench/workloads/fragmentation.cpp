@@ -28,6 +28,7 @@ constexpr std::size_t kPhaseCount = std::size(kPhases);
 struct Object {
   void* memory;
   std::uint32_t size;
+  std::uint32_t id;  // tells its stamp from that of every other object
 };
 
 class Heap {
@@ -78,13 +79,14 @@ class Heap {
  private:
   Object allocate(std::uint32_t size) {
     void* memory = std::malloc(size);
-    workload::check(memory != nullptr, "fragmentation: malloc refused");
-    workload::stamp(memory, size, workload::stamp_word(memory, size, 0));
+    workload::check(memory != nullptr, "fragmentation: malloc returned null");
+    const Object o{memory, size, next_id_++};
+    workload::stamp(memory, size, workload::stamp_word(memory, size, o.id));
     live_.add(size);
-    return Object{memory, size};
+    return o;
   }
   void drop(const Object& o) {
-    workload::check(workload::stamped(o.memory, o.size, workload::stamp_word(o.memory, o.size, 0)),
+    workload::check(workload::stamped(o.memory, o.size, workload::stamp_word(o.memory, o.size, o.id)),
                     "fragmentation: an object was overwritten");
     std::free(o.memory);
     live_.remove(o.size);
@@ -101,6 +103,7 @@ class Heap {
   std::vector<Object> loose_, pinned_;
   workload::LiveBytes live_;
   std::uint64_t operations_ = 0;
+  std::uint32_t next_id_ = 0;
 };
 
 }  // namespace

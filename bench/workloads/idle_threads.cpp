@@ -27,7 +27,8 @@ struct Shape {
 
 struct Object {
   void* memory = nullptr;
-  std::size_t size = 0;
+  std::uint32_t size = 0;
+  std::uint32_t id = 0;  // tells its stamp from that of every other object of the thread
 };
 
 constexpr std::uint64_t kMostBurst = 1024;
@@ -83,10 +84,11 @@ class alignas(workload::kCacheLine) Sleeper {
     Object objects[kMostBurst];
     const std::uint64_t n = shape_->burst;
     for (std::uint64_t i = 0; i < n; ++i) {
-      const std::size_t size = shape_->sizes->at(turn_++);
-      objects[i] = Object{std::malloc(size), size};
-      workload::check(objects[i].memory != nullptr, "idle_threads: malloc refused");
-      workload::stamp(objects[i].memory, size, workload::stamp_word(objects[i].memory, size, 0));
+      const std::size_t size = shape_->sizes->at(turn_);
+      objects[i] =
+          Object{std::malloc(size), static_cast<std::uint32_t>(size), static_cast<std::uint32_t>(turn_++)};
+      workload::check(objects[i].memory != nullptr, "idle_threads: malloc returned null");
+      workload::stamp(objects[i].memory, size, word_of(objects[i]));
       live_.add(size);
     }
     // Those kept lie scattered among those that are freed.
@@ -96,9 +98,10 @@ class alignas(workload::kCacheLine) Sleeper {
     }
     for (std::uint64_t i = 0; i < n; ++i) drop(objects[i]);
   }
+  static std::uint64_t word_of(const Object& o) { return workload::stamp_word(o.memory, o.size, o.id); }
   void drop(Object& o) {
     if (o.memory == nullptr) return;
-    workload::check(workload::stamped(o.memory, o.size, workload::stamp_word(o.memory, o.size, 0)),
+    workload::check(workload::stamped(o.memory, o.size, word_of(o)),
                     "idle_threads: an object was overwritten");
     std::free(o.memory);
     live_.remove(o.size);

@@ -19,6 +19,7 @@ constexpr std::size_t kPageSize = 4096;
 struct Object {
   unsigned char* bytes = nullptr;
   std::size_t size = 0;
+  std::uint64_t id = 0;  // tells its words from those of every other object
 };
 
 struct alignas(workload::kCacheLine) Result {
@@ -36,8 +37,9 @@ class Churner {
       Object& o = objects_[random_.below(objects_.size())];
       drop(o);
       o.size = sizes_.at(i);
+      o.id = i;
       o.bytes = static_cast<unsigned char*>(std::malloc(o.size));
-      workload::check(o.bytes != nullptr, "large_objects: malloc refused");
+      workload::check(o.bytes != nullptr, "large_objects: malloc returned null");
       write(o);
       result_.live.add(o.size);
     }
@@ -46,7 +48,7 @@ class Churner {
 
  private:
   static std::uint64_t word_of(const Object& o, std::size_t place) {
-    return (reinterpret_cast<std::uintptr_t>(o.bytes) ^ o.size) * 0x9e3779b97f4a7c15u + place;
+    return (reinterpret_cast<std::uintptr_t>(o.bytes) + o.id) * 0x9e3779b97f4a7c15u + place;
   }
   static void put(const Object& o, std::size_t place) {
     const std::uint64_t word = word_of(o, place);

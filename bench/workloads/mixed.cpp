@@ -182,12 +182,13 @@ class Player {
     for (std::uint64_t t = 0; t < steps; ++t) {
       bury(t % kWheel);
       const Event e = events_[(offset_ + t) % kEvents];
+      const auto slot = static_cast<std::uint32_t>(t % kWheel);
       void* memory = allocate(e.size);
-      workload::check(memory != nullptr, "mixed: malloc refused");
-      workload::stamp(memory, e.size, workload::stamp_word(memory, e.size, 0));
+      workload::check(memory != nullptr, "mixed: malloc returned null");
+      workload::stamp(memory, e.size, workload::stamp_word(memory, e.size, slot));
       std::uint32_t& death = dying_[(t + e.lifetime) % kWheel];
-      objects_[t % kWheel] = Object{memory, e.size, death};
-      death = static_cast<std::uint32_t>(t % kWheel);
+      objects_[slot] = Object{memory, e.size, death};
+      death = slot;
       result_.live.add(e.size);
     }
     for (std::uint64_t slot = 0; slot < kWheel; ++slot) bury(slot);
@@ -215,7 +216,7 @@ class Player {
     dying_[slot] = kNone;
     while (i != kNone) {
       const Object o = objects_[i];
-      workload::check(workload::stamped(o.memory, o.size, workload::stamp_word(o.memory, o.size, 0)),
+      workload::check(workload::stamped(o.memory, o.size, workload::stamp_word(o.memory, o.size, i)),
                       "mixed: an object was overwritten");
       release(o.memory);
       result_.live.remove(o.size);

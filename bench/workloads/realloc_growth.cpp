@@ -87,7 +87,7 @@ class Grower {
     if (policy_ == kByHalf && v.capacity > 0) capacity = v.capacity + v.capacity / 2;
     if (policy_ == kDouble && v.capacity > 0) capacity = v.capacity * 2;
     void* grown = std::realloc(v.bytes, capacity);
-    workload::check(grown != nullptr, "realloc_growth: realloc refused");
+    workload::check(grown != nullptr, "realloc_growth: realloc returned null");
     ++result_.operations;
     result_.live.remove(v.capacity);
     result_.live.add(capacity);
