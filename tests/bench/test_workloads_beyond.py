@@ -1,0 +1,264 @@
+"""The workloads beyond the papers: their counts, their records, what they find damaged, what they refuse. Nothing here
+judges speed."""
+
+import json
+import os
+import subprocess
+import tempfile
+import unittest
+
+from spanalloc_bench.cases import beyond
+
+BENCH = os.environ["SPANALLOC_TEST_BENCH"]
+STANDARD = os.path.join(os.environ["SPANALLOC_TEST_LIBRARIES"], "libspanalloc.so")
+BUMP = os.path.join(BENCH, "libbump.so")
+HERE = os.path.dirname(os.path.abspath(__file__))
+FIELDS = {"workload", "parameters", "threads", "operations", "elapsed_s", "peak_live_bytes", "metrics", "latency"}
+DISTRIBUTIONS = ("compiler", "browser", "keyvalue", "web", "powerlaw")
+
+
+def run(program, *arguments, preload=None, **variables):
+    environment = {**os.environ, **variables}
+    environment.pop("LD_PRELOAD", None)
+    if preload:
+        environment["LD_PRELOAD"] = preload
+    return subprocess.run([os.path.join(BENCH, program), *map(str, arguments)], env=environment, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+
+
+class WorkloadTest(unittest.TestCase):
+    def record(self, done):
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        record = json.loads(done.stdout.splitlines()[-1])
+        self.assertEqual(set(record), FIELDS)
+        self.assertGreater(record["elapsed_s"], 0)
+        return record
+
+    def records(self, program, *arguments):
+        """The record under the C library's malloc, ours and bump. What the workload asks for depends on none of them."""
+        records = [self.record(run(program, *arguments, preload=preload)) for preload in (None, STANDARD, BUMP)]
+        self.assertEqual(len({(r["operations"], r["threads"]) for r in records}), 1)
+        return records
+
+    def assert_refused(self, done, exit_code, *words):
+        self.assertEqual((done.returncode, done.stdout), (exit_code, ""), done.stderr)
+        self.assertEqual(len(done.stderr.splitlines()), 1, done.stderr)
+        for word in words:
+            self.assertIn(word, done.stderr)
+
+
+class BeyondTest(WorkloadTest):
+    def test_mixed(self):
+        for distribution in DISTRIBUTIONS:
+            for threads in (1, 3):
+                with self.subTest(distribution, threads=threads):
+                    records = self.records("mixed", "--distribution", distribution, "--threads", threads,
+                                           "--operations", 3000)
+                    for record in records:
+                        self.assertEqual((record["operations"], record["threads"]), (3000 * threads, threads))
+                        self.assertEqual(record["parameters"]["distribution"], distribution)
+                        self.assertEqual(record["latency"], {})
+                    self.assertEqual(len({r["peak_live_bytes"] for r in records}), 1)
+
+    def test_mixed_over_more_than_a_turn_of_the_wheel(self):
+        for distribution in DISTRIBUTIONS:
+            short, long = (self.record(run("mixed", "--distribution", distribution, "--operations", n, preload=STANDARD))
+                           for n in (100_000, 500_000))
+            # Objects die: five times as many do not live five times as much.
+            self.assertLess(long["peak_live_bytes"], 3 * short["peak_live_bytes"])
+            self.assertGreater(long["peak_live_bytes"], 100_000)
+
+    def test_mixed_seed(self):
+        one, same, other = (self.record(run("mixed", "--operations", 5000, "--seed", seed))["peak_live_bytes"]
+                            for seed in (1, 1, 2))
+        self.assertEqual(one, same)
+        self.assertNotEqual(one, other)
+
+    def test_mixed_latency(self):
+        for record in self.records("mixed", "--latency", 1, "--threads", 2, "--operations", 2000):
+            for call in ("malloc", "free"):
+                latency = record["latency"][call]
+                self.assertEqual(latency["count"], 4000)
+                self.assertLessEqual(latency["p50_ns"], latency["p9999_ns"])
+                self.assertLessEqual(latency["p9999_ns"], latency["max_ns"])
+                self.assertEqual(record["metrics"][f"{call}_p9999_ns"], latency["p9999_ns"])
+
+    def test_realloc_growth(self):
+        for policy, growths in (("x2", 13), ("x1.5", 22), ("step", 64)):
+            # One vector at a time of one size: the number of its growths is known.
+            arguments = ("--policy", policy, "--low", 65536, "--high", 65536, "--vectors", 1, "--total", 5, "--step", 1024)
+            for record in self.records("realloc_growth", *arguments):
+                self.assertEqual(record["operations"], 5 * growths)
+                self.assertIn(record["peak_live_bytes"], range(65536, 98304))
+            self.records("realloc_growth", "--policy", policy, "--low", 16, "--high", 100000, "--vectors", 7, "--total", 50,
+                         "--threads", 2, "--step", 777)
+
+    def test_calloc_churn(self):
+        for touch in ("all", "lines", "ends"):
+            for low, high in ((1, 40), (1000, 100000), (300000, 3000000)):
+                for record in self.records("calloc_churn", "--low", low, "--high", high, "--live", 10, "--operations", 100,
+                                           "--touch", touch, "--threads", 2):
+                    self.assertEqual(record["operations"], 200)
+                    self.assertIn(record["peak_live_bytes"], range(2 * 5 * low, 2 * 10 * high + 1))
+
+    def test_aligned(self):
+        for low_align, high_align, high in ((8, 64, 100), (32, 4096, 5000), (4096, 2 << 20, 300000)):
+            for record in self.records("aligned", "--low-align", low_align, "--high-align", high_align, "--high", high,
+                                       "--live", 20, "--operations", 300, "--threads", 2):
+                self.assertEqual(record["operations"], 600)
+
+    def test_large_objects(self):
+        for touch in ("ends", "page", "all"):
+            for record in self.records("large_objects", "--low", 128 << 10, "--high", 8 << 20, "--live", 3, "--operations",
+                                       12, "--touch", touch, "--threads", 2):
+                self.assertEqual(record["operations"], 24)
+                self.assertEqual(record["peak_live_bytes"] is None, touch == "ends")
+
+    def test_huge_object(self):
+        for record in self.records("large_objects", "--low", 256 << 20, "--high", 256 << 20, "--live", 1, "--operations", 3):
+            self.assertEqual(record["operations"], 3)
+
+    def test_idle_threads(self):
+        for record in self.records("idle_threads", "--threads", 50, "--rounds", 3, "--burst", 40, "--keep", 5, "--active",
+                                   3):
+            self.assertEqual((record["operations"], record["threads"]), (50 * 3 * 40, 50))
+            self.assertEqual(set(record["metrics"]), {"idle_over_live", "idle_kib_per_thread", "burst_ns_per_operation"})
+        self.assertGreater(record["metrics"]["idle_over_live"], 5)  # bump keeps all 120 objects of a thread, 5 live
+
+    def test_idle_threads_that_keep_nothing(self):
+        record = self.record(run("idle_threads", "--threads", 1, "--rounds", 2, "--keep", 0, "--active", 5))
+        self.assertNotIn("idle_over_live", record["metrics"])
+
+    def test_fragmentation(self):
+        ratios = []
+        for record in self.records("fragmentation", "--live-mib", 2):
+            self.assertLessEqual(record["peak_live_bytes"], 2 << 20)
+            self.assertGreater(record["peak_live_bytes"], 15 << 17)
+            metrics = record["metrics"]
+            phases = [metrics[f"rss_over_live_phase{p}"] for p in range(1, 7)]
+            self.assertAlmostEqual(sum(phases) / 6, metrics["rss_over_live_mean"], places=4)
+            self.assertGreater(min(phases), 0.9)
+            ratios.append((phases[-1], metrics["rss_over_live_freed90"]))
+        # bump keeps all: 3 times the live bytes a phase, ten times that over what is left at the end.
+        last, freed = ratios[-1]
+        self.assertGreater(last, 15)
+        self.assertGreater(freed, 150)
+
+    def test_startup(self):
+        for record in self.records("startup", "--starts", 3):
+            self.assertEqual(record["operations"], 3)
+
+    def test_bad_options(self):
+        for program, *arguments in (
+            ("mixed", "--distribution", "gaussian"), ("mixed", "--threads", 0), ("mixed", "--latency", 2), ("mixed", "7"),
+            ("realloc_growth", "--policy", "x3"), ("realloc_growth", "--low", 9000, "--high", 100),
+            ("calloc_churn", "--touch", "some"), ("calloc_churn", "--low", 2, "--high", 1), ("calloc_churn", "--live", 0),
+            ("aligned", "--low-align", 48), ("aligned", "--low-align", 64, "--high-align", 32), ("aligned", "--plain", 101),
+            ("large_objects", "--low", 9000, "--high", 8000), ("large_objects", "--touch"),
+            ("idle_threads", "--keep", 11, "--burst", 10), ("idle_threads", "--burst", 5000),
+            ("fragmentation", "--phases", 7), ("fragmentation", "--live-mib", "-1"), ("startup", "--starts", "many"),
+        ):
+            with self.subTest(program=program, arguments=arguments):
+                self.assert_refused(run(program, *arguments), 2, program)
+
+    def test_help(self):
+        for program in ("mixed", "realloc_growth", "calloc_churn", "aligned", "large_objects", "idle_threads",
+                        "fragmentation", "startup"):
+            done = run(program, "--help")
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            self.assertIn("beyond the papers", done.stdout)
+
+
+class DamageTest(WorkloadTest):
+    """Under a malloc that is wrong on purpose each workload ends with 1 and one line that says what it found."""
+
+    RUNS = (
+        *(("mixed", "--distribution", distribution, "--operations", 3000) for distribution in DISTRIBUTIONS),
+        ("realloc_growth", "--low", 256, "--high", 20000, "--vectors", 8, "--total", 60),
+        ("calloc_churn", "--operations", 2000, "--live", 100),
+        ("calloc_churn", "--operations", 2000, "--live", 100, "--low", 100, "--high", 9000, "--touch", "ends"),
+        ("aligned", "--operations", 2000, "--live", 100, "--plain", 80),
+        ("large_objects", "--low", 1000, "--high", 50000, "--operations", 500),
+        ("idle_threads", "--threads", 5, "--rounds", 3),
+        ("fragmentation", "--live-mib", 1),
+    )
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = folder.name
+        cls.broken = os.path.join(folder.name, "broken_malloc.so")
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", cls.broken, os.path.join(HERE, "broken_malloc.c")], check=True)
+
+    def test_control(self):
+        for arguments in self.RUNS:
+            with self.subTest(arguments):
+                self.record(run(*arguments, preload=self.broken, BROKEN_MALLOC="none"))
+
+    def test_found(self):
+        for defect, words in (("overlap", ("overwritten", "lost contents")), ("scribble", ("overwritten", "lost contents")),
+                              ("refuse", ("returned null",))):
+            for arguments in self.RUNS:
+                with self.subTest(defect, arguments=arguments):
+                    done = run(*arguments, preload=self.broken, BROKEN_MALLOC=defect)
+                    self.assert_refused(done, 1)
+                    self.assertTrue(any(word in done.stderr for word in words), done.stderr)
+
+    def library(self, name, source):
+        path = os.path.join(self.folder, name)
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-fno-builtin", "-x", "c", "-", "-o", path], input=source, text=True,
+                       check=True)
+        return path
+
+    def test_dirty_calloc(self):
+        source = "#include <stddef.h>\nvoid* malloc(size_t);\nvoid* calloc(size_t n, size_t m) { " \
+                 "char* p = malloc(n * m); if (p) { for (size_t i = 0; i < n * m; i++) p[i] = 0; " \
+                 "if (n * m > 150) p[128] = 1; } return p; }\n"
+        dirty = self.library("dirty_calloc.so", source)
+        for touch in ("all", "lines"):
+            self.assert_refused(run("calloc_churn", "--touch", touch, preload=dirty), 1, "not zero")
+
+    def test_bad_alignment(self):
+        skewed = self.library("skewed.so", "#include <stddef.h>\nvoid* malloc(size_t);\n"
+                              "void* aligned_alloc(size_t a, size_t n) { return malloc(n + a); }\n")
+        self.assert_refused(run("aligned", "--low-align", 512, "--high-align", 4096, preload=skewed), 1, "not aligned")
+
+    def test_bump_beyond_its_limit(self):
+        self.assert_refused(run("mixed", preload=BUMP, BUMP_LIMIT_MIB="32"), 1, "returned null")
+
+    def test_failing_child(self):
+        # The child finds no memory; its parent, by LD_PRELOAD the same allocator, does.
+        refuses = self.library("refuses.so", "#include <stddef.h>\n#include <errno.h>\nextern void* __libc_malloc(size_t);\n"
+                               "void* malloc(size_t n) { return n == 100 ? NULL : __libc_malloc(n); }\n")
+        self.assert_refused(run("startup", "--starts", 1, preload=refuses), 1, "child failed")
+
+
+class CasesTest(WorkloadTest):
+    def test_identifiers(self):
+        cases = beyond.suite()
+        self.assertEqual(len({case.id for case in cases}), len(cases))
+        for case in cases:
+            self.assertRegex(case.id, r"^[a-z0-9.-]+$")
+            self.assertNotEqual(case.full, case.quick, case.id)
+
+    def test_options_are_known(self):
+        # Options are looked at in order, what is unknown last: so all of the case's own are good.
+        for case in beyond.suite():
+            with self.subTest(case.id):
+                done = run(*(word.replace("{bin}/", "") for word in case.argv), "--no-such-option", 1)
+                self.assert_refused(done, 2, "unknown option --no-such-option")
+
+    def test_quick_cases_run(self):
+        for case in beyond.suite():
+            if not case.quick:
+                continue
+            with self.subTest(case.id):
+                record = self.record(run(*(word.replace("{bin}/", "") for word in case.argv), preload=STANDARD))
+                self.assertEqual(record["threads"], case.threads)
+                if case.metric != "time":
+                    self.assertIn(case.metric, record["metrics"])
+
+
+if __name__ == "__main__":
+    unittest.main()
