@@ -71,6 +71,8 @@ class CaseFacts:
     better: str = "lower"
     family: str = Family.WORKLOAD.value
     parameters: tuple[tuple[str, str], ...] = ()
+    full: bool = True   # part of the full suite
+    quick: bool = False
 
     @property
     def judged_by(self) -> str:
@@ -236,12 +238,17 @@ class Cell:
 
 
 class Analysis:
-    """A folder's samples, ready for questions. Names of contenders and cases are in the order of the report."""
+    """A folder's samples, ready for questions. Names of contenders and cases are in the order of the report.
+
+    `cases` are all; `suite` are those that count: not the cases that only a paper's figure asked for, which would give
+    what that figure varies a weight of its own. A folder of nothing but figures counts them all.
+    """
 
     def __init__(self, samples: list[Sample], meta: dict, folder: str = ""):
         self.folder = folder
         self.meta = meta
         self.cases = _case_facts(samples, meta)
+        self.suite = [case for case, facts in self.cases.items() if facts.full or facts.quick] or list(self.cases)
         self.allocators = _allocator_facts(samples, meta)
         by_cell = collections.defaultdict(list)
         for sample in samples:
@@ -253,10 +260,10 @@ class Analysis:
     # -- names --
 
     def groups(self) -> list[str]:
-        return list(dict.fromkeys(facts.group for facts in self.cases.values()))
+        return list(dict.fromkeys(self.cases[case].group for case in self.suite))
 
     def cases_of(self, group: str) -> list[str]:
-        return [facts.id for facts in self.cases.values() if facts.group == group]
+        return [case for case in self.suite if self.cases[case].group == group]
 
     def ours(self) -> list[str]:
         """Our configs that have samples, the product first."""
@@ -307,8 +314,8 @@ class Analysis:
         return [measure for measure in (TIME, METRIC, MEMORY) if measure in found] + latencies
 
     def latencies(self) -> list[tuple[str, str]]:
-        """The latency measures of all cases."""
-        return list(dict.fromkeys(m for case in self.cases for m in self.measures(case) if isinstance(m, tuple)))
+        """The latency measures of the suite."""
+        return list(dict.fromkeys(m for case in self.suite for m in self.measures(case) if isinstance(m, tuple)))
 
     def _higher(self, case, measure) -> bool:
         return measure in (TIME, METRIC) and self.cases[case].better == "higher"
@@ -363,11 +370,11 @@ class Analysis:
         return Versus(case, mine, other, measure, *result) if result[3] else None
 
     def score(self, mine: str, other: str, measure, cases=None) -> Score:
-        """Over `cases` (default: all) that have the measure and were run under both; a contender that is not there
+        """Over `cases` (default: the suite) that have the measure and were run under both; a contender that is not there
         (not built, not installed) has not failed."""
         tally, ratios = collections.Counter(), []
         failed = {(True, False): [], (False, True): [], (False, False): []}
-        for case in self.cases if cases is None else cases:
+        for case in self.suite if cases is None else cases:
             cells = [self._cells.get((case, name)) for name in (mine, other)]
             if None in cells or any(cell.status == UNAVAILABLE for cell in cells):
                 continue
@@ -395,7 +402,7 @@ class Analysis:
 
         With fewer than MIN_ROUNDS rounds there are no verdicts, and the ratios alone choose."""
         found = []
-        for case in self.cases:
+        for case in self.suite:
             versus = [self.versus(case, mine, other, measure) for other in self.rivals() if other != mine]
             versus = [v for v in versus if v and v.ratio is not None]
             if worst:
@@ -410,13 +417,13 @@ class Analysis:
         """Ours and the rivals that finished at least half of the cases that any of them did: one that hangs everywhere
         would leave nothing that all have in common."""
         names = [*self.ours(), *self.rivals()]
-        done = {name: {case for case in self.cases if self.median(case, name, MEMORY) is not None} for name in names}
+        done = {name: {case for case in self.suite if self.median(case, name, MEMORY) is not None} for name in names}
         half = len(set().union(*done.values())) / 2
         return [name for name in names if len(done[name]) >= half]
 
     def _means(self, names, ratios_of) -> tuple[dict[str, float], int]:
         """Geometric mean of each name's ratios over the cases where all of them have one, and how many these are."""
-        rows = [ratios_of(case) for case in self.cases]
+        rows = [ratios_of(case) for case in self.suite]
         rows = [row for row in rows if row is not None and all(row.get(name) for name in names)]
         return ({name: geometric_mean(row[name] for row in rows) for name in names} if rows else {}), len(rows)
 
@@ -444,7 +451,7 @@ class Analysis:
     def problems(self) -> list[Problem]:
         """Every row without figures, in the order of the report."""
         found = []
-        for case in self.cases:
+        for case in self.suite:
             for name in self.contenders(case):
                 cell = self._cells[case, name]
                 if not cell.ok:

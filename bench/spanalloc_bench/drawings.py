@@ -13,7 +13,7 @@ REFERENCE = "glibc"
 def overview(found, mine, measure):
     """The ratio of `mine` to each rival in every case, with its interval; None where there is nothing to draw."""
     rivals = [name for name in found.rivals() if name != mine]
-    cases = [case for case in found.cases if any(found.versus(case, mine, name, measure) for name in rivals)]
+    cases = [case for case in found.suite if any(found.versus(case, mine, name, measure) for name in rivals)]
     if not cases:
         return None
     panels = []

@@ -30,14 +30,14 @@ def _losses(found, ours) -> list[str]:
     cells = {}
     for mine in ours:
         for measure in (TIME, MEMORY):
-            for v in found.extremes(mine, measure, worst=True, count=len(found.cases)):
+            for v in found.extremes(mine, measure, worst=True, count=len(found.suite)):
                 if v.verdict == LOSS and v.notable:
                     cells[v.case, mine, measure] = f"{units.change(v.ratio)} ({v.other})"
     lines = []
-    for case, facts in found.cases.items():
+    for case in found.suite:
         row = [cells.get((case, mine, measure), "") for mine in ours for measure in (TIME, MEMORY)]
         if any(row):
-            lines.append(f"| {facts.title} | {' | '.join(row)} |")
+            lines.append(f"| {found.cases[case].title} | {' | '.join(row)} |")
     return lines
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import io
 import json
 import os
 
@@ -232,7 +233,7 @@ class _Page:
                 "call of a run is one value, so it varies: look at its interval.</p>"]
         if self.product:
             body.append(draw(tables.latency_matrix(found, self.product)))
-        for case in found.cases:
+        for case in found.suite:
             drawing = drawings.latency(found, case)
             if drawing:
                 body.append(self.figure(drawing, f"latency-{case}", f"Latency percentiles of {case}"))
@@ -284,14 +285,22 @@ class _Page:
         meta = self.found.meta
         run = [(key, meta[key]) for key in ("started", "finished", "command") if meta.get(key)]
         run += [("commit", tables.commit(meta))] if tables.commit(meta) else []
-        run += list((meta.get("suite") or {}).items())
-        known = {"machine", "git", "allocators", "cases", "suite", "started", "finished", "command"}
+        for part in ("suite", "settings"):
+            run += list((meta.get(part) or {}).items())
+        known = {"format", "machine", "git", "allocators", "cases", "suite", "settings", "started", "finished", "command",
+                 "programs", "verified", "runs"}
         run += [(key, value) for key, value in meta.items() if key not in known]
+        run += [(f"run {number}", facts) for number, facts in enumerate(meta.get("runs") or [], start=1)]
+        other = len(self.found.cases) - len(self.found.suite)
+        if other:
+            run.append(("cases of figures", f"{other} more cases that only figures of the papers ask for; they are in no mean of this page"))
         body = "<h2>Machine and allocators</h2>" + draw(tables.allocators(self.found))
         if meta.get("machine"):
             body += "<h3>Machine</h3>" + _list(meta["machine"].items())
         if run:
             body += "<h3>Run</h3>" + _list(run)
+        if meta.get("programs"):
+            body += f"<details><summary>Programs that were run</summary>{draw(tables.programs(self.found))}</details>"
         self.add("machine", "Machine", body)
 
     def method(self):
@@ -339,24 +348,42 @@ def _paper_figures(folder) -> list[str]:
 _ANSWERS = {"holds": WIN, "does not hold": LOSS}
 
 
+def _claim(claim) -> str:
+    """A claim with its verdict, and below it the verdicts on those that the figure shows beside its subject."""
+    def verdict(of):
+        answer = of.get("verdict", "")
+        return f'<b class="{_ANSWERS.get(answer, "dim")}">{_escape(answer)}</b>'
+
+    place = f' <span class="soft">({_escape(claim["place"])})</span>' if claim.get("place") else ""
+    lines = [f"{verdict(claim)} {_escape(claim.get('text', ''))}{place}<br><span class=\"soft\">{_escape(claim.get('subject', ''))} "
+             f"{_escape(claim.get('evidence', ''))}</span>"]
+    for name, other in (claim.get("beside") or {}).items():
+        lines.append(f'{verdict(other)} <span class="soft">{_escape(name)}: {_escape(other.get("evidence", ""))}</span>')
+    return "".join(f'<div class="claim">{line}</div>' for line in lines)
+
+
+def _small_png(path) -> bytes:
+    """A plot's PNG with 64 colours: a quarter of the bytes, and nothing that is seen is lost."""
+    from PIL import Image
+
+    out = io.BytesIO()
+    with Image.open(path) as image:
+        image.convert("RGB").quantize(64).save(out, "PNG", optimize=True)
+    return out.getvalue()
+
+
 def _paper_figure(figure, path) -> str:
-    claims = "".join(
-        f'<div class="claim"><b class="{_ANSWERS.get(claim.get("verdict"), "dim")}">{_escape(claim.get("verdict", ""))}</b> '
-        f'{_escape(claim.get("claim", ""))} <span class="soft">{_escape(claim.get("measured", ""))}</span></div>'
-        for claim in figure.get("claims", [])
-    )
-    image = figure.get("image")
-    picture = ""
-    if image and os.path.isfile(os.path.join(path, image)):
-        with open(os.path.join(path, image), "rb") as file:
-            content = base64.b64encode(file.read()).decode()
-        kind = "svg+xml" if image.endswith(".svg") else "png"
-        picture = f'<figure><img alt="{_escape(figure.get("title", ""))}" src="data:image/{kind};base64,{content}"></figure>'
-    title = " ".join(str(figure[key]) for key in ("paper", "number", "section") if figure.get(key))
+    picture, file = "", os.path.join(path, f"{figure.get('id', '')}.png")
+    if os.path.isfile(file):
+        content = base64.b64encode(_small_png(file)).decode()
+        picture = f'<figure><img alt="{_escape(figure.get("title", ""))}" loading="lazy" src="data:image/png;base64,{content}"></figure>'
+    claims = figure.get("claims", [])
+    answers = [claim.get("verdict", "") for claim in claims]
+    tally = ", ".join(f"{answers.count(answer)} {answer}" for answer in dict.fromkeys(answers))
+    title = " ".join(str(figure[key]) for key in ("paper", "number") if figure.get(key))
     command = f'<p class="note">Command: <code>{_escape(figure["command"])}</code></p>' if figure.get("command") else ""
-    words = "".join(f'<p class="note">{_escape(text)}</p>' for text in [figure.get("scaled") or "", *figure.get("notes", [])] if text)
-    return (f'<details id="figure-{_escape(figure.get("id", ""))}"><summary>{_escape(title)}: {_escape(figure.get("title", ""))}</summary>'
-            f"{claims}{picture}{words}{command}</details>")
+    return (f'<details id="figure-{_escape(figure.get("id", ""))}"><summary>{_escape(title)}: {_escape(figure.get("title", ""))} '
+            f'<span class="soft">· {_escape(tally)}</span></summary>{"".join(map(_claim, claims))}{picture}{command}</details>')
 
 
 def write(folder) -> str:

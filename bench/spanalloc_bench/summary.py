@@ -137,10 +137,10 @@ def print_case_table(folder, case: str, to: Console | None = None):
 
 
 def print_case_tables(folder, to: Console | None = None, cases=None):
-    """Every case's table, or those of `cases`."""
+    """The table of every case of the suite, or those of `cases`."""
     found = folder if isinstance(folder, analyse.Analysis) else analyse.load(folder)
     to = to or console()
-    for case in found.cases if cases is None else cases:
+    for case in found.suite if cases is None else cases:
         print_case_table(found, case, to)
 
 

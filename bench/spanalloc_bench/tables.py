@@ -369,12 +369,20 @@ def overview_words(found) -> list[str]:
     meta = found.meta
     machine = meta.get("machine") or {}
     cores = machine.get("cores")
-    words = [f"{machine.get('cpu') or ''}{f', {cores} cores' if cores else ''}".strip(", ")]
-    words += [f"{found.rounds} round{'s' * (found.rounds != 1)}", f"{len(found.cases)} cases"]
+    words = [f"{machine.get('processor') or machine.get('cpu') or ''}{f', {cores} cores' if cores else ''}".strip(", ")]
+    words += [f"{found.rounds} round{'s' * (found.rounds != 1)}", f"{len(found.suite)} cases"]
     if commit(meta):
         name, _, rest = commit(meta).partition(" ")
         words.append(f"commit {name[:10]} {rest}".strip())
     return [word for word in words if word]
+
+
+def programs(found) -> Table:
+    """The binaries that were run."""
+    columns = [Column(text, left=True) for text in ("program", "version", "file", "sha256")]
+    rows = [[Cell(name), Cell(facts.get("version") or ""), Cell(facts.get("path") or ""), Cell((facts.get("sha256") or "")[:12], DIM)]
+            for name, facts in (found.meta.get("programs") or {}).items()]
+    return Table("Programs", columns, rows)
 
 
 def allocators(found) -> Table:

@@ -243,6 +243,16 @@ class MeasuresTest(unittest.TestCase):
         self.assertEqual(found.rivals(), ["mine"])
         self.assertEqual(found.allocators["absent"].missing, "not installed")
 
+    def test_cases_of_figures_are_in_no_mean(self):
+        data = [s for case in ("a", "only-figure") for s in samples(case, "standard", [1.0] * 6) + samples(case, "glibc", [2.0] * 6)]
+        apart = {"only-figure": {"group": "f", "title": "f", "full": False, "quick": False}}
+        found = analyse.Analysis(data, {"cases": {"a": {"group": "a", "title": "a", "full": True}, **apart}})
+        self.assertEqual((found.suite, found.groups()), (["a"], ["a"]))
+        self.assertEqual(found.score("standard", "glibc", analyse.TIME).cases, 1)
+        self.assertEqual(found.median("only-figure", "glibc", analyse.TIME), 2.0)
+        alone = analyse.Analysis([s for s in data if s.case == "only-figure"], {"cases": apart})
+        self.assertEqual(alone.suite, ["only-figure"])
+
     def test_status_of_good_rows(self):
         self.assertEqual(analyse.Analysis(samples("a", "standard", [1.0]), {}).cell("a", "standard").status, OK)
 

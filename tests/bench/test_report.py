@@ -4,6 +4,7 @@ import contextlib
 import html.parser
 import importlib.util
 import io
+import json
 import os
 import re
 import sys
@@ -218,8 +219,12 @@ class ReportTest(Run):
         figures = os.path.join(cls.folder, report.FIGURES)
         os.mkdir(figures)
         with open(os.path.join(figures, "x-1.json"), "w", encoding="utf-8") as file:
-            file.write('{"id": "x-1", "title": "A <figure>", "paper": "scalloc", "claims": '
-                       '[{"claim": "it scales", "verdict": "holds", "measured": "1.9 of 2"}]}')
+            json.dump({"id": "x-1", "title": "A <figure>", "paper": "scalloc", "number": "Figure 1", "command": "x", "claims": [
+                {"name": "a", "text": "it scales", "place": "7.2", "subject": "oopsla15", "verdict": "holds", "evidence": "1.9 of 2",
+                 "beside": {"standard": {"verdict": "does not hold", "evidence": "1 < 2"}}}]}, file)
+        from spanalloc_bench import plots
+
+        plots.save(plots.figure([plots.lines("a", {"standard": [(1, 1.0)]})]), os.path.join(figures, "x-1.png"))
         with open(report.write(cls.folder), encoding="utf-8") as file:
             cls.page = file.read()
         cls.links = Links()
@@ -246,7 +251,8 @@ class ReportTest(Run):
             self.assertIn(section, self.links.ids)
         for case in TIMES:
             self.assertIn(f"case-{case}", self.links.ids)
-        for wanted in ("2/2/0", "c0ffeec0ffee", "OPTION=a&lt;b", "not installed", "killed by SIGSEGV", "it scales", "holds"):
+        for wanted in ("2/2/0", "c0ffeec0ffee", "OPTION=a&lt;b", "not installed", "killed by SIGSEGV", "it scales", ">holds<", ">does not hold<", "1 &lt; 2",
+                       "data:image/png;base64,"):
             self.assertIn(wanted, self.page)
 
     def test_plots(self):
