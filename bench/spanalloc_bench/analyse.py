@@ -24,7 +24,7 @@ from spanalloc_bench.model import OK, UNAVAILABLE, Family, Kind, Sample
 MIN_ROUNDS = 6
 NOTABLE = 0.05  # a difference beyond this is counted apart from the merely certain ones
 WIN, TIE, LOSS, UNDECIDED = "win", "tie", "loss", ""
-FLOOR = "bump"
+FLOOR, PRODUCT = "bump", "standard"
 
 # Measures. A case has "time" or "metric", whatever it is judged by, never both; latency measures are (call, key).
 TIME, METRIC, MEMORY = "time", "metric", "memory"
@@ -504,4 +504,4 @@ def _allocator_facts(samples, meta) -> dict[str, AllocatorFacts]:
     for name in dict.fromkeys(s.allocator for s in samples):
         facts.setdefault(name, AllocatorFacts(name, _guessed_kind(name)))
     order = (Kind.OURS, Kind.ABLATION, Kind.SYSTEM, Kind.PEER, Kind.GIVEN, Kind.BASELINE, Kind.PAGES)
-    return dict(sorted(facts.items(), key=lambda item: order.index(item[1].kind)))
+    return dict(sorted(facts.items(), key=lambda item: (item[0] != PRODUCT, order.index(item[1].kind))))

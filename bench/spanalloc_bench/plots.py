@@ -120,9 +120,17 @@ def _scale_axis(axis, log, unit):
     axis.set_major_formatter(FuncFormatter(lambda value, _: _UNITS[unit](value)))
 
 
-def _named_ticks(axes, values, labels):
+def _named_ticks(axes, values, labels, slanted=False):
     axes.set_xticks(values, labels)
     axes.xaxis.set_minor_locator(NullLocator())
+    if slanted:
+        for label in axes.get_xticklabels():
+            label.set(rotation=25, ha="right", rotation_mode="anchor")
+
+
+def _crowded(names, width) -> bool:
+    """Whether names side by side under an axis of that many inches would touch."""
+    return any(0.085 * len(str(name)) > (width - 0.8) / len(names) for name in names)
 
 
 def _points(points):
@@ -141,6 +149,7 @@ def lines(title, series, *, x_label="threads", y_label="", y_unit="", log_x=Fals
     `from_zero`: a linear y axis starts at 0, so that heights compare.
     """
     handles = []
+    crowded = bool(x_names) and _crowded(x_names.values(), width)
     if ideal:
         handles.append((Line2D([], [], color="#bbbbbb", dashes=(4, 3), lw=1.2), "ideal"))
     if floor:
@@ -168,7 +177,7 @@ def lines(title, series, *, x_label="threads", y_label="", y_unit="", log_x=Fals
             axes.plot(*zip(*sorted(floor)), color="#555555", dashes=(1, 2), lw=1.4, zorder=1)
             seen.update(x for x, _ in floor)
         if x_names:
-            _named_ticks(axes, list(x_names), list(x_names.values()))
+            _named_ticks(axes, list(x_names), list(x_names.values()), crowded)
         elif len(seen) <= 12:
             _named_ticks(axes, sorted(seen), [units.number(x) for x in sorted(seen)])
         if from_zero and not log_y:
@@ -176,7 +185,7 @@ def lines(title, series, *, x_label="threads", y_label="", y_unit="", log_x=Fals
         _scale_axis(axes.yaxis, log_y, y_unit)
         axes.set(xlabel=x_label, ylabel=y_label)
 
-    return Panel(title, draw, tuple(series), width, height, tuple(handles))
+    return Panel(title, draw, tuple(series), width, height + 0.4 * crowded, tuple(handles))
 
 
 def bars(title, values, *, y_label="", y_unit="", log_y=False, line_at=None, limit=None, width=None,
@@ -212,18 +221,15 @@ def bars(title, values, *, y_label="", y_unit="", log_y=False, line_at=None, lim
             axes.set_ylim(top=min(limit, axes.get_ylim()[1]))
         if line_at is not None:
             axes.axhline(line_at, color="#555555", lw=1, dashes=(3, 2))
-        _named_ticks(axes, centres, list(values))
+        _named_ticks(axes, centres, list(values), crowded)
         axes.tick_params(axis="x", length=0)
-        if crowded:
-            for label in axes.get_xticklabels():
-                label.set(rotation=25, ha="right", rotation_mode="anchor")
         axes.grid(False, axis="x")
         _scale_axis(axes.yaxis, log_y, y_unit)
         axes.set(ylabel=y_label)
 
     bars_in_all = sum(len(group) + 1 for group in values.values())
     width = width or min(11.0, max(3.6, 0.17 * bars_in_all + 1.2))
-    crowded = any(0.085 * len(str(group)) > (width - 0.8) / len(values) for group in values)
+    crowded = _crowded(values, width)
     return Panel(title, draw, names, width, height + 0.5 * crowded, filled=True)
 
 

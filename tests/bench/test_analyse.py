@@ -175,6 +175,10 @@ class ScoreTest(unittest.TestCase):
         self.assertEqual(self.analysis.opponents("standard"), ["glibc", "jemalloc"])
         self.assertEqual(self.analysis.baseline(), "bump")
 
+    def test_the_product_comes_first(self):
+        data = [s for name in ("glibc", "oopsla15", "standard") for s in samples("a", name, [1.0])]
+        self.assertEqual(list(analyse.Analysis(data, {}).allocators), ["standard", "oopsla15", "glibc"])
+
 
 class MeasuresTest(unittest.TestCase):
     def test_time_is_per_operation(self):
