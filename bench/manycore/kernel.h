@@ -1,0 +1,253 @@
+/* System calls: what they cost, what they do to pages and to other cores, and what the program is told of the machine
+ * (its clock and its CPUs). */
+#ifndef SPANALLOC_BENCH_MANYCORE_KERNEL_H
+#define SPANALLOC_BENCH_MANYCORE_KERNEL_H
+
+#include <sys/mman.h>
+#include <sys/time.h>
+
+#include "qemu_plugin.h"
+#include "turns.h"
+
+/* Numbers of the guest's system calls are x86-64's. */
+enum {
+  NR_MMAP = 9, NR_MPROTECT = 10, NR_MUNMAP = 11, NR_BRK = 12, NR_SCHED_YIELD = 24, NR_MREMAP = 25,
+  NR_MADVISE = 28, NR_NANOSLEEP = 35, NR_CLONE = 56, NR_FORK = 57, NR_VFORK = 58, NR_EXIT = 60, NR_GETTIMEOFDAY = 96,
+  NR_FUTEX = 202, NR_SCHED_GETAFFINITY = 204, NR_CLOCK_GETTIME = 228, NR_CLOCK_NANOSLEEP = 230, NR_EXIT_GROUP = 231,
+  NR_GETCPU = 309, NR_CLONE3 = 435
+};
+enum { GUEST_CLONE_THREAD = 0x10000, GUEST_CLONE_CHILD_CLEARTID = 0x200000 };
+enum { FUTEX_COMMAND = 127 };
+
+static int64_t monotonic_base, realtime_base; /* nanoseconds at the simulation's start */
+static int64_t map_free_at;                   /* when the last change to the process's mappings is done */
+static uint64_t heap_end;                     /* what brk said last */
+
+static void *guest(uint64_t address) { return (void *)(address + (&guest_base ? guest_base : 0)); }
+
+static int64_t nanoseconds(const struct timespec *t) { return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec; }
+static int64_t now_ns(const Core *c) { return clock_of[c->number] / (CYCLE * cost.ghz); }
+static int64_t ticks(int64_t ns) { return ns * CYCLE * cost.ghz; }
+
+static void start_clocks(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  monotonic_base = nanoseconds(&t);
+  clock_gettime(CLOCK_REALTIME, &t);
+  realtime_base = nanoseconds(&t);
+}
+
+static bool is_wait(const uint64_t *args) {
+  const unsigned command = (unsigned)args[1] & FUTEX_COMMAND;
+  return command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET;
+}
+static bool is_wake(const uint64_t *args) {
+  const unsigned command = (unsigned)args[1] & FUTEX_COMMAND;
+  return command == FUTEX_WAKE || command == FUTEX_WAKE_BITSET;
+}
+/* The time on this core's clock when a futex wait gives up. */
+static int64_t futex_deadline(const Core *c, const uint64_t *args) {
+  if (!args[3]) return INT64_MAX;
+  const int64_t ns = nanoseconds(guest(args[3]));
+  if (((unsigned)args[1] & FUTEX_COMMAND) == FUTEX_WAIT) return clock_of[c->number] + ticks(ns);
+  return ticks(ns - ((unsigned)args[1] & FUTEX_CLOCK_REALTIME ? realtime_base : monotonic_base));
+}
+/* How long a sleep takes from now on. */
+static int64_t sleep_ticks(const Core *c, int64_t number, const uint64_t *args) {
+  const uint64_t wanted = number == NR_NANOSLEEP ? args[0] : args[2];
+  if (!wanted) return 0;
+  const int64_t ns = nanoseconds(guest(wanted));
+  if (number == NR_NANOSLEEP || !(args[1] & TIMER_ABSTIME)) return ticks(ns);
+  const int64_t left = ticks(ns - (args[0] == CLOCK_REALTIME ? realtime_base : monotonic_base)) - clock_of[c->number];
+  return left > 0 ? left : 0;
+}
+
+/* Calls that end by themselves: the turn is kept. All others may wait for something. */
+static bool ends_by_itself(int64_t number, const uint64_t *args) {
+  switch (number) {
+    case NR_MMAP: case NR_MPROTECT: case NR_MUNMAP: case NR_BRK: case NR_SCHED_YIELD: case NR_MREMAP: case NR_MADVISE:
+    case NR_CLONE: case NR_CLONE3: case NR_EXIT: case NR_GETTIMEOFDAY: case NR_SCHED_GETAFFINITY:
+    case NR_CLOCK_GETTIME: case NR_GETCPU:
+    case 3 /* close */: case 5 /* fstat */: case 8 /* lseek */: case 13 /* rt_sigaction */: case 14 /* rt_sigprocmask */:
+    case 16 /* ioctl */: case 17 /* pread64 */: case 21 /* access */: case 39 /* getpid */: case 63 /* uname */:
+    case 97 /* getrlimit */: case 98 /* getrusage */: case 99 /* sysinfo */: case 102 /* getuid */:
+    case 131 /* sigaltstack */: case 157 /* prctl */: case 158 /* arch_prctl */: case 186 /* gettid */: case 201 /* time */:
+    case 203 /* sched_setaffinity */: case 218 /* set_tid_address */: case 229 /* clock_getres */: case 234 /* tgkill */:
+    case 257 /* openat */: case 262 /* newfstatat */: case 273 /* set_robust_list */: case 274 /* get_robust_list */:
+    case 302 /* prlimit64 */: case 318 /* getrandom */: case 324 /* membarrier */: case 334 /* rseq */:
+      return true;
+    case NR_FUTEX: return is_wake(args);
+    default: return false;
+  }
+}
+
+/* Other cores forget a mapping: each that runs this process is interrupted. */
+static void shoot_down(Core *c) {
+  pthread_mutex_lock(&turns_lock);
+  int64_t told = 0, first = INT64_MAX;
+  for (int i = 0; i < used_cores; i++) {
+    if (i == c->number || (state_of[i] != READY && state_of[i] != DUE)) continue;
+    if (state_of[i] == READY) {
+      clock_of[i] += cost.interrupt * CYCLE;
+      told++;
+    }
+    if (clock_of[i] < first) first = clock_of[i];
+  }
+  atomic_store(&others_first, first);
+  pthread_mutex_unlock(&turns_lock);
+  if (!told) return;
+  counts.shootdowns++;
+  counts.interrupts += told;
+  clock_of[c->number] += (cost.shootdown + told * cost.interrupt / 10) * CYCLE;
+}
+
+/* A change to the mappings waits for the one before it. */
+static void change_mappings(Core *c) {
+  int64_t *clock = &clock_of[c->number];
+  if (*clock < map_free_at) *clock = map_free_at;
+  *clock += cost.map * CYCLE;
+  map_free_at = *clock;
+}
+static void pages_gone(Core *c, int64_t n) {
+  if (n == 0) return;
+  clock_of[c->number] += n * cost.page * CYCLE;
+  shoot_down(c);
+}
+
+static void apply_mapping_call(Core *c, int64_t number, int64_t result) {
+  const uint64_t *a = c->args;
+  const bool failed = result < 0 && result > -4096;
+  switch (number) {
+    case NR_MMAP:
+      change_mappings(c);
+      if (!failed && (a[3] & MAP_FIXED)) pages_gone(c, present_pages((uint64_t)result, a[1], true));
+      break;
+    case NR_MUNMAP:
+      change_mappings(c);
+      if (!failed) pages_gone(c, present_pages(a[0], a[1], true));
+      break;
+    case NR_MPROTECT:
+      change_mappings(c);
+      if (!failed && a[2] != (PROT_READ | PROT_WRITE) && present_pages(a[0], a[1], false)) shoot_down(c); /* rights taken away */
+      break;
+    case NR_MREMAP:
+      change_mappings(c);
+      if (failed) break;
+      if ((uint64_t)result != a[0])
+        pages_gone(c, move_pages(a[0], (uint64_t)result, a[1] < a[2] ? a[1] : a[2]));
+      if (a[2] < a[1]) pages_gone(c, present_pages(a[0] + a[2], a[1] - a[2], true));
+      break;
+    case NR_BRK:
+      change_mappings(c);
+      if ((uint64_t)result < heap_end) pages_gone(c, present_pages((uint64_t)result, heap_end - (uint64_t)result, true));
+      heap_end = (uint64_t)result;
+      break;
+    case NR_MADVISE:
+      if (clock_of[c->number] < map_free_at) clock_of[c->number] = map_free_at;
+      if (failed) break;
+      if (a[2] == MADV_DONTNEED) pages_gone(c, present_pages(a[0], a[1], true));
+      if (a[2] == MADV_FREE && present_pages(a[0], a[1], false)) shoot_down(c);
+      break;
+    default: break;
+  }
+}
+
+/* The machine's clock and CPUs in place of the real one's. */
+static void answer(const Core *c, int64_t number, int64_t result) {
+  const uint64_t *a = c->args;
+  if (number == NR_CLOCK_GETTIME && result == 0) {
+    const int clock = (int)a[0];
+    const bool real = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
+    if (!real && clock != CLOCK_MONOTONIC && clock != CLOCK_MONOTONIC_RAW && clock != CLOCK_MONOTONIC_COARSE &&
+        clock != CLOCK_BOOTTIME)
+      return;
+    struct timespec *t = guest(a[1]);
+    const int64_t ns = now_ns(c) + (real ? realtime_base : monotonic_base);
+    t->tv_sec = ns / 1000000000;
+    t->tv_nsec = ns % 1000000000;
+  } else if (number == NR_GETTIMEOFDAY && result == 0 && a[0]) {
+    struct timeval *t = guest(a[0]);
+    const int64_t us = (now_ns(c) + realtime_base) / 1000;
+    t->tv_sec = us / 1000000;
+    t->tv_usec = us % 1000000;
+  } else if (number == NR_GETCPU && result == 0) {
+    if (a[0]) *(unsigned *)guest(a[0]) = (unsigned)c->number;
+    if (a[1]) *(unsigned *)guest(a[1]) = 0;
+  } else if (number == NR_SCHED_GETAFFINITY && result > 0 && cost.cpus) {
+    unsigned char *mask = guest(a[2]);
+    for (int64_t i = 0; i < result; i++) {
+      const int64_t left = cost.cpus - 8 * i;
+      mask[i] = left >= 8 ? 255 : left > 0 ? (unsigned char)((1 << left) - 1) : 0;
+    }
+  }
+}
+
+static __thread Core *calling; /* the core whose system call starts a thread */
+
+static void enter_kernel(Core *c, int64_t number) {
+  counts.syscalls++;
+  c->child = NULL;
+  clock_of[c->number] += cost.syscall * CYCLE;
+  calling = c;
+  if (number == NR_FORK || number == NR_VFORK || (number == NR_CLONE && !(c->args[0] & GUEST_CLONE_THREAD)))
+    give_up("the program starts another process; only threads are simulated");
+  if (number == NR_FUTEX && is_wake(c->args)) {
+    atomic_store(&woken, 0);
+    atomic_store(&waking, c->args[0]);
+  }
+  if (number == NR_EXIT) atomic_store(&waking, c->clear_at_exit);
+  if (ends_by_itself(number, c->args)) return;
+  if (number == NR_NANOSLEEP || number == NR_CLOCK_NANOSLEEP) {
+    clock_of[c->number] += sleep_ticks(c, number, c->args) + cost.wakeup * CYCLE;
+    leave(c, DUE);
+    return;
+  }
+  if (number == NR_FUTEX && is_wait(c->args)) {
+    c->deadline = futex_deadline(c, c->args);
+    c->waiting_on = c->args[0];
+    clock_of[c->number] += cost.wait * CYCLE;
+    counts.waits++;
+  }
+  leave(c, AWAY);
+}
+
+static void return_from_kernel(Core *c, int64_t number, int64_t result) {
+  calling = NULL;
+  if (!ends_by_itself(number, c->args)) {
+    const bool waited = number == NR_FUTEX && is_wait(c->args);
+    if (waited && result == -ETIMEDOUT && clock_of[c->number] < c->deadline && c->deadline != INT64_MAX)
+      clock_of[c->number] = c->deadline;
+    come_back(c, waited && result == 0);
+    return;
+  }
+  if (number == NR_FUTEX) {
+    if (result > 0) {
+      settle_woken(result);
+      counts.wakes += result;
+      clock_of[c->number] += result * cost.wake * CYCLE;
+    }
+    atomic_store(&waking, 0);
+  }
+  if (number == NR_CLONE && result > 0) clock_of[c->number] += cost.clone * CYCLE;
+  if (number == NR_CLONE && result < 0 && c->child) { /* refused after all: nobody runs there */
+    pthread_mutex_lock(&turns_lock);
+    state_of[c->child->number] = FREE;
+    pthread_mutex_unlock(&turns_lock);
+  }
+  apply_mapping_call(c, number, result);
+  answer(c, number, result);
+}
+
+/* The thread has ended, and whoever joins it has been woken. */
+static void thread_ended(Core *c) {
+  const int64_t limit = real_ms() + SETTLE_MS;
+  while (c->clear_at_exit && anybody_waits_on(c->clear_at_exit) && real_ms() < limit) sched_yield();
+  atomic_store(&waking, 0);
+  c->clear_at_exit = 0;
+  pthread_mutex_lock(&turns_lock);
+  state_of[c->number] = FREE;
+  if (atomic_load(&holder) == c) hand_out();
+  pthread_mutex_unlock(&turns_lock);
+}
+
+#endif

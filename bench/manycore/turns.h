@@ -1,0 +1,191 @@
+/* Who runs. One core at a time has the turn, and only its thread executes the program: the one whose clock is behind
+ * all others', until it is ahead of them by more than it may be. So the order of events follows from the clocks and
+ * not from the real machine's scheduler, and a run can be repeated.
+ *
+ * A thread that may block in a system call gives the turn away before (AWAY, or DUE when the end is known) and asks
+ * for it afterwards. What would depend on how fast the real kernel is, is waited for: a thread that goes to sleep in a
+ * futex until it does sleep, one that is woken until it is back. */
+#ifndef SPANALLOC_BENCH_MANYCORE_TURNS_H
+#define SPANALLOC_BENCH_MANYCORE_TURNS_H
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <time.h>
+
+#include "machine.h"
+
+static pthread_mutex_t turns_lock = PTHREAD_MUTEX_INITIALIZER; /* state_of, holder's changes */
+static _Atomic(Core *) holder;             /* who has the turn; null while all are away */
+static _Atomic int64_t others_first;       /* the least clock among the cores that are ready or due, but the holder */
+static _Atomic bool ended;                 /* the program has: nothing is simulated or counted any more */
+static _Atomic long turns;
+static _Atomic(Core *) departing;          /* on its way to sleep; the next one to run sees that it gets there */
+static _Atomic uint64_t waking;            /* futex that the holder wakes threads from */
+static _Atomic long woken;                 /* those that are back from it */
+
+/* Patience with the real kernel, and with a turn that does not end. */
+enum { SETTLE_MS = 200, STALL_S = 60 };
+
+static int64_t real_ms(void) {
+  struct timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return t.tv_sec * 1000 + t.tv_nsec / 1000000;
+}
+
+static void hand_out(void) { /* turns_lock held; the caller has the turn, or nobody */
+  int first = -1;
+  int64_t second = INT64_MAX;
+  for (int i = 0; i < used_cores; i++) {
+    if (state_of[i] != READY && state_of[i] != DUE) continue;
+    if (first < 0 || clock_of[i] < clock_of[first]) {
+      if (first >= 0) second = clock_of[first];
+      first = i;
+    } else if (clock_of[i] < second) {
+      second = clock_of[i];
+    }
+  }
+  if (first < 0 || state_of[first] == DUE) { /* one that is due takes the turn when it is back */
+    atomic_store(&holder, NULL);
+    return;
+  }
+  Core *next = cores[first];
+  atomic_store(&others_first, second);
+  if (atomic_load(&holder) == next) return;
+  atomic_fetch_add(&turns, 1);
+  atomic_store(&holder, next);
+  atomic_fetch_add(&next->go, 1);
+  syscall(SYS_futex, &next->go, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+static bool asleep(Core *c) {
+  char text[256];
+  const ssize_t n = pread(c->stat_fd, text, sizeof text - 1, 0);
+  if (n <= 0) return true;
+  text[n] = 0;
+  const char *state = strrchr(text, ')');
+  return !state || state[1] == 0 || state[2] == 'S';
+}
+static void settle_departing(void) {
+  Core *c = atomic_exchange(&departing, NULL);
+  if (!c) return;
+  const int64_t limit = real_ms() + SETTLE_MS;
+  while (state_of[c->number] == AWAY && !asleep(c) && real_ms() < limit) sched_yield();
+}
+
+__attribute__((noinline, cold)) static void await_turn(Core *c) {
+  for (;;) {
+    const uint32_t seen = atomic_load(&c->go);
+    if (atomic_load(&ended)) return;
+    if (atomic_load(&holder) == c) break;
+    const long turn = atomic_load(&turns);
+    const struct timespec patience = {.tv_sec = STALL_S};
+    if (syscall(SYS_futex, &c->go, FUTEX_WAIT_PRIVATE, seen, &patience, NULL, 0) != 0 && errno == ETIMEDOUT &&
+        turn == atomic_load(&turns) && atomic_load(&holder) && !atomic_load(&ended))
+      give_up("no core has moved for a minute: the program waits for something in a way that is not simulated");
+  }
+  settle_departing();
+}
+/* Called first by everything that runs in the program's threads; false: the program has ended. */
+static inline bool take_turn(Core *c) {
+  if (__builtin_expect(atomic_load_explicit(&holder, memory_order_acquire) != c, 0)) await_turn(c);
+  return !atomic_load_explicit(&ended, memory_order_relaxed);
+}
+__attribute__((noinline)) static void pass_turn(Core *c) {
+  pthread_mutex_lock(&turns_lock);
+  hand_out();
+  pthread_mutex_unlock(&turns_lock);
+  if (atomic_load(&holder) != c) await_turn(c);
+}
+/* Lets the others come up until this core is ahead of none by more than `cycles`. */
+static inline bool may_go(const Core *c, int64_t cycles) {
+  const int64_t others = atomic_load_explicit(&others_first, memory_order_relaxed);
+  return clock_of[c->number] - cycles * CYCLE <= others;
+}
+static inline void keep_within(Core *c, int64_t cycles) {
+  while (__builtin_expect(!may_go(c, cycles), 0) && !atomic_load(&ended)) pass_turn(c);
+}
+
+static void leave(Core *c, enum State state) {
+  if (c->stat_fd < 0 || c->thread != (int)syscall(SYS_gettid)) {
+    if (c->stat_fd >= 0) close(c->stat_fd);
+    c->thread = (int)syscall(SYS_gettid);
+    char path[64];
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", c->thread);
+    c->stat_fd = open(path, O_RDONLY | O_CLOEXEC);
+  }
+  pthread_mutex_lock(&turns_lock);
+  state_of[c->number] = (uint8_t)state;
+  if (state == AWAY && c->waiting_on) atomic_store(&departing, c);
+  hand_out();
+  pthread_mutex_unlock(&turns_lock);
+}
+/* Back from a system call that left. `woke`: out of a futex, by the holder. */
+static void come_back(Core *c, bool woke) {
+  pthread_mutex_lock(&turns_lock);
+  int64_t least = 0;
+  Core *running = atomic_load(&holder);
+  if (woke && running) {
+    least = clock_of[running->number] + cost.wakeup * CYCLE;
+  } else if (state_of[c->number] == AWAY && !c->waiting_on && running) { /* some time has passed: nobody can say how much */
+    least = INT64_MAX;
+    for (int i = 0; i < used_cores; i++)
+      if (state_of[i] == READY && clock_of[i] < least) least = clock_of[i];
+  }
+  if (least != INT64_MAX && clock_of[c->number] < least) clock_of[c->number] = least;
+  state_of[c->number] = READY;
+  if (woke && c->waiting_on == atomic_load(&waking)) atomic_fetch_add(&woken, 1);
+  c->waiting_on = 0;
+  if (!running)
+    hand_out();
+  else if (clock_of[c->number] < atomic_load(&others_first))
+    atomic_store(&others_first, clock_of[c->number]);
+  pthread_mutex_unlock(&turns_lock);
+  take_turn(c);
+}
+/* The holder waits until `n` threads are back from the futex that it has woken them from. */
+static void settle_woken(long n) {
+  const int64_t limit = real_ms() + SETTLE_MS;
+  while (atomic_load(&woken) < n && real_ms() < limit) sched_yield();
+  atomic_store(&waking, 0);
+}
+static bool anybody_waits_on(uint64_t futex) {
+  pthread_mutex_lock(&turns_lock);
+  bool any = false;
+  for (int i = 0; i < used_cores; i++) any |= state_of[i] == AWAY && cores[i]->waiting_on == futex;
+  pthread_mutex_unlock(&turns_lock);
+  return any;
+}
+
+/* A thread begins on the core that has been free longest in number, at `clock`. */
+static Core *occupy_core(int64_t clock) {
+  pthread_mutex_lock(&turns_lock);
+  int number = 0;
+  while (number < used_cores && state_of[number] != FREE) number++;
+  if (number == MAX_CORES) give_up("more threads at a time than the machine has cores");
+  if (!cores[number]) {
+    cores[number] = zeroed(1, sizeof(Core));
+    cores[number]->number = number;
+    cores[number]->stat_fd = -1;
+  }
+  if (number >= used_cores) used_cores = number + 1;
+  if (clock > clock_of[number]) clock_of[number] = clock;
+  state_of[number] = READY;
+  if (clock_of[number] < atomic_load(&others_first)) atomic_store(&others_first, clock_of[number]);
+  pthread_mutex_unlock(&turns_lock);
+  return cores[number];
+}
+static void end_all(void) {
+  atomic_store(&ended, true);
+  pthread_mutex_lock(&turns_lock);
+  for (int i = 0; i < used_cores; i++) {
+    atomic_fetch_add(&cores[i]->go, 1);
+    syscall(SYS_futex, &cores[i]->go, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+  }
+  pthread_mutex_unlock(&turns_lock);
+}
+
+#endif
