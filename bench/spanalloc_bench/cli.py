@@ -381,12 +381,12 @@ def main(places, arguments):
     _places = places
     try:
         app(args=arguments, prog_name="spanalloc bench")
-    except ModuleNotFoundError as error:
+    except ImportError as error:
         if (error.name or "").startswith("spanalloc_bench"):
-            print(f"spanalloc bench: this source tree lacks {error.name}", file=sys.stderr)
+            print(f"spanalloc bench: this source tree lacks a part of the suite: {error}", file=sys.stderr)
         else:
             print(
-                f"spanalloc bench: the Python package {error.name} is missing. scripts/bench sets everything up; or:\n"
+                f"spanalloc bench: {error}. scripts/bench sets everything up; or:\n"
                 f"  {sys.executable} -m pip install -r {os.path.join(tree.SOURCE, 'bench', 'requirements.txt')}",
                 file=sys.stderr,
             )

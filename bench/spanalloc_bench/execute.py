@@ -211,6 +211,7 @@ class Runner:
             try:
                 process.wait(timeout=case.timeout_s + GRACE_S)
             except subprocess.TimeoutExpired:
+                process.kill()
                 raise RunFailed(f"no end within {case.timeout_s:g} s", HUNG) from None
         record = context.record()
         _judge_end(record, case.timeout_s, _last_line(errors))

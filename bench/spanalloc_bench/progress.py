@@ -9,9 +9,6 @@ import statistics
 import sys
 import time
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn
-
 from spanalloc_bench.model import Family
 
 EVERY_S = 10.0
@@ -70,6 +67,9 @@ class Progress:
         self.bar = None
         self.last_line = 0.0
         if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress as Bar, TextColumn
+
             columns = (TextColumn("{task.description}"), BarColumn(bar_width=30), MofNCompleteColumn(),
                        TextColumn("{task.fields[left]}"))
             self.bar = Bar(*columns, console=Console(stderr=True), transient=True, auto_refresh=False)

@@ -1,0 +1,567 @@
+"""The suite's harness: samples survive what happens to a run, every outcome is a row, the order rotates, and results of
+different things are not mixed."""
+
+import ctypes.util
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import types
+import unittest
+
+COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
+SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
+sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
+
+from spanalloc_bench import allocators, execute, progress, schedule, store  # noqa: E402
+from spanalloc_bench.model import (  # noqa: E402
+    CRASHED, FAILED, HUNG, NOT_PRELOADED, OK, UNAVAILABLE, Allocator, Case, Family, Kind, Sample,
+)
+from spanalloc_cli import libraries  # noqa: E402
+
+PLACES = libraries.Places(os.environ["SPANALLOC_TEST_LIBRARIES"], os.path.dirname(COMMAND))
+STANDARD = allocators.named(PLACES, "standard")
+GLIBC = allocators.named(PLACES, "glibc")
+
+
+def setUpModule():
+    try:
+        import psutil  # noqa: F401
+    except ImportError as missing:
+        raise unittest.SkipTest(f"{missing}: bench/requirements.txt is not installed") from None
+
+
+def program(name, script, **fields):
+    """A case of a real program: a shell script."""
+    return Case(name, "test", name, "test", Family.PROGRAM, ("sh", "-c", script), **fields)
+
+
+def workload(name, script, **fields):
+    """A case that ends with a record, by a program that does nothing when it is asked for --help."""
+    return Case(name, "test", name, "test", Family.WORKLOAD, ("/usr/bin/env", "sh", "-c", script), **fields)
+
+
+def record(**fields):
+    return "echo '" + json.dumps({"operations": 10, "elapsed_s": 0.5, "peak_live_bytes": 4096, **fields}) + "'"
+
+
+def libm():
+    """A shared object that defines no malloc."""
+    with open("/proc/self/maps", encoding="utf-8") as maps:
+        folder = os.path.dirname(next(line.split()[-1] for line in maps if "/libc.so.6" in line))
+    return os.path.realpath(os.path.join(folder, ctypes.util.find_library("m")))
+
+
+def processes(mark):
+    """Command lines of the living processes that hold a word."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", encoding="utf-8", errors="replace") as file:
+                words = file.read().split("\0")
+        except OSError:
+            continue
+        if mark in words:
+            found.append(words)
+    return found
+
+
+class Folder(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.mkdtemp(prefix="spanalloc-test-")
+        self.addCleanup(shutil.rmtree, self.folder)
+
+    def path(self, *names):
+        return os.path.join(self.folder, *names)
+
+
+class StoreTest(Folder):
+    def sample(self, round_=1, **fields):
+        return Sample("case", "contender", round_, 1, **fields)
+
+    def test_a_sample_comes_back_as_it_was(self):
+        sample = self.sample(elapsed_s=0.1 + 0.2, operations=7, peak_kib=12.0, metrics={"a": 1.5},
+                             latency={"malloc": {"max_ns": 3}})
+        with store.Store(self.folder) as results:
+            results.append(sample)
+        self.assertEqual(store.samples(self.folder), [sample])
+
+    def test_text_of_several_lines_stays_in_one(self):
+        with store.Store(self.folder) as results:
+            results.append(self.sample(status=FAILED, problem='a\n"b", c\r\n  d'))
+            results.append(self.sample(2))
+        self.assertEqual([s.problem for s in store.samples(self.folder)], ['a "b", c d', ""])
+        with open(self.path(store.SAMPLES), encoding="utf-8") as file:
+            self.assertEqual(len(file.readlines()), 3)
+
+    def test_torn_line_is_passed_over_and_cut_off(self):
+        with store.Store(self.folder) as results:
+            results.append(self.sample(1))
+        with open(self.path(store.SAMPLES), "ab") as file:
+            file.write(b'case,contender,2,1,ok,"torn, ')
+        self.assertEqual([s.round for s in store.samples(self.folder)], [1])
+        with store.Store(self.folder) as results:
+            self.assertFalse(results.has("case", "contender", 2))
+            results.append(self.sample(2))
+        self.assertEqual([s.round for s in store.samples(self.folder)], [1, 2])
+
+    def test_a_torn_header_is_no_result(self):
+        with open(self.path(store.SAMPLES), "wb") as file:
+            file.write(b"case,allo")
+        self.assertEqual(store.samples(self.folder), [])
+        with store.Store(self.folder) as results:
+            results.append(self.sample())
+        self.assertEqual(len(store.samples(self.folder)), 1)
+
+    def test_whole_lines_survive_a_kill(self):
+        code = (
+            "import sys, itertools\nfrom spanalloc_bench import store\nfrom spanalloc_bench.model import Sample\n"
+            "results = store.Store(sys.argv[1])\n"
+            "for i in itertools.count(1):\n    results.append(Sample('case', 'contender', i, 1, problem='x' * 3000))\n"
+        )
+        with subprocess.Popen([sys.executable, "-c", code, self.folder],
+                              env=dict(os.environ, PYTHONPATH=":".join(sys.path[:2]))) as writer:
+            deadline = time.monotonic() + 20
+            while len(store.samples(self.folder)) < 50 and time.monotonic() < deadline:
+                time.sleep(0.01)
+            writer.kill()
+        rounds = [s.round for s in store.samples(self.folder)]
+        self.assertGreaterEqual(len(rounds), 50)
+        self.assertEqual(rounds, list(range(1, len(rounds) + 1)))
+
+    def test_a_later_sample_replaces_an_earlier_one(self):
+        with store.Store(self.folder) as results:
+            results.append(self.sample(status=UNAVAILABLE, problem="not installed"))
+            self.assertFalse(results.has("case", "contender", 1))
+            results.append(self.sample(elapsed_s=1.0))
+            self.assertTrue(results.has("case", "contender", 1))
+        self.assertEqual([s.elapsed_s for s in store.samples(self.folder)], [1.0])
+
+    def test_one_writer_at_a_time(self):
+        with store.Store(self.folder):
+            with self.assertRaisesRegex(store.InUse, "another run"):
+                store.Store(self.folder)
+        store.Store(self.folder).close()
+
+    def test_columns_of_another_version_are_refused(self):
+        with open(self.path(store.SAMPLES), "w", encoding="utf-8") as file:
+            file.write("case,allocator\n")
+        with self.assertRaisesRegex(store.Damaged, "columns"):
+            store.samples(self.folder)
+
+    def test_set_aside(self):
+        with store.Store(self.folder) as results:
+            for round_ in (1, 2, 3):
+                results.append(self.sample(round_))
+            self.assertEqual(results.set_aside(lambda s: s.round == 2), 1)
+            self.assertFalse(results.has("case", "contender", 2))
+            results.append(self.sample(4))
+        self.assertEqual([s.round for s in store.samples(self.folder)], [1, 3, 4])
+        with open(self.path(store.SET_ASIDE), encoding="utf-8") as file:
+            self.assertEqual([line.split(",")[2] for line in file], ["round", "2"])
+
+    def test_as_a_table(self):
+        with store.Store(self.folder) as results:
+            results.append(self.sample(1, elapsed_s=2.0, operations=4, metrics={"a": 1.0}))
+            results.append(self.sample(2, status=CRASHED, problem="SIGSEGV"))
+        table = store.read(self.folder)
+        self.assertEqual(tuple(table.columns), store.FIELDS)
+        self.assertEqual(table.elapsed_s.max(), 2.0)
+        self.assertEqual(list(table.operations.isna()), [False, True])
+        self.assertEqual(table.metrics[0], {"a": 1.0})
+
+
+class OrderTest(unittest.TestCase):
+    ROW = [Allocator(name, "/x", Kind.PEER) for name in "abcd"]
+    CASES = [program(name, "true") for name in ("one", "two", "three")]
+
+    def test_every_run_once(self):
+        cells = schedule.rotated(self.CASES, self.ROW, 5)
+        keys = {(c.round, c.case.id, c.allocator.name) for c in cells}
+        self.assertEqual((len(cells), len(keys)), (60, 60))
+
+    def test_contenders_of_a_case_run_back_to_back(self):
+        cells = schedule.rotated(self.CASES, self.ROW, 3)
+        groups = [(c.round, c.case.id) for c in cells]
+        changes = sum(a != b for a, b in zip(groups, groups[1:]))
+        self.assertEqual(changes, 3 * 3 - 1)
+
+    def test_each_round_begins_with_another_one(self):
+        cells = schedule.rotated(self.CASES, self.ROW, 4)
+        for case in self.CASES:
+            firsts = [c.allocator.name for c in cells if c.case is case and c.position == 1]
+            self.assertEqual(sorted(firsts), list("abcd"))
+        first_round = {c.allocator.name for c in cells if c.round == 1 and c.position == 1}
+        self.assertGreater(len(first_round), 1)
+
+    def test_page_managers_run_in_their_cases_only(self):
+        pages = Case("pages", "pages", "", "", Family.PAGES, ("x",))
+        manager = Allocator("mmap", "mmap", Kind.PAGES)
+        row = [*self.ROW, manager]
+        self.assertEqual(schedule.contenders(pages, row), [manager])
+        self.assertEqual(schedule.contenders(self.CASES[0], row), self.ROW)
+
+    def test_a_case_names_its_contenders(self):
+        only = program("only", "true", allocators=("c",))
+        self.assertEqual([a.name for a in schedule.contenders(only, self.ROW)], ["c"])
+
+    def test_estimate_learns(self):
+        cells = schedule.rotated(self.CASES, self.ROW, 1)
+        estimate = progress.Estimate(cells, [])
+        for cell in cells[:4]:
+            estimate.done(cell, 10.0)
+        # The first case is done; the other two are taken to be as much slower than guessed.
+        self.assertAlmostEqual(estimate.seconds(), 80.0)
+        for cell in cells[4:8]:
+            estimate.done(cell, 1.0)
+        self.assertLess(estimate.seconds(), 30.0)
+        for cell in cells[8:]:
+            estimate.done(cell)
+        self.assertEqual(estimate.seconds(), 0.0)
+
+
+class OutcomeTest(unittest.TestCase):
+    """Every way in which a run can end is a sample."""
+
+    def run_case(self, case, allocator=STANDARD):
+        execute.prepare_this_process()
+        return execute.Runner(PLACES).run(case, allocator, 3, 2)
+
+    def expect(self, case, status, problem, allocator=STANDARD):
+        sample = self.run_case(case, allocator)
+        self.assertEqual((sample.status, sample.round, sample.position), (status, 3, 2), sample)
+        self.assertRegex(sample.problem, problem)
+        self.assertIsNone(sample.elapsed_s)
+        self.assertIsNone(sample.value())
+        return sample
+
+    def test_workload(self):
+        sample = self.run_case(workload("good", record(metrics={"a": 2}, latency={"malloc": {"max_ns": 5}})))
+        self.assertEqual((sample.status, sample.problem), (OK, ""))
+        self.assertEqual((sample.elapsed_s, sample.operations, sample.peak_live_bytes), (0.5, 10, 4096))
+        self.assertEqual((sample.metrics, sample.latency), ({"a": 2.0}, {"malloc": {"max_ns": 5}}))
+        self.assertAlmostEqual(sample.value(), 0.05)
+        for name in ("wall_s", "user_s", "system_s", "peak_kib", "minor_faults", "voluntary_switches"):
+            self.assertIsNotNone(getattr(sample, name), name)
+
+    def test_program(self):
+        sample = self.run_case(program("sleeps", "sleep 0.2; echo not a record"))
+        self.assertEqual(sample.status, OK)
+        self.assertGreater(sample.elapsed_s, 0.19)
+        self.assertIsNone(sample.operations)
+
+    def test_crashed(self):
+        self.expect(program("crash", "kill -SEGV $$"), CRASHED, "SIGSEGV")
+        self.expect(workload("crash", "kill -ABRT $$"), CRASHED, "SIGABRT")
+
+    def test_failed_with_its_last_words(self):
+        self.expect(program("fail", "echo first >&2; echo the last line >&2; exit 7"), FAILED, "exit code 7: the last line$")
+
+    def test_no_answer_is_unavailable(self):
+        self.expect(workload("none", "echo no such thing here >&2; exit 3"), UNAVAILABLE, "^no such thing here$")
+
+    def test_no_record(self):
+        self.expect(workload("text", "echo hello"), FAILED, "no record: hello")
+        self.expect(workload("nothing", "true"), FAILED, "no record")
+        self.expect(workload("list", "echo [1]"), FAILED, "no record")
+        self.expect(workload("words", record(operations="many")), FAILED, "cannot be read")
+        self.expect(workload("zero", record(elapsed_s=0)), FAILED, "it took 0")
+
+    def test_hung_ends_with_its_daemons(self):
+        begin = time.monotonic()
+        self.expect(program("hang", "setsid sleep 61.0125 & (setsid sleep 61.0125 &); sleep 61.0125", timeout_s=0.5),
+                    HUNG, "0.5 s")
+        self.assertLess(time.monotonic() - begin, 15)
+        self.assertEqual(processes("61.0125"), [])
+
+    def test_what_a_good_run_leaves_behind_is_ended(self):
+        self.assertEqual(self.run_case(program("daemon", "setsid sleep 61.0250 & true")).status, OK)
+        self.assertEqual(processes("61.0250"), [])
+
+    def test_not_preloaded(self):
+        fake = Allocator("fake", libm(), Kind.GIVEN)
+        self.expect(program("sh", "true"), NOT_PRELOADED, "malloc is in .*libc", fake)
+        self.expect(workload("sh", record()), NOT_PRELOADED, "malloc is in .*libc", fake)
+
+    def test_a_library_that_is_dropped_on_the_way_is_noticed(self):
+        self.expect(program("drops", "LD_PRELOAD= exec sh -c 'sleep 0.1'"), NOT_PRELOADED, "not loaded")
+
+    def test_unavailable(self):
+        self.expect(program("needs", "true", needs=("no-such-command",)), UNAVAILABLE, "no-such-command is not installed")
+        self.expect(Case("x", "x", "x", "x", Family.WORKLOAD, ("{bin}/no-such",)), UNAVAILABLE, "no program .*/no-such$")
+        self.expect(program("x", "true"), UNAVAILABLE, "^not built", Allocator("folio", "", Kind.OURS, missing="not built: x"))
+
+    def test_settings(self):
+        setting = Allocator("standard", STANDARD.path, Kind.OURS, (("SPANALLOC_ARENA_BITS", "40"),))
+        case = program("env", 'test "$SPANALLOC_ARENA_BITS$OF_CASE" = 40yes', environment=(("OF_CASE", "yes"),))
+        self.assertEqual(self.run_case(case, setting).status, OK)
+
+    def test_settings_of_the_user_do_not_get_in(self):
+        os.environ["MALLOC_ARENA_MAX"] = "1"
+        self.addCleanup(os.environ.pop, "MALLOC_ARENA_MAX")
+        self.assertEqual(self.run_case(program("env", 'test -z "$MALLOC_ARENA_MAX"')).status, OK)
+
+    def test_page_manager(self):
+        manager = Allocator("mmap", "mmap", Kind.PAGES)
+        case = Case("p", "p", "p", "p", Family.PAGES,
+                    ("sh", "-c", 'test -z "$LD_PRELOAD" && test "$0" = mmap && ' + record(), "{manager}"))
+        self.assertEqual(self.run_case(case, manager).status, OK)
+
+
+class DriverTest(unittest.TestCase):
+    """A driver is our own code beside a server: its faults, and the server's, are rows too."""
+
+    def drive(self, run, **fields):
+        execute.prepare_this_process()
+        module = types.ModuleType("spanalloc_bench.programs.of_a_test")
+        module.run = run
+        sys.modules[module.__name__] = module
+        self.addCleanup(sys.modules.pop, module.__name__)
+        case = Case("server", "test", "", "", Family.DRIVER, (), driver="of_a_test:run", **fields)
+        return execute.Runner(PLACES).run(case, STANDARD, 1, 1)
+
+    @staticmethod
+    def start(context, script):
+        return subprocess.Popen(context.measured_command(["sh", "-c", script]), env=context.environment, cwd=context.scratch)
+
+    def test_result(self):
+        def run(context):
+            self.start(context, "sleep 0.1").wait()
+            return {"elapsed_s": 0.25, "operations": 5}
+
+        sample = self.drive(run)
+        self.assertEqual((sample.status, sample.elapsed_s, sample.operations), (OK, 0.25, 5), sample)
+        self.assertGreater(sample.wall_s, 0.09)
+
+    def test_hung(self):
+        def run(context):
+            self.start(context, "exec sleep 61.0375")
+            try:
+                time.sleep(60)
+            except Exception:  # as a careless driver might
+                time.sleep(60)
+
+        begin = time.monotonic()
+        sample = self.drive(run, timeout_s=0.5)
+        self.assertEqual(sample.status, HUNG)
+        self.assertLess(time.monotonic() - begin, 15)
+        self.assertEqual(processes("61.0375"), [])
+
+    def test_fault_of_the_driver(self):
+        def run(context):
+            return {}["nothing"]
+
+        sample = self.drive(run)
+        self.assertEqual((sample.status, sample.problem), (FAILED, "KeyError: 'nothing'"))
+
+    def test_crash_of_the_server(self):
+        def run(context):
+            self.start(context, "kill -SEGV $$").wait()
+            raise RuntimeError("the server does not answer")
+
+        sample = self.drive(run)
+        self.assertEqual((sample.status, sample.problem), (CRASHED, "killed by SIGSEGV"))
+
+    def test_nothing_measured(self):
+        self.assertEqual(self.drive(lambda context: {}).problem, "the driver measured nothing")
+
+
+class RunTest(Folder):
+    def run_cells(self, cases, row=(STANDARD, GLIBC), rounds=1, again=False):
+        said = []
+        schedule.run_cells(PLACES, cases, list(row), rounds, self.path("out"), said.append, again=again)
+        return said
+
+    def counted(self, name="counted"):
+        """A case that leaves a line for each of its runs."""
+        return program(name, f"echo run >> {self.path(name)}")
+
+    def count(self, name="counted"):
+        with open(self.path(name), encoding="utf-8") as file:
+            return len(file.readlines())
+
+    def test_goes_on_where_it_left_off(self):
+        self.run_cells([self.counted()])
+        self.assertEqual(self.count(), 2)
+        with open(self.path("out", store.SAMPLES), "ab") as file:
+            file.write(b"counted,standard,2,1,o")
+        said = self.run_cells([self.counted()], rounds=3)
+        self.assertEqual(self.count(), 6)
+        self.assertTrue(any("2 of 6" in text for text in said), said)
+        self.run_cells([self.counted()], rounds=3)
+        self.assertEqual(self.count(), 6)
+        self.assertEqual(len(store.samples(self.path("out"))), 6)
+
+    def test_troubles_do_not_stop_the_run(self):
+        cases = [program("crash", "kill -SEGV $$"), program("hang", "sleep 60", timeout_s=0.3),
+                 program("fail", "exit 9"), program("needs", "true", needs=("no-such-command",)), self.counted()]
+        said = self.run_cells(cases, rounds=2)
+        rows = {}
+        for sample in store.samples(self.path("out")):
+            rows.setdefault(sample.case, []).append(sample.status)
+        # What hung, or cannot be run, is stated once; a crash may be a matter of luck.
+        self.assertEqual(rows, {"crash": [CRASHED] * 4, "hang": [HUNG] * 2, "fail": [FAILED] * 4,
+                                "needs": [UNAVAILABLE] * 2, "counted": [OK] * 4})
+        self.assertEqual(sum("crash, standard: crashed" in text for text in said), 1)
+
+    def test_again(self):
+        self.run_cells([self.counted(), self.counted("other")])
+        self.run_cells([self.counted()], again=True)
+        self.assertEqual((self.count(), self.count("other")), (4, 2))
+        with open(self.path("out", store.SET_ASIDE), encoding="utf-8") as file:
+            self.assertEqual(sum(line.startswith("counted,") for line in file), 2)
+        self.assertEqual(len(store.samples(self.path("out"))), 4)
+
+    def test_another_library_of_the_same_name_is_refused(self):
+        library = self.path("libmine.so")
+        shutil.copy(STANDARD.path, library)
+        mine = allocators.given(PLACES, f"mine={library}")
+        self.run_cells([self.counted()], (mine, GLIBC))
+        with open(library, "ab") as file:
+            file.write(b"\0")
+        with self.assertRaisesRegex(schedule.Mixed, "allocator mine.*--again.*--out"):
+            self.run_cells([self.counted()], (mine, GLIBC), rounds=2)
+        self.assertEqual(self.count(), 2)
+        self.run_cells([self.counted()], (GLIBC,), rounds=2)  # the others are not touched by that
+        self.run_cells([self.counted()], (mine, GLIBC), again=True)
+        self.assertEqual({s.round for s in store.samples(self.path("out"))}, {1})
+
+    def test_another_program_is_refused(self):
+        tool = self.path("tool")
+        with open(tool, "w", encoding="utf-8") as file:
+            file.write("#!/bin/sh\ntrue\n")
+        os.chmod(tool, 0o755)
+        case = Case("tool", "x", "x", "x", Family.PROGRAM, (tool,))
+        self.run_cells([case])
+        with open(tool, "a", encoding="utf-8") as file:
+            file.write("sleep 0\n")
+        with self.assertRaisesRegex(schedule.Mixed, "program tool"):
+            self.run_cells([case])
+        self.run_cells([self.counted()])  # which does not use it
+
+    def test_samples_of_unknown_origin_are_refused(self):
+        self.run_cells([self.counted()])
+        os.remove(self.path("out", store.META))
+        with self.assertRaisesRegex(schedule.Mixed, store.META):
+            self.run_cells([self.counted()])
+
+    def test_meta(self):
+        self.run_cells([self.counted()])
+        meta = store.read_meta(self.path("out"))
+        known = {facts["name"]: facts for facts in meta["allocators"]}
+        self.assertEqual(known["standard"]["path"], STANDARD.path)
+        self.assertRegex(known["glibc"]["sha256"], "^[0-9a-f]{64}$")
+        self.assertEqual(meta["verified"]["standard"], {"counted": STANDARD.path})
+        self.assertEqual(meta["machine"]["cores"], len(os.sched_getaffinity(0)))
+        self.assertIn("counted", meta["cases"])
+
+
+class ContendersTest(Folder):
+    def test_what_is_not_there_says_so(self):
+        for name in ("folio", "superblock", "kheap"):
+            self.assertRegex(allocators.named(PLACES, name).missing, "^not built")
+        nbbs = next(m for m in allocators.page_managers(PLACES) if m.name == "nbbs")
+        self.assertIn("--nbbs", nbbs.missing)
+
+    def test_shipped_ones_and_the_c_library(self):
+        found = {a.name: a for a in allocators.discover(PLACES)}
+        self.assertEqual((found["standard"].missing, found["glibc"].missing), ("", ""))
+        self.assertIn("libc.so.6", found["glibc"].path)
+        self.assertFalse(any(a.kind is Kind.ABLATION for a in found.values()))
+        ablations = [a for a in allocators.discover(PLACES, ablations=True) if a.kind is Kind.ABLATION]
+        self.assertEqual(len(ablations), len(allocators.ABLATIONS))
+
+    def refuse(self, text, why):
+        with self.assertRaisesRegex(allocators.BadChoice, why):
+            allocators.discover(PLACES, with_=[text])
+
+    def test_broken_with(self):
+        text = self.path("text.so")
+        with open(text, "w", encoding="utf-8") as file:
+            file.write("no library")
+        self.refuse("mine", "expected NAME=PATH")
+        self.refuse("mine=", "expected NAME=PATH")
+        self.refuse("mine=/no/such/file.so", "no file /no/such/file.so")
+        self.refuse(f"mine={text}", "cannot load")
+        self.refuse(f"mine={libm()}", "defines no malloc")
+        self.refuse(f"glibc={STANDARD.path}", "glibc already")
+        self.refuse(f"a b={STANDARD.path}", "made of letters")
+        with self.assertRaisesRegex(allocators.BadChoice, "mine already"):
+            allocators.discover(PLACES, with_=[f"mine={STANDARD.path}"] * 2)
+
+
+def bench(*arguments, **options):
+    return subprocess.run(
+        [COMMAND, "bench", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True, check=False, timeout=100, **options,
+    )
+
+
+class CommandTest(Folder):
+    RUN = ("run", "--quick", "--only", "threadtest", "--allocators", "standard,glibc")
+
+    def test_run(self):
+        run = bench(*self.RUN, "--out", self.folder)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertIn("glibc", run.stdout)
+        self.assertTrue(os.path.isfile(self.path("report.html")))
+        self.assertEqual({s.status for s in store.samples(self.folder)}, {OK})
+        self.assertEqual({s.allocator for s in store.samples(self.folder)}, {"standard", "glibc"})
+        report = bench("report", self.folder)
+        self.assertEqual((report.returncode, report.stdout), (0, run.stdout), report.stderr)
+
+    def test_interrupted(self):
+        command = (*self.RUN, "--rounds", "400", "--out", self.folder)
+        with subprocess.Popen([COMMAND, "bench", *command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                              stderr=subprocess.PIPE, text=True) as run:
+            deadline = time.monotonic() + 30
+            while len(store.samples(self.folder)) < 3 and time.monotonic() < deadline:
+                time.sleep(0.02)
+            run.send_signal(signal.SIGINT)
+            _, errors = run.communicate(timeout=30)
+        self.assertEqual(run.returncode, 130, errors)
+        self.assertIn("the same command goes on", errors)
+        self.assertNotIn("Traceback", errors)
+        self.assertGreaterEqual(len(store.samples(self.folder)), 3)
+        again = bench(*self.RUN, "--out", self.folder)
+        self.assertEqual(again.returncode, 0, again.stderr)
+
+    def test_mistakes_end_in_one_line(self):
+        for arguments, text in (
+            (("run", "--with", "mine=/no/such.so"), "no file /no/such.so"),
+            (("run", "--only", "no-such-case"), "no case"),
+            (("run", "--allocators", "standard,nobody"), "nobody"),
+            (("run", "--nbbs", "/no/such.so"), "no such file"),
+            (("report", self.path("nowhere")), "holds no results"),
+            (("figure", "no-such-figure"), "no figure"),
+        ):
+            run = bench(*arguments, *(("--out", self.folder) if arguments[0] == "run" else ()))
+            self.assertEqual(run.returncode, 125, arguments)
+            self.assertIn(text, run.stderr)
+            self.assertEqual(run.stderr.count("\n"), 1, run.stderr)
+
+    def test_lists(self):
+        listed = bench("list", "--quick")
+        self.assertEqual(listed.returncode, 0, listed.stderr)
+        for word in ("threadtest", "standard", "glibc", "bump"):
+            self.assertIn(word, listed.stdout)
+        planned = bench(*self.RUN, "--list", "--out", self.path("new"))
+        self.assertEqual(planned.returncode, 0, planned.stderr)
+        self.assertIn("2 runs", planned.stdout)
+        self.assertFalse(os.path.exists(self.path("new")))
+
+    def test_a_program_without_the_suite_says_where_it_is(self):
+        shutil.copytree(os.path.join(SOURCE, "tools", "spanalloc_cli"), self.path("lib", "spanalloc_cli"))
+        run = subprocess.run(
+            [sys.executable, "-I", self.path("lib", "spanalloc_cli", "start.py"), PLACES.library_dir, PLACES.helper_dir,
+             "bench", "run"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=False, timeout=30)
+        self.assertEqual(run.returncode, 125)
+        self.assertIn("scripts/bench", run.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
