@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Measures the figures that README.md quotes and writes them between its markers.
+"""Writes the figures that README.md quotes between its markers: measures some, takes the suite's from bench/results.
 
-Run it on a quiet machine after `scripts/try --build-only`; it takes a few minutes.
+Run it on a quiet machine after `scripts/try --build-only`; measuring takes a few minutes.
 
     bench/readme_figures.py            measures and rewrites README.md
-    bench/readme_figures.py --print    measures and prints
+    bench/readme_figures.py --suite    measures nothing: only the table of the newest run in bench/results
+    bench/readme_figures.py --print    prints instead of rewriting
 """
 
 import argparse
@@ -15,10 +16,12 @@ import subprocess
 import sys
 
 import common
+from spanalloc_bench import readme
 
-BEGIN, END = "<!-- figures:begin -->\n", "<!-- figures:end -->"
+FIGURES, SUITE = "figures", "bench"  # the names in README.md's markers
 RUNS = 9
 HERE = os.path.dirname(os.path.abspath(__file__))
+RESULTS = os.path.join(HERE, "results")
 
 
 def output_of(*command):
@@ -39,11 +42,26 @@ def block(title, text):
     return f"{title}\n\n```\n{text}\n```\n\n"
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    common.add_build_option(parser)
-    parser.add_argument("--print", action="store_true", dest="only_print", help="print, leave README.md alone")
-    options = parser.parse_args()
+def between_markers(text, name, content):
+    """`text` with `content` between <!-- NAME:begin --> and <!-- NAME:end -->."""
+    begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
+    if begin not in text or end not in text:
+        sys.exit(f"README.md has no place for this: it lacks the line {begin.strip()} or {end}")
+    head, rest = text.split(begin, 1)
+    return f"{head}{begin}\n{content}{end}{rest.split(end, 1)[1]}"
+
+
+def suite():
+    """The table of the newest run that is committed; None where there is none."""
+    run = readme.newest(RESULTS)
+    if run is None:
+        return None
+    where = os.path.relpath(run, common.SOURCE)
+    return f"{readme.readme_table(run)}\nAll of it: [{where}/report.html]({where}/report.html).\n\n"
+
+
+def measured(options):
+    """What this machine says now."""
     machine = f"{processor()}, {os.cpu_count()} cores, Linux {platform.release().split('-')[0]}"
     text = f"Measured on {machine}, by `bench/readme_figures.py`.\n\n"
     text += block(
@@ -63,15 +81,32 @@ def main():
             os.path.join(HERE, "workloads", "parse_library.py"),
         ),
     )
+    return text
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    common.add_build_option(parser)
+    parser.add_argument("--print", action="store_true", dest="only_print", help="print, leave README.md alone")
+    parser.add_argument("--suite", action="store_true", help="measure nothing, take only the suite's newest results")
+    options = parser.parse_args()
+    parts = {SUITE: suite()}
+    if parts[SUITE] is None:
+        if options.suite:
+            sys.exit(f"there is no run of the suite in {RESULTS}")
+        del parts[SUITE]
+    if not options.suite:
+        parts[FIGURES] = measured(options)
     if options.only_print:
-        print(text)
+        print("\n".join(parts.values()))
         return
     path = os.path.join(common.SOURCE, "README.md")
     with open(path, encoding="utf-8") as file:
-        readme = file.read()
-    head, rest = readme.split(BEGIN)
+        text = file.read()
+    for name, content in parts.items():
+        text = between_markers(text, name, content)
     with open(path, "w", encoding="utf-8") as file:
-        file.write(head + BEGIN + "\n" + text + END + rest.split(END, 1)[1])
+        file.write(text)
 
 
 if __name__ == "__main__":

@@ -37,7 +37,8 @@ def _losses(found, ours) -> list[str]:
     for case in found.suite:
         row = [cells.get((case, mine, measure), "") for mine in ours for measure in (TIME, MEMORY)]
         if any(row):
-            lines.append(f"| {found.cases[case].title} | {' | '.join(row)} |")
+            title = found.cases[case].title.replace("|", "\\|")
+            lines.append(f"| {title} | {' | '.join(row)} |")
     return lines
 
 
