@@ -158,6 +158,7 @@ void live(World& world, Chain& chain) {
                                         : generation + 1 == world.p.generations;
   if (last) {
     chain.end_ns = workload::now_ns();
+    workload::measured_part_ends();
     world.ended.count_down();
     return;
   }
@@ -172,6 +173,7 @@ void live(World& world, Chain& chain) {
 // Returns the nanoseconds from the common start to the end of the last chain.
 std::uint64_t run(World& world, std::vector<std::unique_ptr<Chain>>& chains) {
   for (auto& chain : chains) chain->handles[0] = std::thread(live, std::ref(world), std::ref(*chain));
+  workload::measured_part_starts();
   const std::uint64_t start = workload::now_ns();
   world.gate.arrive_and_wait();
   if (world.p.seconds > 0) {

@@ -305,6 +305,15 @@ class Record {
   std::string latency_;
 };
 
+// Empty functions by whose names a tool that looks at the program from outside finds the part that counts:
+// from the last call of the first to the last call of the second. bench/manycore does.
+extern "C" [[gnu::noinline]] inline void measured_part_starts() {
+  asm volatile("");
+}
+extern "C" [[gnu::noinline]] inline void measured_part_ends() {
+  asm volatile("");
+}
+
 // Runs `body(index)` in `threads` threads that start together; returns the nanoseconds from that start to the
 // end of the last. Creating and joining the threads lies outside.
 template <class Body>
@@ -314,7 +323,10 @@ std::uint64_t run_threads(std::uint64_t threads, Body body) {
   };
   std::vector<End> ends(threads);
   std::atomic<std::uint64_t> start{0};
-  std::barrier gate(static_cast<std::ptrdiff_t>(threads), [&]() noexcept { start.store(now_ns()); });
+  std::barrier gate(static_cast<std::ptrdiff_t>(threads), [&]() noexcept {
+    measured_part_starts();
+    start.store(now_ns());
+  });
   std::vector<std::thread> workers;
   workers.reserve(threads);
   for (std::uint64_t i = 0; i < threads; ++i) {
@@ -322,6 +334,7 @@ std::uint64_t run_threads(std::uint64_t threads, Body body) {
       gate.arrive_and_wait();
       body(i);
       ends[i].ns = now_ns();
+      measured_part_ends();
     });
   }
   for (std::thread& w : workers) w.join();
