@@ -125,7 +125,8 @@ int main(int argc, char** argv) {
 
   const std::size_t region = 2 * p.threads * p.slots * p.high;
   Parameters reduced = p;
-  reduced.lives = std::min<std::uint64_t>(p.lives, 2);
+  reduced.lives = std::min<std::uint64_t>(p.lives, 8);
+  reduced.slots = std::min<std::uint64_t>(p.slots, 8);  // what is claimed is touched: little of it at a time
   reduced.milliseconds = 0;
   {
     const auto manager = choice.create(region);
