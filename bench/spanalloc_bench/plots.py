@@ -62,6 +62,13 @@ _STYLES = {
     "mimalloc": Style("#56b4e9", "D"),
     "tbbmalloc": Style("#cc79a7", "P"),
     "bump": Style("#999999", ".", ":"),
+    # The paper's variants of oopsla15, which stand beside it in plots of their own.
+    "oopsla15-no-madvise": Style("#0072b2", "^"),
+    "oopsla15-no-virtual-spans": Style("#009e73", "v"),
+    "oopsla15-no-madvise-no-virtual-spans": Style("#cc79a7", "P"),
+    "oopsla15-single-stack": Style("#332288", "D", "--"),
+    "oopsla15-lazy-reclaim": Style("#332288", "D", "--"),
+    "oopsla15-reuse-100": Style("#332288", "D", "--"),
     # Page managers.
     "mmap": Style("#333333", "X"),
     "tree": Style("#d55e00", "o", ours=True),
@@ -371,7 +378,7 @@ def inline(drawing: Figure, alt="") -> str:
     """The figure as SVG text for an HTML page; `alt` says in words what it shows."""
     out = io.StringIO()
     with matplotlib.rc_context(SETTINGS):
-        drawing.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+        drawing.savefig(out, format="svg")
     text = out.getvalue()
     text = _PLAIN_IDS.sub("", text[text.index("<svg"):])
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)

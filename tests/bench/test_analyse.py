@@ -158,6 +158,12 @@ class ScoreTest(unittest.TestCase):
         self.assertEqual(self.analysis.floor("a", "glibc", analyse.TIME), 0.5)
         self.assertIsNone(self.analysis.floor("b", "glibc", analyse.TIME))
 
+    def test_our_libraries_are_no_others_to_each_other(self):
+        data = [s for name, time in (("standard", 2.0), ("oopsla15", 1.0), ("glibc", 3.0)) for s in samples("a", name, [time] * 6)]
+        found = analyse.Analysis(data, {})
+        self.assertEqual(found.best_other("a", "standard", analyse.TIME), ("glibc", 3.0))
+        self.assertEqual(found.best_other("a", "glibc", analyse.TIME), ("oopsla15", 1.0))
+
     def test_extremes_are_against_the_best_rival(self):
         worst = self.analysis.extremes("standard", analyse.TIME, worst=True)
         self.assertEqual([(v.case, v.other) for v in worst], [("a", "jemalloc"), ("b", "glibc")])
