@@ -2,15 +2,17 @@
 its engine; every figure has an id, claims and cases."""
 
 import itertools
+import json
 import os
 import re
 import sys
+import tempfile
 import unittest
 
 SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
-from spanalloc_bench.figures import codesize, judges  # noqa: E402
+from spanalloc_bench.figures import codesize, judges, verdicts  # noqa: E402
 from spanalloc_bench.figures.catalogue import FIGURES, PAPERS  # noqa: E402
 from spanalloc_bench.figures.data import Data, interval  # noqa: E402
 from spanalloc_bench.figures.figure import Answer  # noqa: E402
@@ -91,7 +93,8 @@ def virtual_spans(name, point):
 def locality(name, point):
     ordered = point.x / 100
     time = {"compact": 0.5, "jemalloc": 0.9, "oopsla15-reuse-100": 0.9}.get(name, 1.0 if name in SCALLOC else 1.5)
-    time = time * (1 - ordered) + 0.5 * ordered * (1.05 if name in SCALLOC else 0.95 if name in ("compact", "jemalloc") else
+    time = time * (1 - ordered) + 0.5 * ordered * (1.05 if name in SCALLOC else 0.95 if name in ("compact",
+                                                                                                 "jemalloc") else
                                                    0.9 if name.endswith("100") else 1.5)
     return {"metrics": {"access_s": time}, "memory": 10 * MIB * (1.2 if name.endswith("100") else 1)}
 
@@ -286,7 +289,8 @@ REVERSES = {
     "scalloc-10b/large-smallest": times(4, "oopsla15"),
     "scalloc-11/approaches-compact": times(3, "oopsla15"),
     "scalloc-11/others-slower": times(3, "oopsla15"),
-    **{f"scalloc-12{letter}/{kind}-same": times(2, "oopsla15-no-madvise") for letter in "ab" for kind in ("small", "huge")},
+    **{f"scalloc-12{letter}/{kind}-same": times(2, "oopsla15-no-madvise") for letter in "ab" for kind in ("small",
+                                                                                                          "huge")},
     "scalloc-12b/madvise-falls-back": times(3, "oopsla15-no-virtual-spans"),
     "scalloc-14a/same-speed": times(2, "oopsla15-lazy-reclaim"),
     "supermalloc-6/tbb-ends-equal": times(3, "tbbmalloc"),
@@ -344,7 +348,8 @@ def data_of(figure, shapes, missing=None, cores=CORES, rounds=ROUNDS, machine=No
         for row in figure.stand_ins(cores) if figure.stand_ins else ():
             point = next(p for p in figure.points(cores) if p.case.id == row.beside.id)
             for round_ in rounds:
-                found.append(sample(row.case, "glibc", round_, disturbed(shapes[round_ % len(shapes)](row.name, point), round_)))
+                found.append(sample(row.case, "glibc",
+                                              round_, disturbed(shapes[round_ % len(shapes)](row.name, point), round_)))
         return found
     apart = Data(figure, cores, filled(figure.variants), missing, machine=machine) if figure.variants else None
     return Data(figure, cores, filled(figure.allocators), missing, machine=machine, variants=apart)
@@ -404,7 +409,7 @@ class VerdictTest(unittest.TestCase):
             if shapes is None:
                 continue
             with self.subTest(key):
-                verdict = judges.verdict(claim, data_of(figure, shapes, **more))
+                verdict = verdicts.verdict(claim, data_of(figure, shapes, **more))
                 self.assertEqual(verdict.answer, wanted, verdict.evidence)
                 self.assertTrue(verdict.evidence)
 
@@ -418,6 +423,14 @@ class VerdictTest(unittest.TestCase):
 
     def test_holds_on_the_papers_data(self):
         self.check(Answer.HOLDS, lambda figure, key: None if "variance" in key else [SHAPES[figure.id]])
+
+    def test_what_stands_beside_is_judged_by_itself(self):
+        for figure, claim, key in measured():
+            data = data_of(figure, [SHAPES[figure.id]])
+            for name in (claim.subject, *claim.beside):
+                if name and "variance" not in key:
+                    with self.subTest(f"{key} for {name}"):
+                        self.assertIn(name, verdicts.verdict(claim, data, name).evidence)
 
     def test_does_not_hold_on_the_reverse(self):
         self.check(Answer.DOES_NOT_HOLD, lambda figure, key: (lambda r: r and [r])(self.reverse(figure, key)))
@@ -433,15 +446,15 @@ class VerdictTest(unittest.TestCase):
             for name in {claim.subject, *claim.needs} - {""}:
                 with self.subTest(f"{key} without {name}"):
                     data = Data(figure, CORES, [], {name: "not built: not there"})
-                    verdict = judges.verdict(claim, data)
+                    verdict = verdicts.verdict(claim, data)
                     self.assertEqual(verdict.answer, Answer.NOT_BUILT)
                     self.assertIn(name, verdict.evidence)
                     data = Data(figure, CORES, [], {name: "absent: not packaged"})
-                    self.assertEqual(judges.verdict(claim, data).answer, Answer.CANNOT_BE_SHOWN_HERE)
+                    self.assertEqual(verdicts.verdict(claim, data).answer, Answer.CANNOT_BE_SHOWN_HERE)
 
     def test_no_scaling_is_shown_on_two_cores(self):
         for figure, claim, key in measured():
-            verdict = judges.verdict(claim, data_of(figure, [SHAPES[figure.id]], cores=2))
+            verdict = verdicts.verdict(claim, data_of(figure, [SHAPES[figure.id]], cores=2))
             with self.subTest(key):
                 if claim.cores > 2:
                     self.assertEqual(verdict.answer, Answer.CANNOT_BE_SHOWN_HERE)
@@ -453,7 +466,7 @@ class VerdictTest(unittest.TestCase):
         for figure, claim, key in measured():
             with self.subTest(key):
                 if claim.cores == 1:
-                    verdict = judges.verdict(claim, Data(figure, CORES, [], variants=Data(figure, CORES, [])))
+                    verdict = verdicts.verdict(claim, Data(figure, CORES, [], variants=Data(figure, CORES, [])))
                     self.assertEqual(verdict.answer, Answer.UNDECIDED)
 
     def test_huge_pages_switched_off(self):
@@ -462,20 +475,21 @@ class VerdictTest(unittest.TestCase):
         self.assertTrue(claims)
         for claim in claims:
             data = data_of(figure, [virtual_spans], machine={"transparent_hugepages": "never"})
-            self.assertEqual(judges.verdict(claim, data).answer, Answer.CANNOT_BE_SHOWN_HERE)
+            self.assertEqual(verdicts.verdict(claim, data).answer, Answer.CANNOT_BE_SHOWN_HERE)
 
     def test_variants_are_compared_with_what_ran_beside_them(self):
         figure = FIGURES["scalloc-14b"]
         data = data_of(figure, [SHAPES[figure.id]])
         slow = [sample(p.case, "oopsla15", r, {"memory": 1e9}) for p in figure.points(CORES) for r in ROUNDS]
         other = Data(figure, CORES, slow, variants=data.variants)
-        self.assertEqual(judges.verdict(figure.claims[0], other).answer, Answer.HOLDS)
+        self.assertEqual(verdicts.verdict(figure.claims[0], other).answer, Answer.HOLDS)
 
     def test_a_crash_is_said(self):
         figure = FIGURES["scalloc-5"]
         crashed = [sample(p.case, "glibc", r, {}) for p in figure.points(2) for r in ROUNDS]
-        crashed += [Sample(p.case.id, "oopsla15", r, 1, CRASHED, "killed by SIGSEGV") for p in figure.points(2) for r in ROUNDS]
-        verdict = judges.verdict(figure.claims[0], Data(figure, 2, crashed))
+        crashed += [Sample(p.case.id, "oopsla15",
+                                      r, 1, CRASHED, "killed by SIGSEGV") for p in figure.points(2) for r in ROUNDS]
+        verdict = verdicts.verdict(figure.claims[0], Data(figure, 2, crashed))
         self.assertEqual(verdict.answer, Answer.UNDECIDED)
         self.assertIn("SIGSEGV", verdict.evidence)
 
@@ -487,30 +501,31 @@ class NoRunTest(unittest.TestCase):
         figure = FIGURES["scalloc-table1"]
         data = Data(figure, 2, [])
         for claim in figure.claims[:2]:
-            self.assertEqual(judges.verdict(claim, data).answer, Answer.HOLDS)
+            self.assertEqual(verdicts.verdict(claim, data).answer, Answer.HOLDS)
         self.assertEqual(_same_sizes({"threadtest": (classic.threadtest(128), 64, 64)})(data, "").answer, Answer.DOES_NOT_HOLD)
         self.assertEqual(_same_sizes({"locality": (acdc.locality(0), 16, 64)})(data, "").answer, Answer.DOES_NOT_HOLD)
         self.assertEqual(_few_remote(classic.larson(2, rounds=20), 0.01)(data, "").answer, Answer.DOES_NOT_HOLD)
 
     def test_code_sizes(self):
         figure = FIGURES["supermalloc-1"]
-        paper = {("folio", codesize.TEXT): 127.0, ("jemalloc", codesize.TEXT): 624.0, ("tbbmalloc", codesize.TEXT): 350.0}
+        paper = {("folio",
+                  codesize.TEXT): 127.0, ("jemalloc", codesize.TEXT): 624.0, ("tbbmalloc", codesize.TEXT): 350.0}
         reverse = {key: 1 / value for key, value in paper.items()}
         for claim in figure.claims:
             with self.subTest(claim.name):
-                self.assertEqual(judges.verdict(claim, Data(figure, 2, [], facts=paper)).answer, Answer.HOLDS)
-                self.assertEqual(judges.verdict(claim, Data(figure, 2, [], facts=reverse)).answer, Answer.DOES_NOT_HOLD)
-                self.assertEqual(judges.verdict(claim, Data(figure, 2, [])).answer, Answer.UNDECIDED)
+                self.assertEqual(verdicts.verdict(claim, Data(figure, 2, [], facts=paper)).answer, Answer.HOLDS)
+                self.assertEqual(verdicts.verdict(claim, Data(figure, 2, [], facts=reverse)).answer, Answer.DOES_NOT_HOLD)
+                self.assertEqual(verdicts.verdict(claim, Data(figure, 2, [])).answer, Answer.UNDECIDED)
 
     def test_modules(self):
         figure = FIGURES["supermalloc-14"]
         lines = {"caches": 841, "huge objects": 189, "medium and large objects": 302, "small objects": 461, "bins": 332}
         paper = {("folio", f"lines: {part}"): float(n) for part, n in lines.items()}
         for claim in figure.claims:
-            self.assertEqual(judges.verdict(claim, Data(figure, 2, [], facts=paper)).answer, Answer.HOLDS)
+            self.assertEqual(verdicts.verdict(claim, Data(figure, 2, [], facts=paper)).answer, Answer.HOLDS)
         small = {**paper, ("folio", "lines: caches"): 100.0}
         for claim in figure.claims:
-            self.assertEqual(judges.verdict(claim, Data(figure, 2, [], facts=small)).answer, Answer.DOES_NOT_HOLD)
+            self.assertEqual(verdicts.verdict(claim, Data(figure, 2, [], facts=small)).answer, Answer.DOES_NOT_HOLD)
 
     def test_text_of_a_library(self):
         self.assertGreater(codesize.text_bytes("/proc/self/exe"), 1000)
@@ -519,7 +534,7 @@ class NoRunTest(unittest.TestCase):
 
     def test_what_cannot_be_measured(self):
         claim = next(claim for figure, claim, key in keys() if key == "scalloc-11/cache-misses")
-        self.assertEqual(judges.verdict(claim, Data(FIGURES["scalloc-11"], CORES, [])).answer, Answer.CANNOT_BE_SHOWN_HERE)
+        self.assertEqual(verdicts.verdict(claim, Data(FIGURES["scalloc-11"], CORES, [])).answer, Answer.CANNOT_BE_SHOWN_HERE)
 
 
 class IntervalTest(unittest.TestCase):
@@ -551,9 +566,14 @@ class IntervalTest(unittest.TestCase):
                 sample(point.case, name, r, {"elapsed": 1 + (spread if name == "jemalloc" else 0.01) * (r * 5 % 7 - 3)})
                 for name in ("jemalloc", "tbbmalloc") for r in range(1, rounds + 1)])
 
-        self.assertEqual(judges.verdict(claim, data(0.01, 5)).answer, Answer.UNDECIDED)
-        self.assertEqual(judges.verdict(claim, data(0.01, 8)).answer, Answer.HOLDS)
-        self.assertEqual(judges.verdict(claim, data(0.2, 8)).answer, Answer.DOES_NOT_HOLD)
+        self.assertEqual(verdicts.verdict(claim, data(0.01, 5)).answer, Answer.UNDECIDED)
+        self.assertEqual(verdicts.verdict(claim, data(0.01, 8)).answer, Answer.HOLDS)
+        self.assertEqual(verdicts.verdict(claim, data(0.2, 8)).answer, Answer.DOES_NOT_HOLD)
+
+
+# A line a thread count, variants, named sizes, a stand-in, bars by place, by measure, of facts, parts, nothing measured.
+DRAWN = ("scalloc-6a", "scalloc-7b", "scalloc-12a", "scalloc-11", "scalloc-7.4", "supermalloc-5", "supermalloc-12",
+         "supermalloc-1", "a2alloc-6", "coalescing-8")
 
 
 class DocumentTest(unittest.TestCase):
@@ -568,6 +588,49 @@ class DocumentTest(unittest.TestCase):
         for paper in PAPERS.values():
             for number, what in paper.structural:
                 self.assertIn(f"- {number}: {what}", text)
+
+    def test_a_figure_that_was_run_is_listed_with_its_verdicts(self):
+        try:
+            from spanalloc_bench.figures import papers, run
+        except ImportError as error:
+            self.skipTest(f"the suite's Python packages are not here: {error}")
+        figure = FIGURES["scalloc-7b"]
+        missing = {"folio": "not built: not there", "hoard": "absent: not packaged"}
+        record = run.outcome(data_of(figure, [SHAPES[figure.id]], missing))
+        self.assertEqual([c["verdict"] for c in record["claims"]], ["holds", "holds"])
+        self.assertEqual(record["rounds"], 6)
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "figures"))
+            with open(os.path.join(folder, "figures", "scalloc-7b.json"), "w", encoding="utf-8") as file:
+                json.dump(record, file)
+            text = papers(folder)
+        section = text[text.index("### Figure 7b"):text.index("### Figure 8a")]
+        self.assertEqual(section.count("**holds**"), 2)
+        self.assertIn("absent: hoard", section)
+        self.assertNotIn("folio", section)
+        self.assertIn("| 2 | 0 | 0 |", text)
+
+    def test_every_kind_of_figure_is_drawn_and_printed(self):
+        try:
+            from rich.console import Console
+            from spanalloc_bench.figures import run
+            import matplotlib  # noqa: F401
+        except ImportError as error:
+            self.skipTest(f"the suite's Python packages are not here: {error}")
+        with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w", encoding="utf-8") as nothing:
+            for figure in (FIGURES[name] for name in DRAWN):
+                with self.subTest(figure.id):
+                    FRAGMENTED[0] = figure.id == "a2alloc-7"
+                    facts = {("folio", "lines: caches"): 841.0, ("folio", codesize.TEXT): 127.0}
+                    data = (data_of(figure, [SHAPES[figure.id]], {"hoard": "absent: not packaged"}, cores=2)
+                            if figure.id in SHAPES else Data(figure, 2, [], facts=facts))
+                    record = run.keep(data, folder)
+                    run.show(data, record, Console(file=nothing, width=120))
+                    self.assertTrue(record["data"])
+                    self.assertGreater(os.path.getsize(os.path.join(folder, "figures", f"{figure.id}.png")), 1000)
+            empty = FIGURES["supermalloc-14"]
+            run.keep(Data(empty, 2, []), folder)
+            self.assertFalse(os.path.exists(os.path.join(folder, "figures", "supermalloc-14.png")))
 
 
 if __name__ == "__main__":

@@ -90,6 +90,7 @@ def _list(places, console, rounds):
         table.add_row(figure.id, figure.number, figure.title, str(len(figure.claims)),
                       str(figure.rounds if rounds is None else rounds), f"{minutes:.1f}" if minutes >= 0.05 else "-")
     console.print(table)
-    console.print(f"Minutes on this machine ({cores} cores) when nothing is in the folder yet; what figures share is run once: "
-                  f"`spanalloc bench figure all` takes about {total:.0f} minutes, less what --out holds already.",
+    console.print(f"Minutes on this machine ({cores} cores) when nothing is in the folder yet; what figures share is "
+                  f"run once: `spanalloc bench figure all` takes about {total:.0f} minutes, less what --out holds "
+                  f"already.",
                   highlight=False)

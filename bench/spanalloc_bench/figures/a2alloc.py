@@ -44,11 +44,14 @@ RUN_TIME = Panel("lines", "threads")
 FIGURE_1 = Figure(
     "a2alloc-1", "a2alloc", "Figure 1", "cache-scratch", "Passive false sharing: run time over 1 to 8 threads.",
     (
-        _claim("scales", "Our allocator scales with the number of threads, our runtime decreases as the number of threads "
+        _claim("scales",
+               "Our allocator scales with the number of threads, our runtime decreases as the number of threads "
                "increases in passive false sharing scenarios.", "§3, Figure 1", j.scales(TIME), cores=SCALING_CORES),
-        _claim("beats-kheap", "In comparison to kheap, our allocator has a faster runtime for 2 to 8 threads.", "§3, Figure 1",
+        _claim("beats-kheap",
+               "In comparison to kheap, our allocator has a faster runtime for 2 to 8 threads.", "§3, Figure 1",
                j.best_at_each(TIME, (KHEAP,), lambda data: [p for p in data.points if 2 <= p.x <= 8]), needs=(KHEAP,)),
-        _claim("scales-better-than-libc", "In comparison to malloc our allocator seems to scale much better: runtime decreases "
+        _claim("scales-better-than-libc",
+               "In comparison to malloc our allocator seems to scale much better: runtime decreases "
                "more than libc's.", "§3, Figure 1", j.narrows(TIME, j.SUBJECT, LIBC, j.fewest, j.full), needs=(LIBC,),
                cores=SCALING_CORES),
     ),
@@ -58,9 +61,11 @@ FIGURE_1 = Figure(
 FIGURE_2 = Figure(
     "a2alloc-2", "a2alloc", "Figure 2", "cache-thrash", "Active false sharing: run time over 1 to 8 threads.",
     (
-        _claim("on-par-with-libc", "Our runtime's scaling seems to be on par with libc in active false sharing scenarios (here: "
+        _claim("on-par-with-libc",
+               "Our runtime's scaling seems to be on par with libc in active false sharing scenarios (here: "
                "its time changes within 20 % of libc's).", "§3, Figure 2",
-               j.narrows(TIME, j.SUBJECT, LIBC, j.fewest, j.full, low=1 / 1.2, high=1.2), needs=(LIBC,), cores=SCALING_CORES),
+               j.narrows(TIME, j.SUBJECT, LIBC, j.fewest, j.full, low=1 / 1.2, high=1.2), needs=(LIBC,),
+               cores=SCALING_CORES),
         _claim("beats-kheap", "Our allocator outperforms kheap for all 1 to 8 threads.", "§3, Figure 2",
                j.best_at_each(TIME, (KHEAP,), j.everywhere), needs=(KHEAP,)),
     ),
@@ -72,11 +77,14 @@ THROUGHPUT = Panel("lines", "threads", rate=True)
 FIGURE_3 = Figure(
     "a2alloc-3", "a2alloc", "Figure 3", "larson: a2alloc and kheap", "Throughput over 1 to 8 threads.",
     (
-        _claim("throughput-grows", "Our allocator seems to increase its throughput by at least 1 million ops per second per "
-               "thread added, tapering off at 7 threads.", "§3, Figure 3", j.scales(TIME, gain=1.1), cores=SCALING_CORES),
-        Claim("kheap-decreases", "kheap's throughput actually seems to decrease as the number of threads increases (here: up to "
+        _claim("throughput-grows",
+               "Our allocator seems to increase its throughput by at least 1 million ops per second per thread added, "
+               "tapering off at 7 threads.", "§3, Figure 3", j.scales(TIME, gain=1.1), cores=SCALING_CORES),
+        Claim("kheap-decreases",
+              "kheap's throughput actually seems to decrease as the number of threads increases (here: up to "
               "the cores).", "§3, Figure 3", j.changes(TIME, j.fewest, j.full, low=1.0), subject=KHEAP),
-        _claim("beats-kheap", "Our allocator scales much better than kheap (here: and is faster with as many threads as cores).",
+        _claim("beats-kheap",
+               "Our allocator scales much better than kheap (here: and is faster with as many threads as cores).",
                "§3, Figure 3", j.less(TIME, KHEAP, at=j.full), needs=(KHEAP,)),
     ),
     _points("larson"), ALL, (TIME,), THROUGHPUT,
@@ -87,7 +95,8 @@ FIGURE_4 = Figure(
     (
         _libc("libc-scales", "Malloc's throughput scales very well as the number of threads increases.", "§3, Figure 4",
               j.scales(TIME, gain=1.5), cores=SCALING_CORES),
-        _claim("pales", "Our throughput pales in comparison to libc (here: libc takes at most half the time).", "§3, Figure 4",
+        _claim("pales",
+               "Our throughput pales in comparison to libc (here: libc takes at most half the time).", "§3, Figure 4",
                j.less(TIME, j.SUBJECT, of=LIBC, at=j.full, by=0.5), needs=(LIBC,)),
     ),
     _points("larson"), ALL, (TIME,), THROUGHPUT,
@@ -96,10 +105,12 @@ FIGURE_4 = Figure(
 FIGURE_5 = Figure(
     "a2alloc-5", "a2alloc", "Figure 5", "threadtest", "Run time over 1 to 8 threads.",
     (
-        _claim("consistent", "Our allocator has a relatively consistent runtime as the number of threads increases (here: within "
+        _claim("consistent",
+               "Our allocator has a relatively consistent runtime as the number of threads increases (here: within "
                "35 %, as in its Figure 8).", "§3, Figure 5", j.changes(TIME, j.fewest, j.full, 1 / 1.35, 1.35),
                cores=SCALING_CORES),
-        _libc("libc-decreases", "malloc's runtime continues to decrease.", "§3, Figure 5", j.scales(TIME), cores=SCALING_CORES),
+        _libc("libc-decreases",
+              "malloc's runtime continues to decrease.", "§3, Figure 5", j.scales(TIME), cores=SCALING_CORES),
         Claim("kheap-haywire", "kheap's runtime went haywire (here: it grows from one thread to as many as cores).",
               "§3, Figure 5", j.changes(TIME, j.fewest, j.full, low=1.0), subject=KHEAP),
     ),
@@ -117,7 +128,8 @@ def _score_above(name, benchmark, better, worse):
 
 FIGURE_6 = Figure(
     "a2alloc-6", "a2alloc", "Figure 6 (table)", "Scalability scores",
-    f"The {_SCORE} (the report's Figure 8: 1.487 / 6 = 0.248). Here t = 2, 4, 8, so on two cores no score can exceed 0.58.",
+    f"The {_SCORE} (the report's Figure 8: 1.487 / 6 = 0.248). Here t = 2, 4, 8, so on two cores no score can exceed "
+    f"0.58.",
     (
         _score_above("a2alloc 1.003 scales better than malloc 0.707.", "cache-scratch", A2ALLOC, LIBC),
         _score_above("malloc 1.035 scales better than a2alloc 0.926.", "cache-thrash", LIBC, A2ALLOC),
@@ -138,8 +150,8 @@ def _less_fragmented(text, benchmark, better, worse):
 
 FIGURE_7 = Figure(
     "a2alloc-7", "a2alloc", "Figure 7 (table)", "Fragmentation scores",
-    "The report does not define its fragmentation. Ours is (peak − peak live) / peak live, over all thread counts; orders are "
-    "compared, not values.",
+    "The report does not define its fragmentation. Ours is (peak − peak live) / peak live, over all thread counts; "
+    "orders are compared, not values.",
     (
         *(_less_fragmented(f"a2alloc {mine} is less fragmented than kheap {theirs}.", benchmark, A2ALLOC, KHEAP)
           for benchmark, mine, theirs in (("cache-scratch", 0.480, 11.625), ("cache-thrash", 0.523, 11.0),
@@ -156,7 +168,8 @@ FIGURE_8 = Figure(
     "a2alloc-8", "a2alloc", "Figure 8 (table)", "Threadtest speed-up values",
     "a2alloc's speed-up over 2 to 7 threads: 0.976, 1.111, 0.975, 0.759, 0.743, 0.760.",
     (
-        _claim("no-speed-up", "a2alloc's speed-up stays between 0.74 and 1.11 (here: with as many threads as cores).", "Figure 8",
+        _claim("no-speed-up",
+               "a2alloc's speed-up stays between 0.74 and 1.11 (here: with as many threads as cores).", "Figure 8",
                j.changes(TIME, j.fewest, j.full, 1 / 1.12, 1 / 0.74), cores=SCALING_CORES),
     ),
     _points("threadtest"), ALL, (TIME,), Panel("lines", "threads", base=(LIBC, 1)),
@@ -165,28 +178,35 @@ FIGURE_8 = Figure(
 
 def _memory_figure(number, title, claims):
     return Figure(f"a2alloc-{number}", "a2alloc", f"Figure {number} (table)", title,
-                  "Average, least and most memory used in larson over 1 to 8 threads. Here RSS + page tables, which hold some "
-                  "2 MiB of program and C library that the report does not count.", claims, _points("larson"), ALL, (MEMORY,),
+                  "Average, least and most memory used in larson over 1 to 8 threads. Here RSS + page tables, which "
+                  "hold some 2 MiB of program and C library that the report does not count.",
+                  claims, _points("larson"), ALL, (MEMORY,),
                   Panel("lines", "threads"), rounds=3)
 
 
 FIGURES_9_TO_11 = [
     _memory_figure(9, "Memory of a2alloc in larson", (
-        _claim("more-than-libc", "For one thread our allocator used about 5.853 times more memory than libc (here: more).",
+        _claim("more-than-libc",
+               "For one thread our allocator used about 5.853 times more memory than libc (here: more).",
                "§3.2", j.less(MEMORY, j.SUBJECT, of=LIBC, at=j.fewest), needs=(LIBC,)),
         _claim("ratio-shrinks", "The ratio seems to go downwards: by 8 threads only about 4.753 times more.", "§3.2",
                j.narrows(MEMORY, j.SUBJECT, LIBC, j.fewest, j.most), needs=(LIBC,)),
-        _claim("grows-with-threads", "a2alloc's memory grows with the threads: 2.4 MB with one, 15.4 MB with eight.", "Figure 9",
+        _claim("grows-with-threads",
+               "a2alloc's memory grows with the threads: 2.4 MB with one, 15.4 MB with eight.", "Figure 9",
                j.changes(MEMORY, j.fewest, j.most, low=1.0)),
     )),
     _memory_figure(10, "Memory of kheap in larson", (
-        Claim("more-than-a2alloc", "For one thread kheap used about 11.527 times as much memory as our allocator, for eight 1.884 "
-              "times (here: more).", "§3.2", j.less(MEMORY, KHEAP, of=A2ALLOC, at=j.everywhere), subject=KHEAP, needs=(A2ALLOC,)),
-        Claim("constant", "kheap seems to use somewhat close to the same amount of memory despite the number of threads "
+        Claim("more-than-a2alloc",
+              "For one thread kheap used about 11.527 times as much memory as our allocator, for eight 1.884 times "
+              "(here: more).",
+              "§3.2", j.less(MEMORY, KHEAP, of=A2ALLOC, at=j.everywhere), subject=KHEAP, needs=(A2ALLOC,)),
+        Claim("constant",
+              "kheap seems to use somewhat close to the same amount of memory despite the number of threads "
               "increasing (here: within 10 %).", "§3.2", j.changes(MEMORY, j.fewest, j.most, 0.9, 1.1), subject=KHEAP),
     )),
     _memory_figure(11, "Memory of malloc in larson", (
-        _libc("grows-with-threads", "malloc's memory grows with the threads: 0.4 MB with one, eight times that with eight (here: "
+        _libc("grows-with-threads",
+              "malloc's memory grows with the threads: 0.4 MB with one, eight times that with eight (here: "
               "grows).", "Figure 11", j.changes(MEMORY, j.fewest, j.most, low=1.0)),
         _libc("least", "malloc uses less memory than both others at every number of threads.", "§3.2, Figures 9 to 11",
               j.all_of(j.less(MEMORY, A2ALLOC), j.less(MEMORY, KHEAP)), needs=(A2ALLOC, KHEAP)),

@@ -48,7 +48,8 @@ FIGURE_5 = Figure(
     (
         _claim("best", "Our mechanism obtains the best results: faster than the operating system.", "§5, Figure 5",
                j.less(TIME, SYS, at=j.to_cores), needs=(SYS,)),
-        _claim("tendency-like-os", "… with a performance tendency comparable to the operating system as the number of threads "
+        _claim("tendency-like-os",
+               "… with a performance tendency comparable to the operating system as the number of threads "
                "increases (here: from one thread to as many as cores, within a factor of 2 of the system's growth).",
                "§5, Figure 5", j.narrows(TIME, j.SUBJECT, SYS, j.fewest, j.full, low=0.5, high=2.0), needs=(SYS,),
                cores=SCALING_CORES),
@@ -56,43 +57,50 @@ FIGURE_5 = Figure(
                "§5, Figure 5", j.less(TIME, NBBS, at=j.fewest, by=0.1), needs=(NBBS,)),
         _recursion_is_free(TIME),
     ),
-    _over_threads(pages.linux_scalability), MANAGERS, (ELAPSED, TIME), LINES, pages=True,
+    _over_threads(pages.linux_scalability), MANAGERS, (ELAPSED, TIME), LINES, pages=True, seconds_a_run=1.0,
 )
 
 FIGURE_6 = Figure(
     "coalescing-6", "coalescing", "Figure 6", "Threadtest, in pages",
     "Each thread allocates 100 blocks of one page, then frees them, again and again; execution time.",
     (
-        _claim("ten-times-os", "Execution times are one order of magnitude better than the operating system's (here: at least 5 "
+        _claim("ten-times-os",
+               "Execution times are one order of magnitude better than the operating system's (here: at least 5 "
                "times).", "§5, Figure 6", j.less(TIME, SYS, at=j.to_cores, by=0.2), needs=(SYS,)),
-        _claim("hundred-times-nbbs", "… and two orders of magnitude better than NBBS (here: at least 50 times).", "§5, Figure 6",
+        _claim("hundred-times-nbbs",
+               "… and two orders of magnitude better than NBBS (here: at least 50 times).", "§5, Figure 6",
                j.less(TIME, NBBS, at=j.to_cores, by=0.02), needs=(NBBS,)),
-        Claim("all-degrade", "All mechanisms show a performance degradation as the number of threads increases: the operating "
+        Claim("all-degrade",
+              "All mechanisms show a performance degradation as the number of threads increases: the operating "
               "system (execution time of the same work a thread, up to the cores).", "§5, Figure 6",
               j.changes(ELAPSED, j.fewest, j.full, low=1.0, of=SYS), needs=(SYS,)),
         _claim("degrades", "All mechanisms show a performance degradation as the number of threads increases: ours.",
                "§5, Figure 6", j.changes(ELAPSED, j.fewest, j.full, low=1.0)),
         _recursion_is_free(TIME),
     ),
-    _over_threads(pages.threadtest), MANAGERS, (ELAPSED, TIME), LINES, pages=True,
+    _over_threads(pages.threadtest), MANAGERS, (ELAPSED, TIME), LINES, pages=True, seconds_a_run=1.0,
 )
 
 FIGURE_7 = Figure(
     "coalescing-7", "coalescing", "Figure 7", "Larson, in pages",
-    "Threads that allocate 1 to 128 pages into random slots and hand their slots on; allocations a second. Fixed work instead "
-    "of 5 seconds.",
+    "Threads that allocate 1 to 128 pages into random slots and hand their slots on; allocations a second. Fixed work "
+    "instead of 5 seconds.",
     (
-        _claim("throughput-grows", "Our mechanism consistently handles higher allocation throughput as the number of threads "
+        _claim("throughput-grows",
+               "Our mechanism consistently handles higher allocation throughput as the number of threads "
                "increases, …", "§5, Figure 7", j.scales(TIME, gain=1.1), cores=SCALING_CORES),
         Claim("os-does-not", "… which is not the case with the operating system.", "§5, Figure 7",
               j.scales(TIME, of=SYS, gain=None, high=1.1), needs=(SYS,), cores=SCALING_CORES),
         Claim("nbbs-does-not", "… which is not the case with NBBS.", "§5, Figure 7",
               j.scales(TIME, of=NBBS, gain=None, high=1.1), needs=(NBBS,), cores=SCALING_CORES),
-        _claim("above-os", "Its throughput lies above the operating system's.", "Figure 7", j.less(TIME, SYS, at=j.to_cores),
+        _claim("above-os",
+               "Its throughput lies above the operating system's.", "Figure 7", j.less(TIME, SYS, at=j.to_cores),
                needs=(SYS,)),
         _recursion_is_free(TIME),
     ),
-    _over_threads(pages.larson), MANAGERS, (TIME,), Panel("lines", "threads", log_y=True, rate=True), pages=True,
+    _over_threads(pages.larson), MANAGERS, (TIME,), Panel("lines",
+                                                          "threads",
+                                                          log_y=True, rate=True), pages=True, seconds_a_run=1.0,
 )
 
 BLOCKS = (100, 500, 1000, 2000, 4000)
@@ -106,19 +114,23 @@ def _failures(cores):
 
 FIGURE_8 = Figure(
     "coalescing-8", "coalescing", "Figure 8", "Failed coalescing attempts",
-    "T threads free B randomly distributed blocks each, all at once; the blocks that remain, less one, are the failures. The "
-    "operating system has no such number.",
+    "T threads free B randomly distributed blocks each, all at once; the blocks that remain, less one, are the "
+    "failures. The operating system has no such number.",
     (
-        _claim("rare", "Coalescing failures only occur in a very small percentage of all deallocations (here: at most 1 %).",
+        _claim("rare",
+               "Coalescing failures only occur in a very small percentage of all deallocations (here: at most 1 %).",
                "§5 \"Coalescing Failures\"", j.value_within(FAILURE_SHARE, None, 0.01), cores=2),
-        _claim("grows-with-blocks", "The number of failures increases as the number of blocks to be deallocated increases (here: "
+        _claim("grows-with-blocks",
+               "The number of failures increases as the number of blocks to be deallocated increases (here: "
                "from the fewest to the most blocks).", "§5 \"Coalescing Failures\"",
                j.changes(FAILURES, j.fewest, j.most, low=1.0), beside=(), cores=4),
-        Claim("recursive-close-to-one", "With recursive coalescing the number of remaining blocks is close to 1 on average, at "
+        Claim("recursive-close-to-one",
+              "With recursive coalescing the number of remaining blocks is close to 1 on average, at "
               "most 2 or 3 (here: at most half a failure on average).", "§5 \"Coalescing Failures\"",
               j.value_within(FAILURES, None, 0.5), subject=COA_R, beside=(OURS,), cores=2),
     ),
-    _failures, (COA, COA_R, OURS), (FAILURES, FAILURE_SHARE), Panel("lines", "blocks a thread"), pages=True,
+    _failures, (COA, COA_R, OURS), (FAILURES, FAILURE_SHARE), Panel("lines",
+                                                                    "blocks a thread"), pages=True, seconds_a_run=1.0,
 )
 
 FIGURES = [FIGURE_5, FIGURE_6, FIGURE_7, FIGURE_8]

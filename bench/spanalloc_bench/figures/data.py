@@ -59,10 +59,10 @@ class Data:
 
     `missing` says of a contender why it could not run; `facts` holds numbers that no run gives (code sizes); `machine`
     is that of meta.json; `variants` are the data of the variants, which ran in turn with the paper's own configuration
-    and are compared with no other run of it."""
+    and are compared with no other run of it; `given` names the contenders that a user added."""
 
     def __init__(self, figure: Figure, cores: int, samples: list[Sample], missing=None, facts=None, machine=None,
-                 variants: Data | None = None):
+                 variants: Data | None = None, given=()):
         self.figure = figure
         self.cores = cores
         self.points = figure.points(cores)
@@ -72,10 +72,11 @@ class Data:
         self.variants = variants
         rows = figure.stand_ins(cores) if figure.stand_ins else []
         stand_ins = {row.case.id: (row.name, row.beside.id) for row in rows}
+        self._rows = [*dict.fromkeys((*figure.allocators, *figure.variants, *(row.name for row in rows), *given))]
         wanted = {point.case.id for point in self.points}
         self._cells: dict[tuple[str, str], dict[int, Sample]] = {}
         for sample in samples:
-            if sample.case in wanted:
+            if sample.case in wanted and sample.allocator in self._rows:
                 self._cells.setdefault((sample.allocator, sample.case), {})[sample.round] = sample
             elif sample.case in stand_ins and sample.allocator == "glibc":
                 self._cells.setdefault(stand_ins[sample.case], {})[sample.round] = sample
@@ -83,10 +84,10 @@ class Data:
     # ---- what there is ----
 
     def measured(self) -> list[str]:
-        """Contenders with at least one good sample, in the figure's order, the others after them."""
+        """Contenders with at least one good sample, in the figure's order, those given after them."""
         good = {a for (a, _), rounds in self._cells.items() if any(s.status == OK for s in rounds.values())}
         good |= {a for a, _ in self.facts}
-        return [*(a for a in self.figure.allocators if a in good), *sorted(good - set(self.figure.allocators))]
+        return [name for name in self._rows if name in good]
 
     def values(self, allocator: str, measure: Measure, point: Point) -> dict[int, float]:
         """The measure by round."""

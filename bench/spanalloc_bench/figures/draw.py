@@ -45,8 +45,10 @@ def _drawn(data, name, measure, point, panel):
 
 
 def _speed_up(data, base, name, measure, point):
-    mine, reference = data.median(name, measure, point), base.median(
-        data.figure.panel.base[0], measure, next(p for p in base.at(series=point.series) if p.x == data.figure.panel.base[1]))
+    """Against the figure's base: one contender at one x, taken from the main runs."""
+    other, x = data.figure.panel.base
+    reference = next((base.median(other, measure, p) for p in base.at(series=point.series) if p.x == x), None)
+    mine = data.median(name, measure, point)
     return None if not mine or not reference else reference / mine
 
 
@@ -58,58 +60,72 @@ def _y_label(figure, measure):
     return measure.name + (f" ({measure.unit})" if measure.unit else "")
 
 
+def _drawn_rows(data):
+    """Variants stand beside the run of the paper's configuration that was made in turn with them, and no other."""
+    apart = data.variants.measured() if data.variants else []
+    for name in data.measured():
+        if name not in apart:
+            yield name, data
+    for name in apart:
+        yield name, data.variants
+
+
 def png(data: Data, path):
-    """Draws the figure's first measure, a panel a series."""
+    """Draws the figure: its first measure, a panel a series; a table of one place, a panel a measure."""
     from spanalloc_bench import plots
 
     figure = data.figure
-    note = f"{figure.paper}, {figure.number}; on {data.cores} cores; medians"
+    title = f"{figure.id}: {figure.title}"
     if not figure.measures:
-        drawing = plots.figure([_facts_panel(plots, data)], title=f"{figure.id}: {figure.title}", note=note)
-    else:
-        measure = figure.measures[0]
+        panels = _fact_panels(plots, data)
+    elif figure.panel.kind == "lines":
         parts = list(dict.fromkeys(p.series for p in data.points))
-        kind = _lines_panel if figure.panel.kind == "lines" else _bars_panel
-        panels = [kind(plots, data, measure, part) for part in parts] if kind is _lines_panel else [kind(plots, data, measure)]
-        drawing = plots.figure(panels, title=f"{figure.id}: {figure.title}", note=note)
-    plots.save(drawing, path)
+        panels = [_lines_panel(plots, data, figure.measures[0], part) for part in parts]
+    else:
+        panels = _bar_panels(plots, data)
+    if len(panels) == 1:
+        panels[0].width = max(panels[0].width, 0.115 * len(title))  # the title must fit
+    note = f"{figure.paper}, {figure.number}; on {data.cores} cores; medians"
+    plots.save(plots.figure(panels, title=title, note=note), path)
 
 
 def _lines_panel(plots, data, measure, part):
     figure, points = data.figure, data.at(series=part)
     names = None if all(isinstance(p.x, int) for p in points) else {i: p.x for i, p in enumerate(points)}
     curves = {}
-    for label, source, name in rows(data):
-        curve = []
-        for i, point in enumerate(points):
-            x = i if names else point.x
-            y = (_speed_up(source, data, name, measure, point) if figure.panel.base
-                 else _drawn(source, name, measure, point, figure.panel))
-            curve.append((x, y))
-        curves[label] = curve
-    log_x = not names and max(p.x for p in points) >= 4 * max(1, min(p.x for p in points)) and min(p.x for p in points) > 0
-    return plots.lines(part, curves, x_label=figure.panel.x_label, y_label=_y_label(figure, measure),
-                       log_x=log_x, log_y=figure.panel.log_y, x_names=names)
+    for name, source in _drawn_rows(data):
+        curves[name] = [
+            (i if names else point.x, _speed_up(source, data, name, measure, point) if figure.panel.base
+             else _drawn(source, name, measure, point, figure.panel))
+            for i, point in enumerate(points)
+        ]
+    log_x = not names and min(p.x for p in points) > 0 and max(p.x for p in points) >= 4 * min(p.x for p in points)
+    return plots.lines(part, curves, x_label=figure.panel.x_label, y_label=_y_label(figure, measure), log_x=log_x,
+                       log_y=figure.panel.log_y, x_names=names, width=9.0 if names else 5.0)
 
 
-def _bars_panel(plots, data, measure):
-    figure = data.figure
-    groups = {}
-    for point in data.points:
-        group = point.series or str(point.x) or measure.name
-        groups[group] = {label: value(source, name, measure, point) for label, source, name in rows(data)}
-    if len(figure.measures) > 1 and len(data.points) == 1 and len({m.unit for m in figure.measures}) == 1:
-        groups = {m.name: {label: value(source, name, m, data.points[0]) for label, source, name in rows(data)}
-                  for m in figure.measures}
-    label = measure.unit if len(groups) > 1 and not data.points[0].series else _y_label(figure, measure)
-    return plots.bars("", groups, y_label=label, log_y=figure.panel.log_y)
+def _bar_panels(plots, data):
+    """One panel of all measures of one unit at one place; else a panel a measure, its groups the places."""
+    figure, rows_ = data.figure, list(_drawn_rows(data))
+
+    def bars(measure, point):
+        return {name: value(source, name, measure, point) for name, source in rows_}
+
+    if len(data.points) == 1 and len({m.unit for m in figure.measures}) == 1 and len(figure.measures) > 1:
+        groups = {m.name: bars(m, data.points[0]) for m in figure.measures}
+        return [plots.bars("", groups, y_label=figure.measures[0].unit, log_y=figure.panel.log_y, width=6.0)]
+    return [
+        plots.bars(measure.name if len(figure.measures) > 1 else "",
+                   {point.series or str(point.x): bars(measure, point) for point in data.points},
+                   y_label=measure.unit or measure.name, log_y=figure.panel.log_y)
+        for measure in figure.measures
+    ]
 
 
-def _facts_panel(plots, data):
-    groups = {}
-    for (name, key), amount in data.facts.items():
-        groups.setdefault(key, {})[name] = amount
-    return plots.bars("", groups or {"nothing to show": {}}, y_label="")
+def _fact_panels(plots, data):
+    keys = list(dict.fromkeys(key for _, key in data.facts))
+    facts = {key: {name: amount for (name, k), amount in data.facts.items() if k == key} for key in keys}
+    return [plots.bars(key, {"": amounts}) for key, amounts in facts.items()]
 
 
 # ---- terminal ----
@@ -179,5 +195,6 @@ def claims_table(record) -> Table:
         evidence = escape(claim["evidence"])
         for name, other in claim["beside"].items():
             evidence += f"\n[dim]{escape(name)}: {other['verdict']}; {escape(other['evidence'])}[/]"
-        table.add_row(f"{escape(claim['text'])} [dim]({escape(claim['place'])})[/]", verdict, evidence, end_section=True)
+        table.add_row(f"{escape(claim['text'])} [dim]({escape(claim['place'])})[/]",
+                      verdict, evidence, end_section=True)
     return table

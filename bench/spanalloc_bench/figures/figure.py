@@ -51,8 +51,8 @@ def metric(key, unit="", name=None, scale=1.0) -> Measure:
 
 
 def worst(call, key="max_ns", name=None) -> Measure:
-    """A latency of the record, in nanoseconds, shown in microseconds."""
-    return Measure(name or f"slowest {call}", "µs", lambda sample: sample.latency.get(call, {}).get(key), 1e-3)
+    """A latency of the record, in nanoseconds, shown in milliseconds."""
+    return Measure(name or f"slowest {call}", "ms", lambda sample: sample.latency.get(call, {}).get(key), 1e-6)
 
 
 TIME = Measure("time", "ns/op", lambda sample: sample.value(), 1e9)

@@ -10,7 +10,7 @@ import math
 import statistics
 
 from spanalloc_bench.figures.data import FEWEST_ROUNDS, Data, NoData, Ratio, interval, number
-from spanalloc_bench.figures.figure import Answer, Claim, Measure, Point, Verdict
+from spanalloc_bench.figures.figure import Answer, Measure, Point, Verdict
 
 SUBJECT = ""  # stands for whoever the claim is judged on
 # One lost comparison of many proves nothing while it is this close to a tie: with dozens of 95 % intervals in a claim
@@ -188,7 +188,8 @@ def value_within(measure: Measure, low=None, high=None, of=SUBJECT, at=everywher
         inside = sum((low is None or v >= low) and (high is None or v <= high) for v in found)
         shown = sorted(v * measure.scale for v in (min(found), max(found)))
         span = number(shown[0]) if shown[0] == shown[1] else f"{number(shown[0])} to {number(shown[1])}"
-        text = f"{measure.name} of {one}{_where(data, points)} {span} {measure.unit}".rstrip() + f" in {len(found)} runs"
+        text = f"{measure.name} of {one}{_where(data, points)} {span} {measure.unit}".rstrip()
+        text += f" in {len(found)} runs"
         if rounds < FEWEST_ROUNDS:
             return Verdict(OPEN, text)
         return Verdict(HOLDS if inside == len(found) else AGAINST if inside == 0 else OPEN, text)
@@ -217,7 +218,8 @@ def measures_within(one: Measure, other: Measure, low=None, high=None, of=SUBJEC
     def judge(data, subject):
         name, points = _name(of, subject), at(data)
         ratio = data.ratio(data.score(name, one, points), data.score(name, other, points))
-        return Verdict(_against_band(ratio, low, high), f"{one.name} / {other.name} of {name}{_where(data, points)} {ratio}")
+        return Verdict(_against_band(ratio, low, high), f"{one.name} / {other.name} of {name}{_where(data, points)} "
+                                                        f"{ratio}")
 
     return judge
 
@@ -286,7 +288,8 @@ def narrows(measure: Measure, one, other, before, after, low=None, high=1.0):
         ratio = data.ratio(ends[1], ends[0])
         text = " to ".join(str(interval(list(end.values()))) for end in ends)
         return Verdict(_against_band(ratio, low, high),
-                       f"{measure.name} {a}/{b} goes from {text}{_where(data, first)}{_where(data, last)}: times {ratio}")
+                       f"{measure.name} {a}/{b} goes from {text}{_where(data, first)}{_where(data, last)}: times "
+                       f"{ratio}")
 
     return judge
 
@@ -402,7 +405,8 @@ def steady(measure: Measure, one, other, factor, at=everywhere):
         if certainty is None:
             return Verdict(OPEN, text)
         span = Ratio(n, ratio / certainty, ratio, ratio * certainty)
-        return Verdict(_against_band(span, 1 / factor, factor), f"standard deviation of {measure.name}, {a}/{b}: {span}")
+        return Verdict(_against_band(span, 1 / factor, factor), f"standard deviation of {measure.name}, {a}/{b}: "
+                                                                f"{span}")
 
     return judge
 
@@ -415,7 +419,8 @@ def fact_less(key, than, of=SUBJECT, by=1.0):
         mine = data.facts.get((one, key))
         theirs = {name: data.facts[name, key] for name in than if (name, key) in data.facts and name != one}
         if mine is None or not theirs:
-            raise NoData(f"{key} is known of {', '.join([*theirs, *([one] if mine is not None else [])]) or 'nobody'} only")
+            raise NoData(f"{key} is known of {', '.join([*theirs, *([one] if mine is not None else [])]) or 'nobody'} "
+                         f"only")
         return Verdict(HOLDS if all(mine < by * value for value in theirs.values()) else AGAINST,
                        f"{key} of {one} {mine:,.0f}; " + ", ".join(f"{n} {v:,.0f}" for n, v in theirs.items()))
 
@@ -467,47 +472,3 @@ def all_of(*judges):
 def cannot(reason):
     """A claim that this suite has no means to measure: the reason."""
     return lambda data, subject: Verdict(Answer.CANNOT_BE_SHOWN_HERE, reason)
-
-
-# ---- a claim's verdict ----
-
-
-def _gap(claim: Claim, data: Data, subject) -> Verdict | None:
-    """The verdict where something is missing that the claim needs: a contender, or cores."""
-    wanted = dict.fromkeys(name for name in (subject, *claim.needs) if name)
-    gone = [name for name in wanted if name in data.missing]
-    if gone:
-        own = [name for name in gone if data.missing[name].startswith("not built")]
-        text = "; ".join(data.why_not(name) for name in own or gone)
-        return Verdict(Answer.NOT_BUILT if own else Answer.CANNOT_BE_SHOWN_HERE, text)
-    return None
-
-
-def _place(claim: Claim, data: Data) -> Data:
-    """The data to judge on: claims about variants on the runs that were made in turn with them."""
-    return data.variants if data.variants and set(claim.needs) & set(data.figure.variants[1:]) else data
-
-
-def _asked(claim: Claim, data: Data, subject) -> Verdict:
-    try:
-        return claim.judge(data, subject)
-    except NoData as error:
-        return Verdict(OPEN, f"no numbers: {error}")
-
-
-def verdict(claim: Claim, data: Data, subject=None) -> Verdict:
-    """What becomes of the claim, on its own subject or on another one."""
-    subject = claim.subject if subject is None else subject
-    gap = _gap(claim, data, subject)
-    if gap:
-        return gap
-    if claim.huge_pages and data.machine.get("transparent_hugepages") == "never":
-        return Verdict(Answer.CANNOT_BE_SHOWN_HERE, "this kernel's transparent huge pages are switched off")
-    data = _place(claim, data)
-    if data.cores < claim.cores:
-        seen = _asked(claim, data, subject)
-        text = f"{data.cores} cores are too few for it (judged from {claim.cores} on; `spanalloc bench manycore` simulates them)"
-        return Verdict(Answer.CANNOT_BE_SHOWN_HERE,
-                       text if seen.answer is OPEN and seen.evidence.startswith("no numbers") else
-                       f"{text}; seen here: {seen.evidence}")
-    return _asked(claim, data, subject)

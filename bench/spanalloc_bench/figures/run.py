@@ -10,7 +10,7 @@ import statistics
 
 from spanalloc_bench import allocators, schedule, store, tree
 from spanalloc_bench import machine as machines
-from spanalloc_bench.figures import draw, judges
+from spanalloc_bench.figures import draw, verdicts
 from spanalloc_bench.figures.data import Data
 from spanalloc_bench.figures.figure import FOLDER, FORMAT, Figure
 from spanalloc_bench.model import Allocator, Kind
@@ -138,7 +138,8 @@ def measure(places, figure: Figure, rounds, folder, say, *, with_=(), nbbs=None,
             _run(places, points, variants, rounds, beside, say, renewal)
         apart = Data(figure, count, store.samples(beside), missing, machine=machines.describe())
     facts = figure.facts(places, row) if figure.facts else {}
-    return Data(figure, count, store.samples(folder), missing, facts, machines.describe(), apart)
+    given = [allocator.name for allocator in row if allocator.name not in figure.allocators]
+    return Data(figure, count, store.samples(folder), missing, facts, machines.describe(), apart, given)
 
 
 # ---- the outcome ----
@@ -153,7 +154,7 @@ def _plain(value):
 
 def _judged(claim, data):
     def of(subject):
-        verdict = judges.verdict(claim, data, subject)
+        verdict = verdicts.verdict(claim, data, subject)
         return {"verdict": verdict.answer.value, "evidence": verdict.evidence}
 
     return {
@@ -169,9 +170,11 @@ def _numbers(data):
             for measure in data.figure.measures:
                 values = sorted(source.values(name, measure, point).values())
                 if values:
+                    median = statistics.median(values)
                     found.append({
-                        "row": label, "case": point.case.id, "series": point.series, "x": point.x, "measure": measure.name,
-                        "unit": measure.unit, "rounds": len(values), "median": _plain(statistics.median(values) * measure.scale),
+                        "row": label, "case": point.case.id, "series": point.series, "x": point.x,
+                        "measure": measure.name, "unit": measure.unit, "rounds": len(values),
+                        "median": _plain(median * measure.scale),
                         "low": _plain(values[0] * measure.scale), "high": _plain(values[-1] * measure.scale),
                     })
     found += [{"row": name, "measure": key, "value": amount} for (name, key), amount in data.facts.items()]
@@ -184,14 +187,15 @@ def outcome(data: Data) -> dict:
     numbers = _numbers(data)
     return {
         "format": FORMAT, "id": figure.id, "paper": figure.paper, "number": figure.number, "title": figure.title,
-        "command": f"spanalloc bench figure {figure.id}", "cores": data.cores, "cpu": data.machine.get("cpu", ""),
+        "command": f"spanalloc bench figure {figure.id}",
+                   "cores": data.cores, "processor": data.machine.get("processor", ""),
         "rounds": max((n["rounds"] for n in numbers if "rounds" in n), default=0),
         "absent": data.missing, "claims": [_judged(claim, data) for claim in figure.claims], "data": numbers,
     }
 
 
 def keep(data: Data, folder) -> dict:
-    """Writes figures/ID.json and figures/ID.png; returns the record."""
+    """Writes figures/ID.json and, where there is anything to draw, figures/ID.png; returns the record."""
     target = os.path.join(folder, FOLDER)
     os.makedirs(target, exist_ok=True)
     record = outcome(data)
@@ -200,8 +204,16 @@ def keep(data: Data, folder) -> dict:
         json.dump(record, file, indent=1, ensure_ascii=False)
         file.write("\n")
     os.replace(path + ".new", path)
-    draw.png(data, os.path.join(target, f"{record['id']}.png"))
+    picture = os.path.join(target, f"{record['id']}.png")
+    if numbers_there(record):
+        draw.png(data, picture)
+    elif os.path.exists(picture):
+        os.remove(picture)  # of an earlier run that had something to draw
     return record
+
+
+def numbers_there(record) -> bool:
+    return bool(record["data"])
 
 
 def show(data: Data, record, console):

@@ -68,7 +68,8 @@ def _pair(number, title, shows, points, allocators, claims_a, claims_b, measure_
     """The two halves of a figure: time and memory of the same runs."""
     what = (f"{title}: temporal performance", f"{title}: memory consumption")
     return [
-        Figure(f"scalloc-{number}{letter}", "scalloc", f"Figure {number}{letter}", what[i], shows, claims, points, allocators,
+        Figure(f"scalloc-{number}{letter}",
+               "scalloc", f"Figure {number}{letter}", what[i], shows, claims, points, allocators,
                measures, panel, **more)
         for i, (letter, claims, measures, panel) in enumerate(zip(
             letters, (claims_a, claims_b), ((measure_a, measure_b), (measure_b, measure_a)), panels))
@@ -80,7 +81,8 @@ def _pair(number, title, shows, points, allocators, claims_a, claims_b, measure_
 _ROWS = {  # the workload of a row, and the bytes that the paper gives: smallest, largest
     "threadtest": (classic.threadtest(), 64, 64), "larson": (classic.larson(), 7, 8),
     "producer-consumer": (acdc.producer_consumer(2), 16, 512), "false sharing": (classic.cache_thrash(), 8, 8),
-    "object sizes, smallest": (acdc.object_size(4, 2), 16, None), "object sizes, largest": (acdc.object_size(20, 2), None, 4 << 20),
+    "object sizes, smallest": (acdc.object_size(4, 2), 16, None),
+    "object sizes, largest": (acdc.object_size(20, 2), None, 4 << 20),
     "locality": (acdc.locality(100), 16, 32), "span-pool": (classic.threadtest(256), 256, 256),
 }
 
@@ -119,27 +121,32 @@ def _few_remote(case, share):
     def judge(data, subject):
         remote = 1 / _options(case)["rounds"]
         return Verdict(Answer.HOLDS if remote < share else Answer.DOES_NOT_HOLD,
-                       f"{case.id}: one free of {_options(case)['rounds']} a slot is of an object taken over, {remote:.2%}")
+                       f"{case.id}: one free of {_options(case)['rounds']} a slot is of an object taken over, "
+                       f"{remote:.2%}")
 
     return judge
 
 
 TABLE_1 = Figure(
     "scalloc-table1", "scalloc", "Table 1", "Summary of benchmarks",
-    "What each workload does: object sizes, local and remote frees, whether threads end. Here by our cases' parameters, and "
-    "by ACDC's own count of remote frees, with two threads.",
+    "What each workload does: object sizes, local and remote frees, whether threads end. Here by our cases' "
+    "parameters, and by ACDC's own count of remote frees, with two threads.",
     (
-        Claim("object-sizes", "Object sizes: threadtest 64, larson 7-8, producer-consumer 16-512, false sharing 8, object sizes "
+        Claim("object-sizes",
+              "Object sizes: threadtest 64, larson 7-8, producer-consumer 16-512, false sharing 8, object sizes "
               "16-4M, locality 16-32, span-pool 256 bytes.", "Table 1", _same_sizes(_ROWS)),
         Claim("larson", "Larson: at least 99 % local frees, less than 1 % remote.", "Table 1",
               _few_remote(classic.larson(), 0.01)),
         Claim("local", "Object sizes and spatial locality: 100 % local frees.", "Table 1",
               j.all_of(*(j.value_within(REMOTE_FREES, None, 0.0, "glibc", j.series(name))
                          for name in ("object sizes", "locality")))),
-        Claim("producer-consumer", "Producer-consumer: running two threads causes on average 50 % remote frees (here: 45 to 55 "
+        Claim("producer-consumer",
+              "Producer-consumer: running two threads causes on average 50 % remote frees (here: 45 to 55 "
               "%).", "§7.3", j.value_within(REMOTE_FREES, 45, 55, "glibc", j.series("producer-consumer"))),
     ),
-    lambda cores: [Point(acdc.producer_consumer(2), "", "producer-consumer"), Point(acdc.object_size(8, 2), "", "object sizes"),
+    lambda cores: [Point(acdc.producer_consumer(2), "",
+                                                    "producer-consumer"), Point(acdc.object_size(8, 2), "",
+                                                                                                        "object sizes"),
                    Point(acdc.locality(100), "", "locality")],
     ("glibc",), (REMOTE_FREES,), Panel("bars", ""), rounds=3,
 )
@@ -156,7 +163,7 @@ FIGURE_5 = Figure(
         _claim("small-differences", "The differences among the best performing allocators including scalloc are small "
                "(here: within 10 % of the best other).", "§7.1", j.close_to_best(TIME, OTHERS, 1.10)),
     ),
-    lambda cores: [Point(programs.xalan(), "")], ALL, (TIME, MEMORY), Panel("bars", "allocator"), seconds_a_run=2.0,
+    lambda cores: [Point(programs.xalan(), "")], ALL, (TIME, MEMORY), Panel("bars", "allocator"), seconds_a_run=2.5,
 )
 
 # ---- Figures 6 to 8: thread-local workloads ----
@@ -167,18 +174,21 @@ FIGURES_6 = _pair(
     6, "Threadtest", "Rounds of allocating, then freeing, 10^5 / t objects of 64 bytes in t threads; speed-up against "
     "ptmalloc2 with one thread. 200 rounds instead of 10^4.", _over_threads(classic.threadtest), ALL,
     (
-        _claim("scales", "All allocators but jemalloc scale until 39 threads (here: each doubling of the threads up to the "
+        _claim("scales",
+               "All allocators but jemalloc scale until 39 threads (here: each doubling of the threads up to the "
                "cores gains at least a quarter): scalloc.", "§7.2.1", j.scales(TIME), cores=MANY_CORES),
         _claim("others-scale", "All allocators but jemalloc scale until 39 threads: the others.", "§7.2.1",
                j.each(("glibc", "tcmalloc", "tbbmalloc"), j.scales(TIME)), subject="", beside=(), cores=MANY_CORES),
         _claim("jemalloc-does-not-scale", "… all but jemalloc.", "§7.2.1",
                j.scales(TIME, of="jemalloc", gain=None, high=1.25), subject="", beside=(), cores=MANY_CORES),
-        _claim("fastest-backend", "The span-pool provides the fastest backend of all considered allocators (here: as many "
-               "threads as cores; the suite's cache-sized fronts of today's allocators count as backend too).", "§7.2.1",
+        _claim("fastest-backend",
+               "The span-pool provides the fastest backend of all considered allocators (here: as many threads as "
+               "cores; the suite's cache-sized fronts of today's allocators count as backend too).", "§7.2.1",
                j.less(TIME, OTHERS, at=j.full)),
     ),
     (
-        _claim("out-of-step", "Threads run out of step, which ultimately manifests in lower memory consumption for a larger "
+        _claim("out-of-step",
+               "Threads run out of step, which ultimately manifests in lower memory consumption for a larger "
                "number of threads (here: the most threads against one).", "§7.2.1",
                j.changes(MEMORY, j.fewest, j.most, high=1.0)),
     ),
@@ -186,20 +196,24 @@ FIGURES_6 = _pair(
 )
 
 FIGURES_7 = _pair(
-    7, "Shbench", "Objects of 1 to 8 bytes with lifetimes of several rounds; speed-up against ptmalloc2 with one thread. "
+    7, "Shbench",
+       "Objects of 1 to 8 bytes with lifetimes of several rounds; speed-up against ptmalloc2 with one thread. "
     "10^6 rounds a thread, as in the paper.", _over_threads(classic.shbench), ALL,
     (
         _claim("better-than-all", "Scalloc performs better than all other allocators except for llalloc (here: as many "
                "threads as cores).", "§7.2.2",
                j.less(TIME, tuple(name for name in OTHERS if name != "llalloc"), at=j.full)),
-        _ablation("no-reuse-time", "Disabling reusing of spans has no noticeable impact on performance (here: within 5 %).",
+        _ablation("no-reuse-time",
+                  "Disabling reusing of spans has no noticeable impact on performance (here: within 5 %).",
                   "§7.2.2", j.within(TIME, 0.95, 1.05, of=NO_REUSE, at=j.full), NO_REUSE),
     ),
     (
-        _ablation("no-reuse-memory", "Disabling reusing of spans results for 20 threads in a memory consumption increase of "
+        _ablation("no-reuse-memory",
+                  "Disabling reusing of spans results for 20 threads in a memory consumption increase of "
                   "14.7 % (here: the most threads; half to twice that increase).", "§7.2.2",
                   j.within(MEMORY, 1.0735, 1.294, of=NO_REUSE, at=j.most), NO_REUSE),
-        _claim("compact-is-slow", "Allocators that keep memory compact in this benchmark also suffer from degrading absolute "
+        _claim("compact-is-slow",
+               "Allocators that keep memory compact in this benchmark also suffer from degrading absolute "
                "performance.", "§7.2.2", j.trade_off(TIME, MEMORY), subject="", beside=()),
     ),
     TIME, MEMORY, (SPEED_UP, OVER_THREADS),
@@ -207,7 +221,8 @@ FIGURES_7 = _pair(
 )
 
 FIGURES_8 = _pair(
-    8, "Larson", "Threads that free and allocate objects of 7 bytes at random, pass them on to the next thread and end. "
+    8, "Larson",
+       "Threads that free and allocate objects of 7 bytes at random, pass them on to the next thread and end. "
     "Fixed work instead of 10 seconds.", _over_threads(classic.larson), ALL,
     (
         _claim("all-scale", "All considered allocators scale but provide different speedups: scalloc.", "§7.2.3",
@@ -215,14 +230,17 @@ FIGURES_8 = _pair(
         _claim("others-scale", "All considered allocators scale: the others.", "§7.2.3",
                j.each(("glibc", "jemalloc", "tcmalloc", "tbbmalloc"), j.scales(TIME)), subject="", beside=(),
                cores=MANY_CORES),
-        _ablation("no-reuse-time", "Disabling span reuse reduces performance by 2.7 % at 20 threads (here: as many threads "
+        _ablation("no-reuse-time",
+                  "Disabling span reuse reduces performance by 2.7 % at 20 threads (here: as many threads "
                   "as cores; half to twice that).", "§7.2.3", j.within(TIME, 1.0135, 1.056, of=NO_REUSE, at=j.full),
                   NO_REUSE),
     ),
     (
-        _claim("speed-costs-memory", "Better absolute performance comes at the expense of increased memory consumption.",
+        _claim("speed-costs-memory",
+               "Better absolute performance comes at the expense of increased memory consumption.",
                "§7.2.3", j.trade_off(TIME, MEMORY), subject="", beside=()),
-        _ablation("no-reuse-memory", "Disabling span reuse increases memory consumption by 7.6 % at 20 threads (here: the "
+        _ablation("no-reuse-memory",
+                  "Disabling span reuse increases memory consumption by 7.6 % at 20 threads (here: the "
                   "most threads; half to twice that increase).", "§7.2.3",
                   j.within(MEMORY, 1.038, 1.152, of=NO_REUSE, at=j.most), NO_REUSE),
     ),
@@ -233,30 +251,37 @@ FIGURES_8 = _pair(
 # ---- Figure 9: producer-consumer ----
 
 FIGURES_9 = _pair(
-    9, "Producer-consumer", "ACDC: every object of 16 to 512 bytes is shared with all threads, the last to access it frees "
-    "it; total time a thread spends in the allocator, average memory a thread.",
-    _over_threads(acdc.producer_consumer), ALL,
+    9, "Producer-consumer",
+       "ACDC: every object of 16 to 512 bytes is shared with all threads, the last to access it frees it; total time a "
+    "thread spends in the allocator, average memory a thread. Work grows with the square of the threads, so two cores "
+    "see at most 4.",
+    lambda cores: [Point(acdc.producer_consumer(t), t) for t in thread_axis(cores, 4)[1:]], ALL,
     (
-        _claim("best-until-30", "Up to 30 threads scalloc and Streamflow provide the best temporal performance (here: from "
+        _claim("best-until-30",
+               "Up to 30 threads scalloc and Streamflow provide the best temporal performance (here: from "
                "two threads to as many as cores).", "§7.3", j.less(ALLOCATOR_TIME, OTHERS, at=j.beyond_one)),
         _claim("best-beyond-30", "For more than 30 threads scalloc outperforms all other allocators.", "§7.3",
                j.less(ALLOCATOR_TIME, OTHERS, at=j.full), cores=32),
     ),
     (
-        _claim("no-blowup", "All allocators deal with blowup fragmentation: no unbounded growth in memory consumption (here: "
+        _claim("no-blowup",
+               "All allocators deal with blowup fragmentation: no unbounded growth in memory consumption (here: "
                "memory a thread at the most threads at most 1.5 times that with two).", "§7.3",
                j.each((SCALLOC, *OTHERS), j.changes(AVERAGE_MEMORY, j.only(2), j.most, high=1.5, a_thread=True)),
-               subject="", beside=("standard",)),
-        _claim("competitive-memory", "Only jemalloc and ptmalloc2 require less memory than scalloc: it needs less than the "
+               subject="", beside=()),
+        _claim("competitive-memory",
+               "Only jemalloc and ptmalloc2 require less memory than scalloc: it needs less than the "
                "others.", "§7.3",
                j.less(AVERAGE_MEMORY, tuple(n for n in OTHERS if n not in ("glibc", "jemalloc")), at=j.beyond_one)),
-        _claim("less-memory-more-time", "jemalloc and ptmalloc2 require less memory at the expense of higher total per-thread "
+        _claim("less-memory-more-time",
+               "jemalloc and ptmalloc2 require less memory at the expense of higher total per-thread "
                "allocator time.", "§7.3",
                j.each(("jemalloc", "glibc"), j.all_of(
                    j.less(AVERAGE_MEMORY, SCALLOC, at=j.beyond_one),
-                   j.less(ALLOCATOR_TIME, j.SUBJECT, of=SCALLOC, at=j.beyond_one))), needs=(SCALLOC,), subject="", beside=()),
+                   j.less(ALLOCATOR_TIME, j.SUBJECT, of=SCALLOC, at=j.beyond_one))), needs=(SCALLOC,),
+               subject="", beside=()),
     ),
-    ALLOCATOR_TIME, AVERAGE_MEMORY, (OVER_THREADS, OVER_THREADS), seconds_a_run=0.8,
+    ALLOCATOR_TIME, AVERAGE_MEMORY, (OVER_THREADS, OVER_THREADS), seconds_a_run=1.2,
 )
 
 # ---- Figures 10 and 12: object sizes, virtual spans ----
@@ -277,20 +302,24 @@ def _size(low, high):
 OVER_SIZES = Panel("lines", "object sizes", log_y=True)
 
 FIGURES_10 = _pair(
-    10, "Object sizes", "ACDC with thread-local objects of growing size in as many threads as the machine has cores (the "
+    10, "Object sizes",
+        "ACDC with thread-local objects of growing size in as many threads as the machine has cores (the "
     "paper: 40): total time in malloc and free, average memory.", _sizes, ALL,
     (
         _claim("best-below-1mb", "For object sizes smaller than 1MB scalloc outperforms all other allocators.", "§7.5",
                j.best_at_each(ALLOCATOR_TIME, OTHERS, _size(4, 18))),
-        _claim("mmap-above-1mb", "For objects larger than 1MB scalloc relies on mmap, which adds system call latency (here: "
+        _claim("mmap-above-1mb",
+               "For objects larger than 1MB scalloc relies on mmap, which adds system call latency (here: "
                "it loses to at least one other).", "§7.5", j.not_best(ALLOCATOR_TIME, OTHERS, _size(20, 20))),
     ),
     (
-        _claim("small-higher", "The average memory consumption of scalloc allocating small objects is higher (yet still "
+        _claim("small-higher",
+               "The average memory consumption of scalloc allocating small objects is higher (yet still "
                "competitive): here, up to 1 KB, more than the best other but at most twice as much.", "§7.5",
                j.all_of(j.close_to_best(AVERAGE_MEMORY, OTHERS, 2.0, at=_size(4, 8)),
                         j.not_best(AVERAGE_MEMORY, OTHERS, _size(4, 8)))),
-        _claim("large-smallest", "For larger object sizes scalloc causes the smallest memory overhead comparable to jemalloc "
+        _claim("large-smallest",
+               "For larger object sizes scalloc causes the smallest memory overhead comparable to jemalloc "
                "and ptmalloc2 (here: from 64 KB on at most 10 % above the best other).", "§7.5",
                j.close_to_best(AVERAGE_MEMORY, OTHERS, 1.10, at=_size(16, 20))),
     ),
@@ -300,33 +329,44 @@ FIGURES_10 = _pair(
 _VARIANTS = (SCALLOC, NO_MADVISE, HUGE, HUGE_NO_MADVISE)
 
 FIGURES_12 = _pair(
-    12, "Virtual spans", "The object-size experiment with four configurations: with and without madvise, with 4 KB pages and "
+    12, "Virtual spans",
+        "The object-size experiment with four configurations: with and without madvise, with 4 KB pages and "
     "with transparent huge pages (here by MADV_HUGEPAGE on the arena).", _sizes, (),
     (
-        _ablation("madvise-costs", "The difference between scalloc and scalloc-no-madvise is the cost and consequences of "
+        _ablation("madvise-costs",
+                  "The difference between scalloc and scalloc-no-madvise is the cost and consequences of "
                   "calling madvise: without it the allocator and the first touch take less time.", "§7.7.1",
                   j.less(WITH_FIRST_TOUCH, SCALLOC, of=NO_MADVISE, at=_size(8, 18)), NO_MADVISE),
-        _ablation("small-same", "For small objects up to 256 bytes there are no differences (here: within 10 %).", "§7.7.1",
+        _ablation("small-same",
+                  "For small objects up to 256 bytes there are no differences (here: within 10 %).", "§7.7.1",
                   j.within(ALLOCATOR_TIME, 0.9, 1.1, of=NO_MADVISE, at=_size(4, 6)), NO_MADVISE),
-        _ablation("huge-same", "For huge objects (larger than 1MB) there are no differences (here: within 10 %).", "§7.7.1",
+        _ablation("huge-same",
+                  "For huge objects (larger than 1MB) there are no differences (here: within 10 %).", "§7.7.1",
                   j.within(ALLOCATOR_TIME, 0.9, 1.1, of=NO_MADVISE, at=_size(20, 20)), NO_MADVISE),
         _ablation("4k-pages-better", "Virtual spans perform better with 4KB pages than with 2MB pages.", "§7.7.1",
                   j.less(WITH_FIRST_TOUCH, HUGE, at=_size(4, 18)), HUGE, huge_pages=True),
-        _ablation("no-madvise-helps-huge", "The total allocator time [without madvise and virtual spans] is lower compared to "
+        _ablation("no-madvise-helps-huge",
+                  "The total allocator time [without madvise and virtual spans] is lower compared to "
                   "scalloc-no-virtual-spans because no madvise calls are necessary.", "§7.7.1",
-                  j.less(ALLOCATOR_TIME, HUGE, of=HUGE_NO_MADVISE, at=_size(8, 18)), HUGE, HUGE_NO_MADVISE, huge_pages=True),
+                  j.less(ALLOCATOR_TIME, HUGE, of=HUGE_NO_MADVISE, at=_size(8, 18)), HUGE,
+                  HUGE_NO_MADVISE, huge_pages=True),
     ),
     (
-        _ablation("madvise-saves", "The memory consumption of scalloc improves almost proportionally to the cost of calling "
+        _ablation("madvise-saves",
+                  "The memory consumption of scalloc improves almost proportionally to the cost of calling "
                   "madvise.", "§7.7.1", j.less(AVERAGE_MEMORY, NO_MADVISE, at=_size(8, 18)), NO_MADVISE),
-        _ablation("small-same", "For small objects up to 256 bytes there are no differences (here: within 10 %).", "§7.7.1",
+        _ablation("small-same",
+                  "For small objects up to 256 bytes there are no differences (here: within 10 %).", "§7.7.1",
                   j.within(AVERAGE_MEMORY, 0.9, 1.1, of=NO_MADVISE, at=_size(4, 6)), NO_MADVISE),
-        _ablation("huge-same", "For huge objects (larger than 1MB) there are no differences (here: within 10 %).", "§7.7.1",
+        _ablation("huge-same",
+                  "For huge objects (larger than 1MB) there are no differences (here: within 10 %).", "§7.7.1",
                   j.within(AVERAGE_MEMORY, 0.9, 1.1, of=NO_MADVISE, at=_size(20, 20)), NO_MADVISE),
-        _ablation("huge-pages-blow-up", "With 2MB pages memory consumption increases dramatically for small size classes "
+        _ablation("huge-pages-blow-up",
+                  "With 2MB pages memory consumption increases dramatically for small size classes "
                   "(here: at least twice as much up to 256 bytes).", "§7.7.1",
                   j.within(AVERAGE_MEMORY, 2.0, None, of=HUGE, at=_size(4, 6)), HUGE, huge_pages=True),
-        _ablation("madvise-falls-back", "For larger objects scalloc-no-virtual-spans approaches the small memory footprint of "
+        _ablation("madvise-falls-back",
+                  "For larger objects scalloc-no-virtual-spans approaches the small memory footprint of "
                   "scalloc (here: at most 25 % more from 64 KB to 1 MB).", "§7.7.1",
                   j.within(AVERAGE_MEMORY, None, 1.25, of=HUGE, at=_size(16, 18)), HUGE, huge_pages=True),
         _ablation("worst-of-four", "Without madvise and virtual spans memory consumption is the highest of the four.",
@@ -342,30 +382,36 @@ LISTS = (0, 20, 40, 60, 80, 100)
 
 
 def _compact(cores):
-    return [StandIn("compact", dataclasses.replace(acdc.locality(p, compact=True), allocators=("glibc",)), acdc.locality(p))
+    return [StandIn("compact",
+                    dataclasses.replace(acdc.locality(p, compact=True), allocators=("glibc",)), acdc.locality(p))
             for p in LISTS]
 
 
 FIGURE_11 = Figure(
     "scalloc-11", "scalloc", "Figure 11", "Memory access time for the locality experiment",
-    "ACDC accesses objects of 16 to 32 bytes, a growing share of them in allocation order (lists), the others not (trees); "
-    "`compact` stores them in contiguous memory, the optimum.",
+    "ACDC accesses objects of 16 to 32 bytes, a growing share of them in allocation order (lists), the others not "
+    "(trees); `compact` stores them in contiguous memory, the optimum.",
     (
-        _claim("jemalloc-faster", "Only jemalloc and llalloc provide a memory layout that can be accessed slightly faster: "
-               "jemalloc's (here: by up to 20 %).", "§7.6", j.within(ACCESS_TIME, 0.8, 1.0, of="jemalloc"), needs=("jemalloc",)),
-        _claim("others-slower", "Only jemalloc and llalloc provide a memory layout that can be accessed slightly faster: nobody "
+        _claim("jemalloc-faster",
+               "Only jemalloc and llalloc provide a memory layout that can be accessed slightly faster: jemalloc's "
+               "(here: by up to 20 %).", "§7.6", j.within(ACCESS_TIME, 0.8, 1.0, of="jemalloc"), needs=("jemalloc",)),
+        _claim("others-slower",
+               "Only jemalloc and llalloc provide a memory layout that can be accessed slightly faster: nobody "
                "else's (here: none is faster by more than 2 %).", "§7.6",
                j.less(ACCESS_TIME, tuple(n for n in OTHERS if n not in ("jemalloc", "llalloc")), by=1.02)),
-        _claim("approaches-compact", "For a larger ratio of accesses in allocation order scalloc and TBB approach the compact "
+        _claim("approaches-compact",
+               "For a larger ratio of accesses in allocation order scalloc and TBB approach the compact "
                "baseline (here: its excess ratio shrinks from 0 to 100 % lists, to at most 1.2).", "§7.6",
                j.all_of(j.narrows(ACCESS_TIME, j.SUBJECT, "compact", j.only(0), j.only(100)),
                         j.within(ACCESS_TIME, None, 1.2, to="compact", at=j.only(100)))),
-        _ablation("threshold-100-time", "Memory access time improves even more with the reusability threshold at 100 %, …",
+        _ablation("threshold-100-time",
+                  "Memory access time improves even more with the reusability threshold at 100 %, …",
                   "§7.6", j.less(ACCESS_TIME, SCALLOC, of=NO_REUSE), NO_REUSE),
         _ablation("threshold-100-memory", "… at the expense of higher memory consumption.", "§7.6",
                   j.less(MEMORY, NO_REUSE), NO_REUSE),
-        _claim("cache-misses", "At 60 % lists the L1 miss rate is 15.2 % with scalloc, 20.8 % with ptmalloc2; last-level cache "
-               "loads 190.2M against 408.5M.", "§7.6", j.cannot("needs hardware counters (perf), which the suite does not "
+        _claim("cache-misses",
+               "At 60 % lists the L1 miss rate is 15.2 % with scalloc, 20.8 % with ptmalloc2; last-level cache loads "
+               "190.2M against 408.5M.", "§7.6", j.cannot("needs hardware counters (perf), which the suite does not "
                                                                 "read"), subject="", beside=()),
     ),
     lambda cores: [Point(acdc.locality(p), p) for p in LISTS], ALL, (ACCESS_TIME, MEMORY),
@@ -380,12 +426,13 @@ FIGURES_13 = _pair(
     (SCALLOC, "standard", "glibc"),
     (
         _ablation("single-stack-degrades", "For an increasing number of threads a single stack is unable to deal with "
-                  "contention: scalloc's design trades the better performance (up to 2.7x) (here: as many threads as cores, "
-                  "at least half of that gain).", "§7.7.2",
+                  "contention: scalloc's design trades the better performance (up to 2.7x) (here: as many threads as "
+                  "cores, at least half of that gain).", "§7.7.2",
                   j.within(TIME, 1.85, None, of=SINGLE_STACK, at=j.full), SINGLE_STACK, cores=16),
     ),
     (
-        _ablation("single-stack-saves", "… for slightly worse memory utilization (up to 15 %): a single stack needs less, and "
+        _ablation("single-stack-saves",
+                  "… for slightly worse memory utilization (up to 15 %): a single stack needs less, and "
                   "scalloc at most 15 % more (the most threads).", "§7.7.2",
                   j.all_of(j.less(MEMORY, SCALLOC, of=SINGLE_STACK, at=j.most),
                            j.within(MEMORY, None, 1.15, to=SINGLE_STACK, at=j.most)), SINGLE_STACK),
@@ -394,15 +441,18 @@ FIGURES_13 = _pair(
 )
 
 FIGURES_14 = _pair(
-    14, "Frontend", "Threadtest with objects of 64 bytes, empty spans returned with the last free and only in the next slow "
+    14, "Frontend",
+        "Threadtest with objects of 64 bytes, empty spans returned with the last free and only in the next slow "
     "path of an allocation.", _over_threads(classic.threadtest),
     (SCALLOC, "standard", "glibc"),
     (
-        _ablation("same-speed", "Both scalloc versions provide almost the same speedup (here: within 5 %, up to the cores).",
+        _ablation("same-speed",
+                  "Both scalloc versions provide almost the same speedup (here: within 5 %, up to the cores).",
                   "§7.7.3", j.within(TIME, 0.95, 1.05, of=LAZY, at=j.to_cores), LAZY),
     ),
     (
-        _ablation("eager-saves", "Returning spans eagerly reduces memory consumption; at 39 threads the difference is about "
+        _ablation("eager-saves",
+                  "Returning spans eagerly reduces memory consumption; at 39 threads the difference is about "
                   "25 % (here: the most threads; half to twice that).", "§7.7.3",
                   j.within(MEMORY, 1.125, 1.5, of=LAZY, at=j.most), LAZY),
     ),
@@ -426,14 +476,15 @@ def _shares(active, passive, of=j.SUBJECT):
 
 SECTION_7_4 = Figure(
     "scalloc-7.4", "scalloc", "§7.4", "Robustness against false sharing",
-    "Hoard's active-false and passive-false benchmarks; the paper omits the graphs because they only show binary results. "
-    "Here the workload says yes or no by the addresses it is given, and its time.",
+    "Hoard's active-false and passive-false benchmarks; the paper omits the graphs because they only show binary "
+    "results. Here the workload says yes or no by the addresses it is given, and its time.",
     (
         _claim("scalloc-none", "Scalloc's design ensures that in the cases covered no false sharing appears.", "§7.4",
                _shares(False, False)),
         _claim("most-avoid", "Most allocators avoid active and passive false sharing.", "§7.4",
                j.majority(OTHERS, _shares(False, False)), subject="", beside=()),
-        _claim("tcmalloc-both", "TCMalloc suffers from both active and passive false sharing.", "§7.4", _shares(True, True),
+        _claim("tcmalloc-both",
+               "TCMalloc suffers from both active and passive false sharing.", "§7.4", _shares(True, True),
                subject="tcmalloc", beside=()),
         _claim("supermalloc-both", "SuperMalloc suffers from both active and passive false sharing.", "§7.4",
                _shares(True, True), subject="folio", beside=()),

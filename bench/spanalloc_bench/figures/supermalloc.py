@@ -15,7 +15,8 @@ from spanalloc_bench.figures.figure import (
 
 PAPER = Paper(
     "supermalloc", "SuperMalloc: A Super Fast Multithreaded Malloc for 64-bit Machines",
-    "B. C. Kuszmaul; ISMM 2015", "4-core Intel i7-4770 (8 hardware threads), 16-core E5-2665, 2-core i7-4600U; Linux 3.15",
+    "B. C. Kuszmaul; ISMM 2015",
+    "4-core Intel i7-4770 (8 hardware threads), 16-core E5-2665, 2-core i7-4600U; Linux 3.15",
     (("Figure 2", "code: from a size to its bin"), ("Figure 3", "code: an idiom that needs 8-byte alignment"),
      ("Figure 4", "code: division by multiplication")),
 )
@@ -40,12 +41,13 @@ def _others(name, text, place, judge, *needs, **more):
 
 FIGURE_1 = Figure(
     "supermalloc-1", "supermalloc", "Figure 1", "Code sizes",
-    "Bytes and lines of source. Here: bytes of machine code (.text) of the shared libraries, and lines of our own source "
-    "that each library is made of, blank lines and comments included.",
+    "Bytes and lines of source. Here: bytes of machine code (.text) of the shared libraries, and lines of our own "
+    "source that each library is made of, blank lines and comments included.",
     (
         _claim("smallest", "SuperMalloc is the smallest of the five: 127K against 221K to 624K (here: machine code).",
                "§1, §9 \"Complexity\"", j.fact_less(codesize.TEXT, OTHERS)),
-        _others("jemalloc-largest", "JEmalloc is the largest of the five (here: machine code, of those packaged).", "Figure 1",
+        _others("jemalloc-largest",
+                "JEmalloc is the largest of the five (here: machine code, of those packaged).", "Figure 1",
                 j.fact_less(codesize.TEXT, ("jemalloc",), of="tbbmalloc"), "jemalloc", "tbbmalloc"),
     ),
     lambda cores: [], ALL, (), Panel("bars", "allocator"), rounds=0, facts=codesize.sizes,
@@ -57,7 +59,8 @@ FIGURE_14 = Figure(
     (
         _claim("caches-largest", "The biggest module is for managing the cache.", "§9 \"Complexity\"",
                j.fact_largest("lines: caches", codesize.FOLIO_PARTS), beside=()),
-        _claim("objects-as-large", "The code for the three size classes together is just a little larger than the cache "
+        _claim("objects-as-large",
+               "The code for the three size classes together is just a little larger than the cache "
                "management code (the paper's numbers: 952 to 841; here: 0.9 to 1.5 times).", "§9 \"Complexity\"",
                j.fact_ratio(("lines: small objects", "lines: medium and large objects", "lines: huge objects"),
                             ("lines: caches",), 0.9, 1.5), beside=()),
@@ -73,17 +76,21 @@ PER_THREAD = metric("per_thread_ns", "ns", "per thread")
 
 FIGURE_5 = Figure(
     "supermalloc-5", "supermalloc", "Figure 5", "Lock against contention",
-    "What incrementing a counter costs: one global lock, a lock a CPU, the same without asking for the CPU, a variable a "
-    "thread. No allocator takes part.",
+    "What incrementing a counter costs: one global lock, a lock a CPU, the same without asking for the CPU, a variable "
+    "a thread. No allocator takes part.",
     (
-        _others("contention-is-the-cost", "The cost of locking and accessing a shared data structure is mostly due to coherence "
-                "traffic: the global lock costs several times a per-CPU one, also with the call to sched_getcpu() (the paper: 5 "
-                "to 14 times; here: at least twice).", "§8", j.measures_within(GLOBAL, PER_CPU, 2.0, None, of="glibc")),
-        _others("getcpu-costs", "If we factor out the cost of sched_getcpu(), the per-CPU data structure costs only 13.3 ns "
+        _others("contention-is-the-cost",
+                "The cost of locking and accessing a shared data structure is mostly due to coherence traffic: the "
+                "global lock costs several times a per-CPU one, also with the call to sched_getcpu() (the paper: 5 to "
+                "14 times; here: at least twice).", "§8", j.measures_within(GLOBAL, PER_CPU, 2.0, None, of="glibc")),
+        _others("getcpu-costs",
+                "If we factor out the cost of sched_getcpu(), the per-CPU data structure costs only 13.3 ns "
                 "instead of 34.1 (the paper: 1.7 to 2.6 times; here: at least 1.3 times).", "§8",
                 j.measures_within(PER_CPU, NO_GETCPU, 1.3, None, of="glibc")),
-        _others("uncontended-lock", "Uncontended locking is not so bad: a per-CPU lock costs 4 to 5 times an unlocked variable of "
-                "the thread (here: at most 10 times).", "§8", j.measures_within(NO_GETCPU, PER_THREAD, None, 10.0, of="glibc")),
+        _others("uncontended-lock",
+                "Uncontended locking is not so bad: a per-CPU lock costs 4 to 5 times an unlocked variable of the "
+                "thread (here: at most 10 times).",
+                "§8", j.measures_within(NO_GETCPU, PER_THREAD, None, 10.0, of="glibc")),
         _others("order", "Per-thread is cheaper than per-CPU without getcpu.", "Figure 5",
                 j.measures_within(PER_THREAD, NO_GETCPU, None, 1.0, of="glibc")),
     ),
@@ -111,16 +118,22 @@ FIGURE_6 = Figure(
     "supermalloc-6", "supermalloc", "Figure 6", "malloc-test on a machine with transactional memory",
     _SHOWS + " Ours has no hardware transactions: rseq and locks.",
     (
-        _claim("fastest-with-one", "SuperMalloc starts out faster than the others on one producer thread.", "§9 \"Speed\"",
+        _claim("fastest-with-one",
+               "SuperMalloc starts out faster than the others on one producer thread.", "§9 \"Speed\"",
                j.less(TIME, OTHERS, at=j.fewest)),
-        _claim("scales", "SuperMalloc scales nearly linearly up to four producer threads, which is eight total threads (here: a "
-               "doubling of the threads gains at least 1.6).", "§9 \"Speed\"", j.scales(TIME, gain=1.6), cores=SCALING_CORES),
-        _others("dlmalloc-slows-down", "DLmalloc actually slows down as the number of threads increases.", "§9 \"Speed\"",
+        _claim("scales",
+               "SuperMalloc scales nearly linearly up to four producer threads, which is eight total threads (here: a "
+               "doubling of the threads gains at least 1.6).",
+               "§9 \"Speed\"", j.scales(TIME, gain=1.6), cores=SCALING_CORES),
+        _others("dlmalloc-slows-down",
+                "DLmalloc actually slows down as the number of threads increases.", "§9 \"Speed\"",
                 j.changes(TIME, j.fewest, j.most, low=1.0, of="dlmalloc"), "dlmalloc"),
-        _others("tbb-scales-first", "TBBmalloc starts out scaling better than JEmalloc (here: from one producer to two) …",
+        _others("tbb-scales-first",
+                "TBBmalloc starts out scaling better than JEmalloc (here: from one producer to two) …",
                 "§9 \"Speed\"", j.narrows(TIME, "tbbmalloc", "jemalloc", j.only(1), j.only(2)), "tbbmalloc", "jemalloc",
                 cores=4),
-        _others("tbb-ends-equal", "… but ends up at about the same place as JEmalloc (here: within 20 % at the most producers).",
+        _others("tbb-ends-equal",
+                "… but ends up at about the same place as JEmalloc (here: within 20 % at the most producers).",
                 "§9 \"Speed\"", j.within(TIME, 1 / 1.2, 1.2, of="tbbmalloc", to="jemalloc", at=j.most), "tbbmalloc",
                 "jemalloc", cores=4),
     ),
@@ -130,26 +143,34 @@ FIGURE_6 = Figure(
 FIGURE_7 = Figure(
     "supermalloc-7", "supermalloc", "Figure 7", "malloc-test on a machine without transactional memory", _SHOWS,
     (
-        _claim("locks-fast-too", "The same decisions that make HTM run fast also make lock-based code run fast: SuperMalloc is "
+        _claim("locks-fast-too",
+               "The same decisions that make HTM run fast also make lock-based code run fast: SuperMalloc is "
                "the fastest with locks (here: over all thread counts).", "§9 \"Speed\"", j.less(TIME, OTHERS)),
-        _claim("saturates", "This machine has 32 hardware threads, and SuperMalloc saturates the hardware at about 16 producers: "
+        _claim("saturates",
+               "This machine has 32 hardware threads, and SuperMalloc saturates the hardware at about 16 producers: "
                "it gains until then.", "§9 \"Speed\"", j.scales(TIME), cores=16),
     ),
     _malloc_test, ALL, (TIME, MEMORY), RATE, seconds_a_run=0.8,
 )
 
 FIGURE_8 = Figure(
-    "supermalloc-8", "supermalloc", "Figure 8", "Mean, fastest and slowest trial of malloc-test with 8 producers", _SHOWS,
+    "supermalloc-8",
+    "supermalloc", "Figure 8", "Mean, fastest and slowest trial of malloc-test with 8 producers", _SHOWS,
     (
-        _claim("three-times-faster", "SuperMalloc runs about three times faster than JEmalloc and TBBmalloc (here: at least "
+        _claim("three-times-faster",
+               "SuperMalloc runs about three times faster than JEmalloc and TBBmalloc (here: at least "
                "twice).", "§9 \"Speed\"", j.less(TIME, ("jemalloc", "tbbmalloc"), at=at_eight, by=0.5)),
-        _others("similar-variance", "For JEmalloc, TBBmalloc and SuperMalloc the variance is similar: the first two (here: "
+        _others("similar-variance",
+                "For JEmalloc, TBBmalloc and SuperMalloc the variance is similar: the first two (here: "
                 "standard deviations at most 3 times apart; needs many rounds).", "§9 \"Speed\"",
                 j.steady(TIME, "jemalloc", "tbbmalloc", 3.0, at=at_eight), "jemalloc", "tbbmalloc"),
-        _claim("similar-variance-too", "For JEmalloc, TBBmalloc and SuperMalloc the variance is similar: SuperMalloc's.",
+        _claim("similar-variance-too",
+               "For JEmalloc, TBBmalloc and SuperMalloc the variance is similar: SuperMalloc's.",
                "§9 \"Speed\"", j.steady(TIME, j.SUBJECT, "jemalloc", 3.0, at=at_eight)),
-        _others("dlmalloc-slowest", "Not only are the newer allocators faster than DLmalloc, but their variance is less: faster.",
-                "§9 \"Speed\"", j.each(("hoard", "jemalloc", "tbbmalloc", "folio"), j.less(TIME, "dlmalloc", at=at_eight)),
+        _others("dlmalloc-slowest",
+                "Not only are the newer allocators faster than DLmalloc, but their variance is less: faster.",
+                "§9 \"Speed\"",
+                j.each(("hoard", "jemalloc", "tbbmalloc", "folio"), j.less(TIME, "dlmalloc", at=at_eight)),
                 "dlmalloc"),
     ),
     lambda cores: [Point(workloads.malloc_test(8), 8)], ALL, (TIME,), Panel("bars", "producers"), seconds_a_run=1.0,
@@ -168,7 +189,8 @@ FIGURE_9 = Figure(
     "Super Smack's select-key on MySQL: queries a second and peak memory. Here: Debian's database under its own load "
     "generator.",
     (
-        _others("same-speed", "All five allocators are essentially the same speed with a few percent variance (here: within 5 % of "
+        _others("same-speed",
+                "All five allocators are essentially the same speed with a few percent variance (here: within 5 % of "
                 "the best).", "§9 \"Speed\"",
                 j.each(("glibc", "jemalloc", "tbbmalloc", "folio"),
                        j.close_to_best(TIME, ("glibc", "jemalloc", "tbbmalloc", "folio"), 1.05), least=2)),
@@ -179,25 +201,29 @@ FIGURE_9 = Figure(
         _claim("as-fast", "All five are essentially the same speed: SuperMalloc (here: within 5 % of the best other).",
                "§9 \"Speed\"", j.close_to_best(TIME, ("glibc", *OTHERS), 1.05)),
     ),
-    lambda cores: [Point(programs.database(), "")], ALL, (TIME, MEMORY), Panel("bars", "allocator"), seconds_a_run=4.0,
+    lambda cores: [Point(programs.database(), "")], ALL, (TIME, MEMORY), Panel("bars", "allocator"), seconds_a_run=2.5,
 )
 
 FIGURE_10 = Figure(
     "supermalloc-10", "supermalloc", "Figure 10", "Ghostscript on a large PDF",
     "Run time and peak memory of gs on the Intel manual of 3251 pages. Here: a PDF made on the spot.",
     (
-        _others("jemalloc-slower", "JEmalloc [and, by the table, Hoard; the text says TBBmalloc] are significantly slower: "
-                "JEmalloc than TBBmalloc.", "§9 \"gs\", Figure 10", j.less(TIME, "jemalloc", of="tbbmalloc"), "jemalloc",
+        _others("jemalloc-slower",
+                "JEmalloc [and, by the table, Hoard; the text says TBBmalloc] are significantly slower: JEmalloc than "
+                "TBBmalloc.", "§9 \"gs\", Figure 10", j.less(TIME, "jemalloc", of="tbbmalloc"), "jemalloc",
                 "tbbmalloc"),
-        _others("jemalloc-smallest", "JEmalloc and Hoard, which are the slowest, also exhibit the smallest memory footprint: "
-                "JEmalloc.", "§9 \"gs\"", j.less(MEMORY, ("tbbmalloc", "folio", "dlmalloc"), of="jemalloc"), "jemalloc"),
-        _claim("slightly-slower", "SuperMalloc is slightly slower [than DLmalloc and TBBmalloc], the difference just larger than "
+        _others("jemalloc-smallest",
+                "JEmalloc and Hoard, which are the slowest, also exhibit the smallest memory footprint: JEmalloc.",
+                "§9 \"gs\"", j.less(MEMORY, ("tbbmalloc", "folio", "dlmalloc"), of="jemalloc"), "jemalloc"),
+        _claim("slightly-slower",
+               "SuperMalloc is slightly slower [than DLmalloc and TBBmalloc], the difference just larger than "
                "the measurement error (here: at most 5 % slower than TBBmalloc).", "§9 \"gs\"",
                j.within(TIME, None, 1.05, to="tbbmalloc"), needs=("tbbmalloc",)),
         _claim("most-wasteful", "SuperMalloc is, by a small margin, the most wasteful of space.", "§9 \"gs\"",
                j.each(OTHERS, j.less(MEMORY, SUPERMALLOC)), beside=()),
     ),
-    lambda cores: [Point(programs.ghostscript(), "")], ALL, (TIME, MEMORY), Panel("bars", "allocator"), seconds_a_run=3.0,
+    lambda cores: [Point(programs.ghostscript(), "")], ALL, (TIME, MEMORY), Panel("bars",
+                                                                                  "allocator"), seconds_a_run=4.0,
 )
 
 # ---- Figures 11 and 12: larson, SuperServer ----
@@ -213,40 +239,49 @@ def _hardware_threads(cores):
 
 FIGURE_11 = Figure(
     "supermalloc-11", "supermalloc", "Figure 11", "Larson, with the deviation of single calls",
-    "Larson with sizes of 7 to 500 bytes, 1000 objects a thread, as many threads as hardware threads (the paper: 8): time an "
-    "operation, the standard deviation of malloc's time, peak memory. Timing each call is part of the time.",
+    "Larson with sizes of 7 to 500 bytes, 1000 objects a thread, as many threads as hardware threads (the paper: 8): "
+    "time an operation, the standard deviation of malloc's time, peak memory. Timing each call is part of the time.",
     (
         _claim("fastest", "SuperMalloc was fastest by a small margin.", "§9 \"Larson\"", j.less(TIME, OTHERS)),
-        _others("deviation", "The standard deviation is much larger than the mean: there are some very slow allocations (here: of "
+        _others("deviation",
+                "The standard deviation is much larger than the mean: there are some very slow allocations (here: of "
                 "the calls of malloc alone, at least 5 times, for every allocator).", "§9 \"Larson\"",
-                j.each(("glibc", "jemalloc", "tbbmalloc", "folio"), j.measures_within(DEVIATION, MEAN_MALLOC, 5.0, None))),
-        _others("no-advantage", "It wasn't clear that any of the allocators has any particular advantage [in its slowest call] "
+                j.each(("glibc",
+                        "jemalloc", "tbbmalloc", "folio"), j.measures_within(DEVIATION, MEAN_MALLOC, 5.0, None))),
+        _others("no-advantage",
+                "It wasn't clear that any of the allocators has any particular advantage [in its slowest call] "
                 "(here: none's worst malloc is below half of the best other's).", "§9 \"Larson\"",
                 j.each(("glibc", "jemalloc", "tbbmalloc"),
                        j.not_below_best(worst("malloc"), ("glibc", "jemalloc", "tbbmalloc"), 0.5), least=2)),
-        _claim("less-memory", "SuperMalloc takes less memory than JEmalloc and TBBmalloc (7.3 against 8.7 and 9.9 MiB).",
+        _claim("less-memory",
+               "SuperMalloc takes less memory than JEmalloc and TBBmalloc (7.3 against 8.7 and 9.9 MiB).",
                "Figure 11", j.less(MEMORY, ("jemalloc", "tbbmalloc"))),
     ),
     lambda cores: [Point(classic.larson(_hardware_threads(cores), 7, 500, latency=True), "")], ALL,
-    (TIME, MEAN_MALLOC, DEVIATION, worst("malloc"), MEMORY), Panel("bars", "allocator"),
+    (TIME, MEAN_MALLOC, DEVIATION, worst("malloc"), MEMORY), Panel("bars", "allocator"), seconds_a_run=1.2,
 )
 
 FIGURE_12 = Figure(
     "supermalloc-12", "supermalloc", "Figure 12", "SuperServer",
-    "Sizes over a wide range, lifetimes in proportion to size, objects freed by other threads; as many threads as hardware "
-    "threads: times, peak memory, slowest calls.",
+    "Sizes over a wide range, lifetimes in proportion to size, objects freed by other threads; as many threads as "
+    "hardware threads: times, peak memory, slowest calls.",
     (
-        _claim("smallest-footprint", "SuperMalloc has the smallest footprint by a significant margin (here: at most 0.8 times "
+        _claim("smallest-footprint",
+               "SuperMalloc has the smallest footprint by a significant margin (here: at most 0.8 times "
                "JEmalloc's and TBBmalloc's).", "§9 \"SuperServer\"", j.less(MEMORY, OTHERS, by=0.8)),
-        _claim("slower", "The fastest allocators are Hoard and TBBmalloc, with JEmalloc close behind, followed by SuperMalloc: it "
-               "is slower than TBBmalloc.", "§9 \"SuperServer\"", j.less(ELAPSED, j.SUBJECT, of="tbbmalloc"),
+        _claim("slower",
+               "The fastest allocators are Hoard and TBBmalloc, with JEmalloc close behind, followed by SuperMalloc: "
+               "it is slower than TBBmalloc.", "§9 \"SuperServer\"", j.less(ELAPSED, j.SUBJECT, of="tbbmalloc"),
                needs=("tbbmalloc",)),
-        _others("jemalloc-close", "JEmalloc runs close behind TBBmalloc (here: 0 to 10 % slower).", "§9 \"SuperServer\"",
+        _others("jemalloc-close",
+                "JEmalloc runs close behind TBBmalloc (here: 0 to 10 % slower).", "§9 \"SuperServer\"",
                 j.within(ELAPSED, 1.0, 1.10, of="jemalloc", to="tbbmalloc"), "jemalloc", "tbbmalloc"),
-        _others("tbb-slow-call", "TBBmalloc has an occasionally slow allocation that takes more than a millisecond, whereas "
+        _others("tbb-slow-call",
+                "TBBmalloc has an occasionally slow allocation that takes more than a millisecond, whereas "
                 "JEmalloc keeps the slowest down to about half that.", "§9 \"SuperServer\"",
                 j.less(worst("malloc"), "tbbmalloc", of="jemalloc", by=0.75), "jemalloc", "tbbmalloc"),
-        _others("free-is-fast", "All of the allocators are pretty fast at calling free() (the paper: the slowest free is at most a "
+        _others("free-is-fast",
+                "All of the allocators are pretty fast at calling free() (the paper: the slowest free is at most a "
                 "tenth of the slowest malloc).", "§9 \"SuperServer\"",
                 j.each(("jemalloc", "tbbmalloc", "folio", "hoard", "dlmalloc"),
                        j.measures_within(worst("free"), worst("malloc"), None, 0.1))),
@@ -262,24 +297,30 @@ FOOTPRINT = Measure("peak memory over peak live", "",
 
 FIGURE_13 = Figure(
     "supermalloc-13", "supermalloc", "Figure 13", "The Vyukov chain",
-    "Thread 0 allocates and gives to thread 1, which frees and allocates, and so on; 200 threads, 50,000 objects each in the "
-    "paper, never more than 100 MiB live. Here fewer of both (the case's title).",
+    "Thread 0 allocates and gives to thread 1, which frees and allocates, and so on; 200 threads, 50,000 objects each "
+    "in the paper, never more than 100 MiB live. Here fewer of both (the case's title).",
     (
-        _others("tbb-blows-up", "TBBmalloc blew up memory substantially: 4.1 GiB for at most 100 MiB (here: at least 5 times "
-                "JEmalloc's).", "§9 \"Footprint\"", j.less(MEMORY, "tbbmalloc", of="jemalloc", by=0.2), "tbbmalloc", "jemalloc"),
-        _others("jemalloc-system", "JEmalloc used a great deal of system time, apparently aggressively calling madvise() (the "
+        _others("tbb-blows-up",
+                "TBBmalloc blew up memory substantially: 4.1 GiB for at most 100 MiB (here: at least 5 times "
+                "JEmalloc's).",
+                "§9 \"Footprint\"", j.less(MEMORY, "tbbmalloc", of="jemalloc", by=0.2), "tbbmalloc", "jemalloc"),
+        _others("jemalloc-system",
+                "JEmalloc used a great deal of system time, apparently aggressively calling madvise() (the "
                 "paper: 0.6 of its user time; here: at least 0.3).", "§9 \"Footprint\"",
                 j.measures_within(SYSTEM, USER, 0.3, None, of="jemalloc"), "jemalloc"),
         _others("dlmalloc-blows-up", "DLmalloc blew up memory substantially: 2.3 GiB of RSS.", "§9 \"Footprint\"",
                 j.less(MEMORY, "dlmalloc", of="jemalloc", by=0.2), "dlmalloc", "jemalloc"),
-        _claim("smallest", "SuperMalloc has the smallest footprint of all, about twice what is live (219 MiB; here: less than the "
+        _claim("smallest",
+               "SuperMalloc has the smallest footprint of all, about twice what is live (219 MiB; here: less than the "
                "others, and at most 2.5 times the live bytes).", "Figure 13",
                j.all_of(j.less(MEMORY, OTHERS), j.value_within(FOOTPRINT, None, 2.5))),
-        _claim("little-system-time", "SuperMalloc needs next to no system time (0.2 of 16 s; here: at most a tenth of its user "
+        _claim("little-system-time",
+               "SuperMalloc needs next to no system time (0.2 of 16 s; here: at most a tenth of its user "
                "time).", "Figure 13", j.measures_within(SYSTEM, USER, None, 0.1)),
     ),
     lambda cores: [Point(workloads.vyukov(), "")], ALL, (ELAPSED, USER, SYSTEM, MEMORY), Panel("bars", "allocator"),
     seconds_a_run=1.0,
 )
 
-FIGURES = [FIGURE_1, FIGURE_5, FIGURE_6, FIGURE_7, FIGURE_8, FIGURE_9, FIGURE_10, FIGURE_11, FIGURE_12, FIGURE_13, FIGURE_14]
+FIGURES = [FIGURE_1, FIGURE_5, FIGURE_6, FIGURE_7, FIGURE_8, FIGURE_9, FIGURE_10, FIGURE_11, FIGURE_12, FIGURE_13,
+           FIGURE_14]
