@@ -381,11 +381,13 @@ def majority(names, judge):
         there = _present(data, names, None)
         if len(there) < 2:
             raise NoData("fewer than two of the others have been measured")
-        verdicts = [judge(data, name) for name in there]
-        holds, against = (sum(v.answer is answer for v in verdicts) for answer in (HOLDS, AGAINST))
+        groups = {HOLDS: [], AGAINST: [], OPEN: []}
+        for name in there:
+            groups[judge(data, name).answer].append(name)
         half = len(there) / 2
-        return Verdict(HOLDS if holds > half else AGAINST if against >= half else OPEN,
-                       f"{holds} of {len(there)}: " + "; ".join(v.evidence for v in verdicts))
+        words = {HOLDS: "holds for", AGAINST: "does not hold for", OPEN: "undecided for"}
+        text = "; ".join(f"{words[answer]} {', '.join(names)}" for answer, names in groups.items() if names)
+        return Verdict(HOLDS if len(groups[HOLDS]) > half else AGAINST if len(groups[AGAINST]) >= half else OPEN, text)
 
     return judge_majority
 
