@@ -18,7 +18,7 @@ from spanalloc_bench import allocators, progress, schedule, store, tree
 from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, Family
 
 OWN_FAILURE, INTERRUPTED = 125, 130
-ROUNDS, QUICK_ROUNDS = 6, 1
+ROUNDS, QUICK_ROUNDS = 6, 2
 QUICK_OUT = tree.DEFAULT_OUT + "-quick"
 
 HELP_SETTINGS = {"help_option_names": ["-h", "--help"]}

@@ -502,7 +502,7 @@ def bench(*arguments, **options):
 
 
 class CommandTest(Folder):
-    RUN = ("run", "--quick", "--only", "threadtest", "--allocators", "standard,glibc")
+    RUN = ("run", "--quick", "--rounds", "1", "--only", "threadtest", "--allocators", "standard,glibc")
 
     def test_run(self):
         run = bench(*self.RUN, "--out", self.folder)
