@@ -72,7 +72,8 @@ class Data:
         self.variants = variants
         rows = figure.stand_ins(cores) if figure.stand_ins else []
         stand_ins = {row.case.id: (row.name, row.beside.id) for row in rows}
-        self._rows = [*dict.fromkeys((*figure.allocators, *figure.variants, *(row.name for row in rows), *given))]
+        named = (*figure.allocators, *(row.name for row in rows), *given)
+        self._rows = list(dict.fromkeys(named if variants else (*named, *figure.variants)))
         wanted = {point.case.id for point in self.points}
         self._cells: dict[tuple[str, str], dict[int, Sample]] = {}
         for sample in samples:
