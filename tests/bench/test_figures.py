@@ -589,6 +589,10 @@ class DocumentTest(unittest.TestCase):
             for number, what in paper.structural:
                 self.assertIn(f"- {number}: {what}", text)
 
+
+class OutcomeTest(unittest.TestCase):
+    """What a command leaves behind; needs rich and matplotlib."""
+
     def test_a_figure_that_was_run_is_listed_with_its_verdicts(self):
         try:
             from spanalloc_bench.figures import papers, run

@@ -18,7 +18,7 @@ from spanalloc_cli import libraries
 
 VARIANTS = "variants"  # below a run's folder
 ABSENT = "absent: not packaged; name one with --with {}=PATH"
-BUILD_VARIANTS = "scripts/bench --build-only --ablations (or cmake --preset release -DSPANALLOC_ABLATIONS=ON, then build)"
+BUILD_VARIANTS = "scripts/bench --build-only --ablations   (or -DSPANALLOC_ABLATIONS=ON in a build of yours)"
 # Peers of the papers that Debian does not package; where one is installed or given by --with, it takes its place.
 UNPACKAGED = ("hoard", "llalloc", "streamflow", "supermalloc", "dlmalloc")
 
