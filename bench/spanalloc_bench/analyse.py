@@ -309,7 +309,8 @@ class Analysis:
     def measures(self, case: str) -> list:
         """TIME or METRIC, MEMORY, and the latencies that any contender has here."""
         found = {measure for name in self.contenders(case) for measure in self._cells[case, name].values}
-        calls = sorted({measure[0] for measure in found if isinstance(measure, tuple)}, key=lambda c: (c != "malloc", c))
+        calls = {measure[0] for measure in found if isinstance(measure, tuple)}
+        calls = sorted(calls, key=lambda call: (call != "malloc", call))
         latencies = [(call, key) for call in calls for key in LATENCY_KEYS if (call, key) in found]
         return [measure for measure in (TIME, METRIC, MEMORY) if measure in found] + latencies
 
@@ -370,8 +371,8 @@ class Analysis:
         return Versus(case, mine, other, measure, *result) if result[3] else None
 
     def score(self, mine: str, other: str, measure, cases=None) -> Score:
-        """Over `cases` (default: the suite) that have the measure and were run under both; a contender that is not there
-        (not built, not installed) has not failed."""
+        """Over `cases` (default: the suite) that have the measure and were run under both; a contender that is not
+        there (not built, not installed) has not failed."""
         tally, ratios = collections.Counter(), []
         failed = {(True, False): [], (False, True): [], (False, False): []}
         for case in self.suite if cases is None else cases:
@@ -391,7 +392,8 @@ class Analysis:
             ratios.append(found.ratio)
         known = [ratio for ratio in ratios if ratio is not None]
         return Score(
-            mine, other, tally[WIN], tally[TIE], tally[LOSS], tally[UNDECIDED], tally["big " + WIN], tally["big " + LOSS],
+            mine, other, tally[WIN], tally[TIE], tally[LOSS], tally[UNDECIDED],
+            tally["big " + WIN], tally["big " + LOSS],
             geometric_mean(known), len(known), len(ratios) - len(known),
             tuple(failed[False, True]), tuple(failed[True, False]), tuple(failed[False, False]),
         )

@@ -26,7 +26,8 @@ def overview(found, mine, measure):
             v = found.versus(case, mine, name, measure)
             rows.append((case, v.ratio, v.low, v.high, v.verdict) if v else (case, None, None, None, ""))
         panels.append(plots.forest(name, rows, labels=not panels, width=1.75, x_label="ratio"))
-    return plots.figure(panels, columns=len(panels), title=f"{mine} / each: {measure}, 95 % intervals (left of 1: {mine} is better)")
+    title = f"{mine} / each: {measure}, 95 % intervals (left of 1: {mine} is better)"
+    return plots.figure(panels, columns=len(panels), title=title)
 
 
 def standing(found):
@@ -58,7 +59,7 @@ def _over_threads(found, name, cases):
     contenders, measure = _names(found, cases.values()), found.cases[next(iter(cases.values()))].judged_by
     values = {n: {t: found.median(case, n, measure) for t, case in cases.items()} for n in contenders}
     first = next(iter(cases))
-    reference = REFERENCE if (values.get(REFERENCE) or {}).get(first) else next((n for n in contenders if values[n][first]), None)
+    reference = next((n for n in [REFERENCE, *contenders] if values.get(n, {}).get(first)), None)
     panels = []
     if measure == TIME and reference:
         base = values[reference][first]
@@ -79,7 +80,8 @@ def _over_threads(found, name, cases):
         live = [found.median(case, n, "live_kib") for n in contenders]
         live = sorted(value for value in live if value is not None)
         floor += [(t, live[len(live) // 2])] if live else []
-    panels.append(plots.lines(f"{name}: memory", memory, y_label="peak of RSS + page tables", y_unit="kib", floor=floor or None))
+    panels.append(plots.lines(f"{name}: memory", memory, y_label="peak of RSS + page tables", y_unit="kib",
+                              floor=floor or None))
     return panels
 
 

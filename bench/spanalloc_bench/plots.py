@@ -221,7 +221,8 @@ def bars(title, values, *, y_label="", y_unit="", log_y=False, line_at=None, lim
                     if cut:
                         axes.annotate(_UNITS[y_unit](y), (place, limit), xytext=(0, -3), textcoords="offset points",
                                       rotation=90, ha="center", va="top", fontsize=7, color="white", zorder=4)
-                    axes.bar(place, limit if cut else y, 0.92, color=look.color, edgecolor="black" if look.ours else "none", linewidth=0.9)
+                    axes.bar(place, limit if cut else y, 0.92, color=look.color,
+                             edgecolor="black" if look.ours else "none", linewidth=0.9)
                 place += 1
             place += 1
         if limit is not None:
@@ -243,7 +244,9 @@ def bars(title, values, *, y_label="", y_unit="", log_y=False, line_at=None, lim
 def percentiles(title, series, *, height=3.3, width=5.0) -> Panel:
     """Latencies on a log axis. `series`: name -> {"p50_ns": 30, ..., "max_ns": 12000}, as samples hold them."""
     points = {
-        name: [(place, max(values[key], 1)) for place, key in enumerate(PERCENTILES) if not units.missing(values.get(key))]
+        name: [
+            (place, max(values[key], 1)) for place, key in enumerate(PERCENTILES) if not units.missing(values.get(key))
+        ]
         for name, values in series.items()
     }
     return lines(title, points, x_label="", y_label="time of one call", y_unit="ns", log_y=True,
@@ -319,7 +322,8 @@ def _legend(panels):
                 found.setdefault(name, Patch(facecolor=look.color, edgecolor="black" if look.ours else "none"))
                 continue
             found[name] = Line2D([], [], linestyle=look.dashes, color=look.color, marker=look.marker,
-                                 lw=2.4 if look.ours else 1.3, markersize=7 if look.ours else 5.5, markeredgecolor="white")
+                                 markeredgecolor="white", lw=2.4 if look.ours else 1.3,
+                                 markersize=7 if look.ours else 5.5)
         found.update({label: handle for handle, label in panel.extra_legend})
     return found
 
@@ -386,7 +390,8 @@ def inline(drawing: Figure, alt="") -> str:
     text = re.sub(r"-?\d+\.\d{3,}", _short, text)
     label = alt.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;").replace('"', "&quot;")
     # Width in CSS follows the page; the view box keeps the proportions.
-    text = re.sub(r'<svg([^>]*?) width="([\d.]+)pt" height="[\d.]+pt"',
-                  lambda m: f'<svg role="img" aria-label="{label}"{m[1]} style="width:{float(m[2]):.0f}pt;max-width:100%"',
-                  text, count=1)
+    def sized(match):
+        return f'<svg role="img" aria-label="{label}"{match[1]} style="width:{float(match[2]):.0f}pt;max-width:100%"'
+
+    text = re.sub(r'<svg([^>]*?) width="([\d.]+)pt" height="[\d.]+pt"', sized, text, count=1)
     return text.strip()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from spanalloc_bench import analyse, store, tables, units
-from spanalloc_bench.analyse import LOSS, MEMORY, MIN_ROUNDS, NOTABLE, TIME
+from spanalloc_bench.analyse import LOSS, MEMORY, NOTABLE, TIME
 from spanalloc_bench.model import Kind
 
 
@@ -46,9 +46,9 @@ def readme_table(folder) -> str:
     """How our shipped configs stand to every allocator, and where they lose by more than NOTABLE."""
     found = analyse.load(folder)
     ours = [name for name in found.ours() if found.allocators[name].kind is Kind.OURS]
-    text = [f"{', '.join(tables.overview_words(found))}. Ratios are ours / the other's, geometric means over the cases that both "
-            "finished: below 1 ours is better. W/T/L: cases won, tied, lost; a tie is where the 95 % interval of the per-round "
-            "ratio contains 1.", ""]
+    text = [f"{', '.join(tables.overview_words(found))}. Ratios are ours / the other's, geometric means over the cases "
+            "that both finished: below 1 ours is better. W/T/L: cases won, tied, lost; a tie is where the 95 % interval "
+            "of the per-round ratio contains 1.", ""]
     for mine in ours:
         text += [f"| `{mine}` against | time | W/T/L | memory | W/T/L |", "|---|--:|--:|--:|--:|"]
         text += [_row(found, mine, other) for other in found.opponents(mine)]
@@ -62,8 +62,8 @@ def readme_table(folder) -> str:
         names = " | ".join(f"`{mine}` {measure}" for mine in ours for measure in (TIME, MEMORY))
         text += [f"Where we lose by more than {100 * NOTABLE:.0f} %, by how much, and to whom most:", "",
                  f"| case | {names} |", "|---|" + "--:|" * (2 * len(ours)), *lines, ""]
-    elif found.rounds < MIN_ROUNDS:
-        text += [f"{found.rounds} of the {MIN_ROUNDS} rounds that a verdict takes: no wins, ties or losses.", ""]
+    elif tables.too_few_rounds(found):
+        text += [tables.too_few_rounds(found), ""]
     elif ours:
         text += [f"No case is lost by more than {100 * NOTABLE:.0f} %.", ""]
     return "\n".join(text)

@@ -16,65 +16,16 @@ REPORT = "report.html"
 FIGURES = "figures"  # folder of the papers' figures inside a run's
 _escape = html.escape
 
-STYLE = """
-:root { color-scheme: light; --ink: #1c2430; --soft: #5d6876; --line: #dfe4ea; --panel: #f6f8fa; --win: #00578a;
-  --win-bg: #e2f0fa; --loss: #a8380a; --loss-bg: #fdeadf; --accent: #d55e00; }
-* { box-sizing: border-box; }
-html { scroll-padding-top: 3.4rem; }
-body { margin: 0; font: 15px/1.5 system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, "Liberation Sans", sans-serif; color: var(--ink); background: #fff; }
-nav { position: sticky; top: 0; z-index: 5; background: #fffffff2; border-bottom: 1px solid var(--line); padding: .55rem 1.5rem; }
-nav a { margin-right: 1.1rem; color: var(--soft); text-decoration: none; white-space: nowrap; }
-nav a:hover { color: var(--accent); }
-main { max-width: 1240px; margin: 0 auto; padding: 0 1.5rem 5rem; }
-h1 { font-size: 1.7rem; margin: 1.4rem 0 .1rem; letter-spacing: -.01em; }
-h2 { font-size: 1.3rem; margin: 2.8rem 0 .6rem; padding-top: .6rem; border-top: 3px solid var(--ink); }
-h3 { font-size: 1.05rem; margin: 1.8rem 0 .4rem; }
-p { max-width: 80ch; margin: .5rem 0; }
-.soft, .note { color: var(--soft); }
-.note { font-size: .87rem; margin: .3rem 0 1rem; }
-.headline { font-size: 1.08rem; margin: .9rem 0; }
-.headline p { margin: .2rem 0; max-width: none; }
-.warn { background: #fff4d6; border-left: 4px solid #e69f00; padding: .5rem .9rem; max-width: none; }
-.failed { background: var(--loss-bg); border-left: 4px solid var(--loss); padding: .5rem .9rem; margin: .6rem 0; }
-.failed p { margin: 0; max-width: none; }
-.scroll { overflow-x: auto; margin: .3rem 0 .8rem; }
-table { border-collapse: collapse; font-size: .86rem; font-variant-numeric: tabular-nums; }
-caption { text-align: left; font-weight: 600; padding: .5rem 0 .35rem; white-space: nowrap; }
-th, td { padding: .26rem .6rem; text-align: right; white-space: nowrap; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { font-weight: 600; color: var(--soft); border-bottom: 1px solid #b9c2cc; vertical-align: bottom; line-height: 1.25; }
-th.group { text-align: center; border-bottom: 1px solid var(--line); color: var(--ink); }
-th.left, td.left { text-align: left; }
-td.wrap { white-space: normal; min-width: 14rem; }
-th.first, td.first { border-left: 1px solid #c9d1d9; }
-tbody tr:hover td { background: #f4f7ff; }
-td small { display: block; font-size: .78rem; opacity: .85; }
-.win { color: var(--win); background: var(--win-bg); } .loss { color: var(--loss); background: var(--loss-bg); }
-.ours { font-weight: 700; color: var(--accent); } .bad { color: #b00020; font-weight: 600; } .dim { color: var(--soft); }
-td a, .plain a { color: inherit; text-decoration: underline dotted; text-underline-offset: 3px; }
-.bar { display: block; height: 4px; border-radius: 2px; margin-top: 2px; min-width: 5rem; }
-figure { margin: .8rem 0 1.4rem; overflow-x: auto; } figure svg, figure img { display: block; height: auto; max-width: 100%; }
-details { border: 1px solid var(--line); border-radius: 6px; margin: .35rem 0; background: #fff; }
-details > summary { cursor: pointer; padding: .4rem .8rem; } details[open] > summary { background: var(--panel); }
-details > :not(summary) { margin: .3rem .8rem .8rem; } .measures { display: flex; flex-wrap: wrap; gap: 0 2.5rem; }
-.measures .scroll { max-width: 100%; }
-dl { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1.2rem; font-size: .9rem; max-width: 100ch; }
-dt { color: var(--soft); } dd { margin: 0; overflow-wrap: anywhere; }
-.claim { padding: .3rem 0; border-bottom: 1px solid var(--line); } .claim b { display: inline-block; min-width: 9.5rem; padding: 0 .4rem; }
-code { font: .88em ui-monospace, "DejaVu Sans Mono", monospace; background: var(--panel); padding: .05rem .3rem; border-radius: 3px; overflow-wrap: anywhere; }
-@media print { nav { display: none; } details { border: 0; } }
-"""
-# A link to a case opens the folded table that holds it.
-SCRIPT = """
-function reveal() {
-  const target = location.hash && document.getElementById(decodeURIComponent(location.hash.slice(1)));
-  for (let e = target; e; e = e.parentElement) if (e.tagName === "DETAILS") e.open = true;
-  if (target) target.scrollIntoView();
-}
-addEventListener("hashchange", reveal); addEventListener("load", reveal);
-"""
+HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 # ---- pieces ----
+
+
+def _part(name) -> str:
+    """A file beside this one that goes into the page."""
+    with open(os.path.join(HERE, name), encoding="utf-8") as file:
+        return file.read()
 
 
 def _anchor(case) -> str:
@@ -116,7 +67,8 @@ def draw(table: tables.Table) -> str:
                 groups.append([column.group, 0, start])
             groups[-1][1] += 1
         head = "<tr>" + "".join(
-            f'<th colspan="{width}" class="group{" first" if start else ""}">{_escape(name)}</th>' for name, width, start in groups
+            f'<th colspan="{width}" class="group{" first" if start else ""}">{_escape(name)}</th>'
+            for name, width, start in groups
         ) + "</tr>"
     head += "<tr>" + "".join(
         f'<th class="{"left " if column.left else ""}{"first" if start else ""}">{_escape(column.text)}</th>'
@@ -136,8 +88,8 @@ def draw(table: tables.Table) -> str:
 
 
 def _list(pairs) -> str:
-    items = "".join(f"<dt>{_escape(str(key).replace('_', ' '))}</dt><dd>{_escape(_words(value))}</dd>" for key, value in pairs)
-    return f"<dl>{items}</dl>"
+    items = [(_escape(str(key).replace("_", " ")), _escape(_words(value))) for key, value in pairs]
+    return "<dl>" + "".join(f"<dt>{key}</dt><dd>{value}</dd>" for key, value in items) + "</dl>"
 
 
 def _words(value) -> str:
@@ -145,7 +97,9 @@ def _words(value) -> str:
         return ", ".join(f"{key} {_words(part)}" for key, part in value.items())
     if isinstance(value, (list, tuple)):
         return ", ".join(map(_words, value))
-    return {True: "yes", False: "no", None: "unknown"}.get(value, str(value)) if isinstance(value, (bool, type(None))) else str(value)
+    if value is None:
+        return "unknown"
+    return ("no", "yes")[value] if isinstance(value, bool) else str(value)
 
 
 class _Page:
@@ -173,18 +127,19 @@ class _Page:
 
     def summary(self):
         found, product = self.found, self.product
-        body = [f"<h1>spanalloc beside the allocators people use</h1><p class=\"soft\">{_escape(' · '.join(tables.overview_words(found)))}</p>"]
+        words = _escape(" · ".join(tables.overview_words(found)))
+        body = [f'<h1>spanalloc beside the allocators people use</h1><p class="soft">{words}</p>']
         if product:
             lines = "".join(f"<p>{_escape(tables.headline(found, product, measure))}</p>" for measure in (TIME, MEMORY))
             body.append(f'<div class="headline">{lines}</div>')
         else:
             body.append('<p class="warn">None of our libraries ran: there is nothing to compare.</p>')
-        if found.rounds < MIN_ROUNDS:
-            body.append(f'<p class="warn">{found.rounds} of the {MIN_ROUNDS} rounds that a verdict takes: ratios only, '
-                        "no wins, ties or losses.</p>")
+        if tables.too_few_rounds(found):
+            body.append(f'<p class="warn">{tables.too_few_rounds(found)}</p>')
         failed = tables.problem_lines(found)
         if failed:
-            body.append('<div class="failed">' + "".join(f"<p>No figures: {_escape(line)}.</p>" for line in failed) + "</div>")
+            lines = "".join(f"<p>No figures: {_escape(line)}.</p>" for line in failed)
+            body.append(f'<div class="failed">{lines}</div>')
         if product:
             body.append(draw(tables.matrix(found, product)))
             body.append(f'<p class="note">{_escape(tables.LEGEND)}</p>')
@@ -203,7 +158,8 @@ class _Page:
         for name in (name for name in found.ours() if found.allocators[name].kind is Kind.ABLATION):
             body.append(draw(tables.matrix(found, name)))
         body.append(draw(tables.standing(found)))
-        body.append(self.figure(drawings.standing(found), "standing", "Every allocator's time and memory relative to the best"))
+        body.append(self.figure(drawings.standing(found), "standing",
+                                "Every allocator's time and memory relative to the best"))
         if self.product:
             body.append("<h3>Every case, against every allocator</h3>")
             body.append(self.figure(drawings.overview(found, self.product, TIME), "overview-time",
@@ -213,12 +169,13 @@ class _Page:
     def groups(self):
         found = self.found
         body = ["<h2>Groups of cases</h2>",
-                f'<p class="note">Medians; below each, how {_escape(self.product or "ours")} stands to it (a minus: less time or '
-                "memory). Coloured where that is certain. A case's name leads to everything known about it. "
+                f'<p class="note">Medians; below each, how {_escape(self.product or "ours")} stands to it (a minus: '
+                "less time or memory). Coloured where that is certain. A case's name leads to everything known about it. "
                 "Bars and points that are missing did not finish.</p>"]
         for name in found.groups():
             sources = dict.fromkeys(found.cases[case].source for case in found.cases_of(name))
-            body.append(f'<h3 id="group-{_escape(name)}">{_escape(name)} <span class="soft">· {_escape("; ".join(filter(None, sources)))}</span></h3>')
+            source = _escape("; ".join(filter(None, sources)))
+            body.append(f'<h3 id="group-{_escape(name)}">{_escape(name)} <span class="soft">· {source}</span></h3>')
             for measure in (TIME, METRIC, MEMORY):
                 table = tables.group_table(found, name, measure, self.product)
                 body.append(draw(table) if table else "")
@@ -229,8 +186,8 @@ class _Page:
         found = self.found
         if not found.latencies():
             return
-        body = ["<h2>Latency</h2><p>Every call of these cases was timed alone; figures are medians over the rounds. The worst "
-                "call of a run is one value, so it varies: look at its interval.</p>"]
+        body = ["<h2>Latency</h2><p>Every call of these cases was timed alone; figures are medians over the rounds. "
+                "The worst call of a run is one value, so it varies: look at its interval.</p>"]
         if self.product:
             body.append(draw(tables.latency_matrix(found, self.product)))
         for case in found.suite:
@@ -243,15 +200,16 @@ class _Page:
     def memory(self):
         if self.product:
             drawing = drawings.overview(self.found, self.product, MEMORY)
-            body = ("<h2>Memory</h2><p>Peak of resident memory and page tables of the whole process tree: a control group is "
-                    "charged for both. The floor is the peak of the bytes that the program holds at once, where it knows them."
-                    "</p>" + self.figure(drawing, "overview-memory", f"Ratio of {self.product}'s memory to each allocator's in every case"))
-            self.add("memory", "Memory", body)
+            body = ("<h2>Memory</h2><p>Peak of resident memory and page tables of the whole process tree: a control "
+                    "group is charged for both. The floor is the peak of the bytes that the program holds at once, where "
+                    "it knows them.</p>")
+            alt = f"Ratio of {self.product}'s memory to each allocator's in every case"
+            self.add("memory", "Memory", body + self.figure(drawing, "overview-memory", alt))
 
     def failures(self):
-        self.add("failures", "Failures", "<h2>Crashed, hung, refused</h2><p>A contender that failed in one round of a case has no "
-                 "figures there, and the case is in no mean with it. Failures are counted in the table of the summary.</p>"
-                 + draw(tables.problems(self.found)))
+        text = ("<h2>Crashed, hung, refused</h2><p>A contender that failed in one round of a case has no figures there, "
+                "and the case is in no mean with it. Failures are counted in the table of the summary.</p>")
+        self.add("failures", "Failures", text + draw(tables.problems(self.found)))
 
     def papers(self):
         figures = _paper_figures(self.folder)
@@ -264,8 +222,10 @@ class _Page:
             body.append(f"<h3>{_escape(name)}</h3>")
             for case in self.found.cases_of(name):
                 facts = self.found.cases[case]
-                body.append(f'<details id="{_escape(_anchor(case))}"><summary><code>{_escape(case)}</code> {_escape(facts.title)} '
-                            f'<span class="soft">· {_escape(facts.source)}</span></summary>{self.case(case)}</details>')
+                summary = (f'<code>{_escape(case)}</code> {_escape(facts.title)} '
+                           f'<span class="soft">· {_escape(facts.source)}</span>')
+                body.append(f'<details id="{_escape(_anchor(case))}"><summary>{summary}</summary>'
+                            f"{self.case(case)}</details>")
         self.add("cases", "Every case", "".join(body))
 
     def case(self, case) -> str:
@@ -287,13 +247,13 @@ class _Page:
         run += [("commit", tables.commit(meta))] if tables.commit(meta) else []
         for part in ("suite", "settings"):
             run += list((meta.get(part) or {}).items())
-        known = {"format", "machine", "git", "allocators", "cases", "suite", "settings", "started", "finished", "command",
-                 "programs", "verified", "runs"}
+        known = {"format", "machine", "git", "allocators", "cases", "suite", "settings", "started", "finished",
+                 "command", "programs", "verified", "runs"}
         run += [(key, value) for key, value in meta.items() if key not in known]
         run += [(f"run {number}", facts) for number, facts in enumerate(meta.get("runs") or [], start=1)]
         other = len(self.found.cases) - len(self.found.suite)
         if other:
-            run.append(("cases of figures", f"{other} more cases that only figures of the papers ask for; they are in no mean of this page"))
+            run.append(("cases of figures", f"{other} more, which only figures of the papers ask for: in no mean here"))
         body = "<h2>Machine and allocators</h2>" + draw(tables.allocators(self.found))
         if meta.get("machine"):
             body += "<h3>Machine</h3>" + _list(meta["machine"].items())
@@ -305,34 +265,38 @@ class _Page:
 
     def method(self):
         self.add("method", "How measured", f"""<h2>How this was measured</h2>
-<p>A <b>case</b> is one workload with its parameters fixed. In every round each case runs once under every allocator, preloaded
-into the process, in an order that rotates from round to round. Before a row is believed, a probe inside the process says which
-object defines <code>malloc</code>.</p>
-<p><b>Time</b> is the workload's own clock, per operation where it counts operations; a real program's is the wall clock's. Where a
-case is judged by a rate, of which more is better, the ratio is inverted, so that below 1 is better everywhere.
-<b>Memory</b> is the peak of RSS + page tables.</p>
-<p><b>Ratios</b> are taken round by round, as what disturbs a machine disturbs a whole round. A case's ratio is the geometric mean
-over its rounds, with its 95 % interval (Student's t, of the logarithms). A <b>tie</b> is where the interval contains 1; fewer than
-{MIN_ROUNDS} rounds give no verdict. One verdict in twenty is chance where two allocators are equal. A certain difference may be too
-small to matter, so each is shown with its size, and those beyond {analyse.NOTABLE:.0%} are counted apart.</p>
-<p><b>Means</b> are geometric, every case weighing the same, over the cases that both allocators finished; how many these are stands
-beside them. <b>Floors</b>: for time <code>bump</code>, which takes the next bytes of a region and never frees; for memory the
-program's own peak of live bytes. <b>Spread</b> is (largest − smallest) / median over the rounds. <b>Best other</b>, for one of our
-libraries, is the best of the allocators people use; for these, the best of all others.</p>""")
+<p>A <b>case</b> is one workload with its parameters fixed. In every round each case runs once under every
+allocator, preloaded into the process, in an order that rotates from round to round. Before a row is believed, a
+probe inside the process says which object defines <code>malloc</code>.</p>
+<p><b>Time</b> is the workload's own clock, per operation where it counts operations; a real program's is the wall
+clock's. Where a case is judged by a rate, of which more is better, the ratio is inverted, so that below 1 is better
+everywhere. <b>Memory</b> is the peak of RSS + page tables.</p>
+<p><b>Ratios</b> are taken round by round, as what disturbs a machine disturbs a whole round. A case's ratio is the
+geometric mean over its rounds, with its 95 % interval (Student's t, of the logarithms). A <b>tie</b> is where the
+interval contains 1; fewer than {MIN_ROUNDS} rounds give no verdict. One verdict in twenty is chance where two
+allocators are equal. A certain difference may be too small to matter, so each is shown with its size, and those
+beyond {analyse.NOTABLE:.0%} are counted apart.</p>
+<p><b>Means</b> are geometric, every case weighing the same, over the cases that both allocators finished; how many
+these are stands beside them. <b>Floors</b>: for time <code>bump</code>, which takes the next bytes of a region and
+never frees; for memory the program's own peak of live bytes. <b>Spread</b> is (largest − smallest) / median over
+the rounds. <b>Best other</b>, for one of our libraries, is the best of the allocators people use; for these, the
+best of all others.</p>""")
 
     def raw(self):
-        self.add("raw", "Raw data", f"<h2>Raw data</h2><p>Every sample is a line of <code>{store.SAMPLES}</code> beside this page, "
-                 f"what it was taken under is in <code>{store.META}</code>. <code>spanalloc bench</code> continues this run or "
-                 "makes another. Every plot of this page is a PNG beside it.</p>")
+        self.add("raw", "Raw data", f"<h2>Raw data</h2><p>Every sample is a line of <code>{store.SAMPLES}</code> "
+                 f"beside this page, what it was taken under is in <code>{store.META}</code>. "
+                 "<code>spanalloc bench run</code> continues this run or makes another. Every plot of this page is a PNG beside it.</p>")
 
     def text(self) -> str:
-        for make in (self.summary, self.overall, self.groups, self.latency, self.memory, self.failures, self.papers, self.machine,
-                     self.method, self.cases, self.raw):
+        for make in (self.summary, self.overall, self.groups, self.latency, self.memory, self.failures, self.papers,
+                     self.machine, self.method, self.cases, self.raw):
             make()
         bar = "".join(f'<a href="#{anchor}">{name}</a>' for anchor, name, _ in self.sections)
-        return (f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>spanalloc: benchmark report</title>'
-                f'<meta name="viewport" content="width=device-width, initial-scale=1"><style>{STYLE}</style></head>\n'
-                f'<body><nav>{bar}</nav><main>{"".join(body for _, _, body in self.sections)}</main><script>{SCRIPT}</script></body></html>\n')
+        content = "".join(body for _, _, body in self.sections)
+        return ('<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>spanalloc: benchmark report</title>'
+                '<meta name="viewport" content="width=device-width, initial-scale=1">'
+                f'<style>{_part("report.css")}</style></head>\n<body><nav>{bar}</nav><main>{content}</main>'
+                f'<script>{_part("report.js")}</script></body></html>\n')
 
 
 def _paper_figures(folder) -> list[str]:
@@ -355,10 +319,11 @@ def _claim(claim) -> str:
         return f'<b class="{_ANSWERS.get(answer, "dim")}">{_escape(answer)}</b>'
 
     place = f' <span class="soft">({_escape(claim["place"])})</span>' if claim.get("place") else ""
-    lines = [f"{verdict(claim)} {_escape(claim.get('text', ''))}{place}<br><span class=\"soft\">{_escape(claim.get('subject', ''))} "
-             f"{_escape(claim.get('evidence', ''))}</span>"]
+    evidence = _escape(f"{claim.get('subject', '')} {claim.get('evidence', '')}".strip())
+    lines = [f'{verdict(claim)} {_escape(claim.get("text", ""))}{place}<br><span class="soft">{evidence}</span>']
     for name, other in (claim.get("beside") or {}).items():
-        lines.append(f'{verdict(other)} <span class="soft">{_escape(name)}: {_escape(other.get("evidence", ""))}</span>')
+        evidence = _escape(f"{name}: {other.get('evidence', '')}")
+        lines.append(f'{verdict(other)} <span class="soft">{evidence}</span>')
     return "".join(f'<div class="claim">{line}</div>' for line in lines)
 
 
@@ -376,14 +341,17 @@ def _paper_figure(figure, path) -> str:
     picture, file = "", os.path.join(path, f"{figure.get('id', '')}.png")
     if os.path.isfile(file):
         content = base64.b64encode(_small_png(file)).decode()
-        picture = f'<figure><img alt="{_escape(figure.get("title", ""))}" loading="lazy" src="data:image/png;base64,{content}"></figure>'
+        alt = _escape(figure.get("title", ""))
+        picture = f'<figure><img alt="{alt}" loading="lazy" src="data:image/png;base64,{content}"></figure>'
     claims = figure.get("claims", [])
     answers = [claim.get("verdict", "") for claim in claims]
     tally = ", ".join(f"{answers.count(answer)} {answer}" for answer in dict.fromkeys(answers))
-    title = " ".join(str(figure[key]) for key in ("paper", "number") if figure.get(key))
+    number = " ".join(str(figure[key]) for key in ("paper", "number") if figure.get(key))
+    title = _escape(f"{number}: {figure.get('title', '')}")
     command = f'<p class="note">Command: <code>{_escape(figure["command"])}</code></p>' if figure.get("command") else ""
-    return (f'<details id="figure-{_escape(figure.get("id", ""))}"><summary>{_escape(title)}: {_escape(figure.get("title", ""))} '
-            f'<span class="soft">· {_escape(tally)}</span></summary>{"".join(map(_claim, claims))}{picture}{command}</details>')
+    summary = f'{title} <span class="soft">· {_escape(tally)}</span>'
+    return (f'<details id="figure-{_escape(figure.get("id", ""))}"><summary>{summary}</summary>'
+            f'{"".join(map(_claim, claims))}{picture}{command}</details>')
 
 
 def write(folder) -> str:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spanalloc_bench import analyse, tables, units
-from spanalloc_bench.analyse import LOSS, MEMORY, MIN_ROUNDS, TIE, TIME, WIN
+from spanalloc_bench.analyse import LOSS, MEMORY, TIE, TIME, WIN
 from spanalloc_bench.model import Kind
 
 _STYLES = {WIN: "green", LOSS: "red", TIE: "", tables.OURS: "bold", tables.BAD: "bold red", tables.DIM: "dim"}
@@ -53,7 +53,8 @@ def draw(table: tables.Table, wide=False) -> Table:
         headings.append([column.group if column.group != previous else "", text, column.left])
         previous = column.group
     for group, text, left in headings:
-        drawn.add_column(Text(f"{group}\n{text}" if grouped else text), justify="left" if left else "right", no_wrap=True)
+        heading = Text(f"{group}\n{text}" if grouped else text)
+        drawn.add_column(heading, justify="left" if left else "right", no_wrap=True)
     for row in table.rows:
         cells, place = [], 0
         for cell in row:
@@ -96,7 +97,8 @@ def print_summary(folder, to: Console | None = None):
     found = folder if isinstance(folder, analyse.Analysis) else analyse.load(folder)
     to = to or console()
     ours = _products(found)
-    to.print(f"[bold]spanalloc's benchmark suite[/]  {escape(' · '.join(tables.overview_words(found)))}", highlight=False)
+    words = escape(" · ".join(tables.overview_words(found)))
+    to.print(f"[bold]spanalloc's benchmark suite[/]  {words}", highlight=False)
     for name in (name for name, facts in found.allocators.items() if facts.missing):
         to.print(f"[dim]{escape(name)}: {escape(found.allocators[name].missing)}[/]", highlight=False)
     if not ours:
@@ -106,8 +108,8 @@ def print_summary(folder, to: Console | None = None):
     to.print()
     for measure in (TIME, MEMORY):
         to.print(Text(tables.headline(found, product, measure)))
-    if found.rounds < MIN_ROUNDS:
-        to.print(Text(f"{found.rounds} of the {MIN_ROUNDS} rounds that a verdict takes: ratios only, no wins, ties or losses.", "yellow"))
+    if tables.too_few_rounds(found):
+        to.print(Text(tables.too_few_rounds(found), "yellow"))
     for line in tables.problem_lines(found):
         to.print(Text(f"No figures: {line}.", "red"))
     to.print()

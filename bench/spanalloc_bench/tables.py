@@ -11,7 +11,7 @@ import math
 import statistics
 
 from spanalloc_bench import units
-from spanalloc_bench.analyse import LATENCY_KEYS, LOSS, MEMORY, METRIC, PERCENTILES, TIME, WIN
+from spanalloc_bench.analyse import LATENCY_KEYS, LOSS, MEMORY, METRIC, MIN_ROUNDS, PERCENTILES, TIME, WIN
 from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, UNAVAILABLE, Kind
 
 # What a cell is to the reader; the drawers choose colours.
@@ -100,9 +100,9 @@ def interval_cell(versus) -> Cell:
 # ---- all cases together ----
 
 LEGEND = (
-    "W/T/L: wins, ties, losses; a tie is where the 95 % interval of the per-round ratio contains 1. > 5 %: wins : losses "
-    "by more than that. mean: geometric mean of the ratios ours / the other's; below 1, and with a minus, ours is better. "
-    "floor: against an allocator that never frees."
+    "W/T/L: wins, ties, losses; a tie is where the 95 % interval of the per-round ratio contains 1. > 5 %: wins : "
+    "losses by more than that. mean: geometric mean of the ratios ours / the other's; below 1, and with a minus, ours "
+    "is better. floor: against an allocator that never frees."
 )
 
 
@@ -110,7 +110,8 @@ def _tally_cells(score) -> list[Cell]:
     undecided = not score.wins + score.ties + score.losses
     notable = "-" if undecided else f"{score.notable_wins} : {score.notable_losses}"
     shares = (score.wins, score.ties, score.losses)
-    return [Cell(score.tally, DIM if undecided else PLAIN, shares=shares), Cell(notable, DIM if undecided else PLAIN), mean_cell(score)]
+    tone = DIM if undecided else PLAIN
+    return [Cell(score.tally, tone, shares=shares), Cell(notable, tone), mean_cell(score)]
 
 
 def _failed(score) -> list[Cell]:
@@ -141,9 +142,17 @@ def matrix(found, mine) -> Table:
     baseline = found.baseline()
     if baseline:
         floor = found.score(mine, baseline, TIME)
-        rows.append([Cell(f"{baseline} (floor)", DIM), Cell("", DIM), Cell("", DIM),
-                     Cell(units.ratio(floor.ratio), DIM), *[Cell("")] * 3, Cell(str(floor.cases), DIM), *_failed(floor)])
+        mean = Cell(units.ratio(floor.ratio), DIM)
+        rows.append([Cell(f"{baseline} (floor)", DIM), Cell(""), Cell(""), mean, *[Cell("")] * 3,
+                     Cell(str(floor.cases), DIM), *_failed(floor)])
     return Table(f"{mine} in time and memory", columns, rows)
+
+
+def too_few_rounds(found) -> str:
+    """A sentence where no verdict is possible, else nothing."""
+    if found.rounds >= MIN_ROUNDS:
+        return ""
+    return f"{found.rounds} of the {MIN_ROUNDS} rounds that a verdict takes: ratios only, no wins, ties or losses."
 
 
 def headline(found, mine, measure) -> str:
@@ -155,7 +164,9 @@ def headline(found, mine, measure) -> str:
             place = "level with" if abs(math.log(ratio)) <= math.log1p(LEVEL) else "ahead of" if ratio < 1 else "behind"
             places[place].append((ratio, f"{other} ({units.change(ratio)})"))
     parts = [f"{place} {', '.join(text for _, text in sorted(names))}" for place, names in places.items() if names]
-    return f"In {measure}, {mine} is {'; '.join(parts)}." if parts else f"In {measure}, {mine} has nothing to compare with."
+    if not parts:
+        return f"In {measure}, {mine} has nothing to compare with."
+    return f"In {measure}, {mine} is {'; '.join(parts)}."
 
 
 def extremes(found, mine, worst: bool, count=5) -> Table:
@@ -169,8 +180,8 @@ def extremes(found, mine, worst: bool, count=5) -> Table:
             values = [_value(found, v.case, found.median(v.case, name, measure), measure) for name in (mine, v.other)]
             rows.append([Cell(measure), Cell(v.case, link=v.case), Cell(found.cases[v.case].title, DIM), Cell(v.other),
                          *map(Cell, values), Cell(units.change(v.ratio), LOSS if worst else WIN), interval_cell(v)])
-    title = f"Worst losses of {mine} to the best of the others" if worst else f"Best wins of {mine} over the best of the others"
-    return Table(title, columns, rows, "" if rows else "none")
+    what = f"Worst losses of {mine} to" if worst else f"Best wins of {mine} over"
+    return Table(f"{what} the best of the others", columns, rows, "" if rows else "none")
 
 
 def by_group(found, mine) -> Table:
@@ -210,8 +221,10 @@ def standing(found) -> Table:
     """Every contender beside the best of each case, and beside the floors."""
     names = found.finishers()
     left_out = [name for name in [*found.ours(), *found.rivals()] if name not in names]
+    note = f" Left out, as they finished less than half of the cases: {', '.join(left_out)}." if left_out else ""
     parts = {
-        "time / best ({} cases)": found.standing(TIME, names), "memory / best ({} cases)": found.standing(MEMORY, names),
+        "time / best ({} cases)": found.standing(TIME, names),
+        "memory / best ({} cases)": found.standing(MEMORY, names),
         "time / floor ({} cases)": found.above_floor(TIME, names),
         "memory / live bytes ({} cases)": found.above_floor(MEMORY, names),
     }
@@ -222,13 +235,18 @@ def standing(found) -> Table:
         for name in sorted(names, key=lambda name: first.get(name, math.inf))
     ]
     return Table("Every allocator beside the best of each case, and beside the floors", columns, rows,
-                 "Geometric means over the cases that every allocator of the table finished; 1 is always the best."
-                 + (f" Left out, as they finished less than half of the cases: {', '.join(left_out)}." if left_out else ""))
+                 f"Geometric means over the cases that every allocator of the table finished; 1 is always the best.{note}")
 
 
 _STATUS_WORDS = {
     CRASHED: "crashed", HUNG: "hung", FAILED: "failed", NOT_PRELOADED: "not preloaded", UNAVAILABLE: "not available",
 }
+
+
+def _status_cell(cell, why="", span=1) -> Cell:
+    """In the place of figures: what happened."""
+    word = _STATUS_WORDS.get(cell.status, cell.status)
+    return Cell(f"{word}{why}", DIM if cell.status == UNAVAILABLE else BAD, span=span)
 
 
 def problems(found) -> Table:
@@ -240,7 +258,7 @@ def problems(found) -> Table:
     lines = collections.defaultdict(list)
     for (name, status, text), cases in together.items():
         lines[status, text, tuple(cases), "" if status == UNAVAILABLE else name].append(name)
-    columns = [Column("allocator", left=True), Column("what", left=True), Column("why", left=True), Column("cases", left=True)]
+    columns = [Column(text, left=True) for text in ("allocator", "what", "why", "cases")]
     rows = []
     for (status, text, cases, _), names in lines.items():
         who = _name(found, names[0]) if len(names) == 1 else Cell(", ".join(names), DIM)
@@ -256,7 +274,10 @@ def problem_lines(found) -> list[str]:
         counts[p.allocator][_STATUS_WORDS.get(p.status, p.status)].append(p.case)
     lines = []
     for name, kinds in counts.items():
-        parts = [f"{word} in {len(cases)} case{'s' * (len(cases) > 1)} ({', '.join(cases[:3])}{', …' if len(cases) > 3 else ''})" for word, cases in kinds.items()]
+        parts = []
+        for word, cases in kinds.items():
+            some = ", ".join(cases[:3] + ["…"] * (len(cases) > 3))
+            parts.append(f"{word} in {len(cases)} case{'s' * (len(cases) > 1)} ({some})")
         lines.append(f"{name} {'; '.join(parts)}")
     return lines
 
@@ -279,7 +300,7 @@ def group_table(found, group, measure, mine) -> Table | None:
             if cell is None or (cell.ok and value is None):
                 row.append(Cell("-", DIM))
             elif not cell.ok:
-                row.append(Cell(_STATUS_WORDS.get(cell.status, cell.status), DIM if cell.status == UNAVAILABLE else BAD))
+                row.append(_status_cell(cell))
             else:
                 against = None if name in (mine, found.baseline()) else found.versus(case, mine, name, measure)
                 below = "\n" + units.change(against.ratio) if against and against.ratio else ""
@@ -292,7 +313,8 @@ def group_table(found, group, measure, mine) -> Table | None:
 
 def case_table(found, case, ours=None, measures=None, further=True) -> Table:
     """Everything about one case, or just `measures` of it: medians, spread, ratios to the best of the others and to the
-    floors, verdicts of `ours` (default: all our configs) against each, and with `further` the record's other metrics."""
+    floors, verdicts of `ours` (default: all our configs) against each, and with `further` the record's other metrics.
+    """
     facts = found.cases[case]
     names = found.contenders(case)
     ours = [name for name in (found.ours() if ours is None else ours) if name in names]
@@ -301,7 +323,8 @@ def case_table(found, case, ours=None, measures=None, further=True) -> Table:
     columns = [Column("allocator", left=True)]
     for measure in measures:
         group = measure_name(measure, facts)
-        columns += [Column("median", group), Column("spread", group, extra=True), Column("/ best other", group, short="/ best")]
+        columns += [Column("median", group), Column("spread", group, extra=True),
+                    Column("/ best other", group, short="/ best")]
         if measure in (TIME, MEMORY):
             text = "/ floor" if measure == TIME else "/ live bytes"
             columns.append(Column(text, group, short=text.removesuffix(" bytes")))
@@ -320,8 +343,9 @@ def latency_table(found, case) -> Table:
     names = [name for name in found.contenders(case) if found.cell(case, name).ok]
     calls = list(dict.fromkeys(measure[0] for measure in found.measures(case) if isinstance(measure, tuple)))
     columns = [Column("allocator", left=True)] + [Column(text, call) for call in calls for text in PERCENTILES.values()]
+    keys = [(call, key) for call in calls for key in PERCENTILES]
     rows = [
-        [_name(found, name), *[Cell(units.measured(found.median(case, name, (call, key)), key)) for call in calls for key in PERCENTILES]]
+        [_name(found, name), *[Cell(units.measured(found.median(case, name, key), key[1])) for key in keys]]
         for name in names
     ]
     return Table("Time of one call", columns, rows)
@@ -330,9 +354,7 @@ def latency_table(found, case) -> Table:
 def _case_row(found, case, name, measures, ours, further, width):
     cell = found.cell(case, name)
     if not cell.ok:
-        word = _STATUS_WORDS.get(cell.status, cell.status)
-        tone = DIM if cell.status == UNAVAILABLE else BAD
-        return [_name(found, name), Cell(f"{word}: {cell.problem}", tone, span=width - 1)]
+        return [_name(found, name), _status_cell(cell, f": {cell.problem}", width - 1)]
     row = [_name(found, name)]
     for measure in measures:
         summary = found.summary(case, name, measure)
@@ -380,8 +402,10 @@ def overview_words(found) -> list[str]:
 def programs(found) -> Table:
     """The binaries that were run."""
     columns = [Column(text, left=True) for text in ("program", "version", "file", "sha256")]
-    rows = [[Cell(name), Cell(facts.get("version") or ""), Cell(facts.get("path") or ""), Cell((facts.get("sha256") or "")[:12], DIM)]
-            for name, facts in (found.meta.get("programs") or {}).items()]
+    rows = []
+    for name, facts in (found.meta.get("programs") or {}).items():
+        rows.append([Cell(name), Cell(facts.get("version") or ""), Cell(facts.get("path") or ""),
+                     Cell((facts.get("sha256") or "")[:12], DIM)])
     return Table("Programs", columns, rows)
 
 

@@ -5,7 +5,8 @@ import os
 import sys
 import unittest
 
-SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+HERE = os.path.dirname(os.path.abspath(__file__))
+SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
 from spanalloc_bench import analyse  # noqa: E402
@@ -159,7 +160,8 @@ class ScoreTest(unittest.TestCase):
         self.assertIsNone(self.analysis.floor("b", "glibc", analyse.TIME))
 
     def test_our_libraries_are_no_others_to_each_other(self):
-        data = [s for name, time in (("standard", 2.0), ("oopsla15", 1.0), ("glibc", 3.0)) for s in samples("a", name, [time] * 6)]
+        times = {"standard": 2.0, "oopsla15": 1.0, "glibc": 3.0}
+        data = [s for name, time in times.items() for s in samples("a", name, [time] * 6)]
         found = analyse.Analysis(data, {})
         self.assertEqual(found.best_other("a", "standard", analyse.TIME), ("glibc", 3.0))
         self.assertEqual(found.best_other("a", "glibc", analyse.TIME), ("oopsla15", 1.0))
@@ -219,7 +221,8 @@ class MeasuresTest(unittest.TestCase):
             self.assertEqual(judged(name), analyse.METRIC, name)
 
     def test_other_metrics_are_in_no_mean_of_times(self):
-        data = samples("p", "standard", [1.0] * 6, metrics={"failures": 4}) + samples("p", "glibc", [1.0] * 6, metrics={"failures": 2})
+        data = samples("p", "standard", [1.0] * 6, metrics={"failures": 4})
+        data += samples("p", "glibc", [1.0] * 6, metrics={"failures": 2})
         found = analyse.Analysis(data, {"cases": {"p": {"metric": "failures", "group": "p", "title": "p"}}})
         self.assertEqual(found.score("standard", "glibc", analyse.TIME).cases, 0)
         self.assertEqual(found.score("standard", "glibc", analyse.METRIC).losses, 1)
@@ -229,7 +232,8 @@ class MeasuresTest(unittest.TestCase):
         def latency(p, worst):
             return {"malloc": {"count": 10, "p50_ns": 20, "p9999_ns": p, "max_ns": worst}}
 
-        data = samples("a", "standard", [1.0] * 6, latency=latency(100, 5000)) + samples("a", "glibc", [1.0] * 6, latency=latency(200, 1000))
+        data = samples("a", "standard", [1.0] * 6, latency=latency(100, 5000))
+        data += samples("a", "glibc", [1.0] * 6, latency=latency(200, 1000))
         found = analyse.Analysis(data, {})
         self.assertEqual(found.latencies(), [("malloc", "p9999_ns"), ("malloc", "max_ns")])
         self.assertEqual(found.score("standard", "glibc", ("malloc", "p9999_ns")).wins, 1)
@@ -254,7 +258,9 @@ class MeasuresTest(unittest.TestCase):
         self.assertEqual(found.allocators["absent"].missing, "not installed")
 
     def test_cases_of_figures_are_in_no_mean(self):
-        data = [s for case in ("a", "only-figure") for s in samples(case, "standard", [1.0] * 6) + samples(case, "glibc", [2.0] * 6)]
+        data = []
+        for case in ("a", "only-figure"):
+            data += samples(case, "standard", [1.0] * 6) + samples(case, "glibc", [2.0] * 6)
         apart = {"only-figure": {"group": "f", "title": "f", "full": False, "quick": False}}
         found = analyse.Analysis(data, {"cases": {"a": {"group": "a", "title": "a", "full": True}, **apart}})
         self.assertEqual((found.suite, found.groups()), (["a"], ["a"]))
