@@ -153,7 +153,6 @@ TEST(PaperManager, CoalescesEverythingForOneThread) {
   PaperRegion<false> region(1000);
   std::mt19937_64 random(3);
   std::map<std::size_t, std::size_t> live;
-  std::size_t used = 0;
   for (int i = 0; i < 50'000; ++i) {
     if (random() % 2 == 0 || live.empty()) {
       const std::size_t size = 1 + random() % 50;
@@ -165,13 +164,11 @@ TEST(PaperManager, CoalescesEverythingForOneThread) {
       ASSERT_TRUE(behind == live.begin() ||
                   std::prev(behind)->first + std::prev(behind)->second <= got.first);
       live[got.first] = size;
-      used += size;
     } else {
       auto at = live.lower_bound(random() % 1000);
       if (at == live.end()) at = live.begin();
       ASSERT_TRUE(region.manager->free(at->first));
       ASSERT_FALSE(region.manager->free(at->first));
-      used -= at->second;
       live.erase(at);
     }
   }

@@ -46,6 +46,16 @@ class NodePool {
   /// Gives back a node that the caller, inside a Guard, has unlinked: others may still stand on it.
   void retire(std::uint32_t number) { limbo_[epochs_.list_to_retire_into()].push(number, links()); }
 
+  /// Gives all nodes' memory back. Nothing may use the pool or a node any more.
+  void release() {
+    for (Atomic<Node*>& chunk : directory_) {
+      Node* const nodes = chunk.load_acquire();
+      if (nodes == nullptr) return;  // chunks are filled in order
+      Chunks::unmap(nodes, kChunkNodes * sizeof(Node));
+      chunk.store_relaxed(nullptr);
+    }
+  }
+
   /// Nodes that memory was taken for.
   std::size_t nodes() const { return min_of(next_.load_relaxed(), kChunkNodes * kMaxChunks); }
 

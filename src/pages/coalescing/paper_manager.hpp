@@ -70,6 +70,8 @@ class PaperManager {
     tree_.for_each(visit);
   }
   std::size_t nodes() const { return tree_.nodes(); }
+  /// Gives the tree's memory back. Nothing may use the manager any more.
+  void release_nodes() { tree_.release(); }
   /// Units of blocks that the controller had no node for: in nobody's books any more.
   std::size_t lost_units() const { return lost_units_.load_relaxed(); }
   void reset_after_fork() { tree_.reset_after_fork(); }

@@ -111,6 +111,8 @@ class TreeController {
   void for_each(Visit visit) {
     visit_below(root_, visit);
   }
+  /// Gives the nodes' memory back. Nothing may use the tree any more.
+  void release() { pool_.release(); }
   /// Nodes that memory was taken for.
   std::size_t nodes() const { return pool_.nodes(); }
   void reset_after_fork() { pool_.epochs().reset_after_fork(); }
