@@ -1,6 +1,6 @@
 -- Lua's tables and strings: a cache of records that are made, changed and dropped, strings cut and joined, closures,
--- coroutines. Each table, string and closure is a malloc of its own. Argument: rounds (default 60).
-local rounds = tonumber(arg and arg[1]) or 60
+-- coroutines. Each table, string and closure is a malloc of its own. Argument: rounds (default 40).
+local rounds = tonumber(arg and arg[1]) or 40
 local state = 12345
 local function below(n)
   state = (state * 1103515245 + 12345) & 0x7fffffff

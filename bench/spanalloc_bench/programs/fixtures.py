@@ -77,8 +77,8 @@ def git(folder: pathlib.Path):
         environment = {**os.environ, **GIT_ENVIRONMENT}
         subprocess.run([program, "init", "--quiet", "--bare", "--initial-branch=main", str(part)], env=environment, check=True)
         subprocess.run(
-            [program, "-C", str(part), "fast-import", "--quiet"], env=environment, check=True, stdout=subprocess.DEVNULL,
-            input="".join(inputs.history(commits=1500, files=200)).encode(),
+            [program, "-C", str(part), "-c", "core.compression=1", "fast-import", "--quiet"], env=environment, check=True, stdout=subprocess.DEVNULL,
+            input="".join(inputs.history(commits=2500, files=200)).encode(),
         )
 
     _make_folder(folder / "history.git", make)

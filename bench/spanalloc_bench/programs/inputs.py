@@ -153,14 +153,15 @@ def translation_unit(classes):
 def history(commits, files):
     """A stream for git fast-import: text files, each commit changing four lines in each of up to three of them."""
     dice = Dice(4)
-    lines = [[sentence(dice, 8) for _ in range(dice.between(20, 200))] for _ in range(files)]
+    sentences = [sentence(dice, 8) for _ in range(5000)]
+    lines = [[dice.pick(sentences) for _ in range(dice.between(20, 200))] for _ in range(files)]
     for commit in range(commits):
-        message = sentence(dice, 8)
+        message = dice.pick(sentences)
         yield f"commit refs/heads/main\ncommitter Author <author@example.org> {1600000000 + commit * 600} +0000\n"
         yield f"data {len(message)}\n{message}\n"
         for number in range(files) if commit == 0 else sorted({dice.below(files) for _ in range(3)}):
             for _ in range(4):
-                lines[number][dice.below(len(lines[number]))] = sentence(dice, 8)
+                lines[number][dice.below(len(lines[number]))] = dice.pick(sentences)
             body = "\n".join(lines[number]) + "\n"
             yield f"M 100644 inline folder{number % 20}/file{number}.txt\ndata {len(body)}\n{body}\n"
 

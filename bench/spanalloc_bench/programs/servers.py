@@ -9,7 +9,7 @@ import time
 from ..execute import RunFailed
 from ..model import UNAVAILABLE
 
-START_S, STOP_S = 20, 20
+START_S, STOP_S, KILLED_S = 20, 20, 5
 
 
 def command(name):
@@ -18,6 +18,20 @@ def command(name):
     if not found:
         raise RunFailed(f"{name} is not installed", UNAVAILABLE)
     return found
+
+
+def _has_members(group):
+    """Whether a process group has any, once those are reaped that are our children by now."""
+    try:
+        while os.waitpid(-group, os.WNOHANG) != (0, 0):
+            pass
+    except ChildProcessError:
+        pass
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 class Server:
@@ -36,9 +50,16 @@ class Server:
         return self
 
     def __exit__(self, *exception):
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
+        # Its group's number is ours only until the leader's end has been taken notice of.
+        if self.process.poll() is not None:
+            return
+        group = self.process.pid
+        os.killpg(group, signal.SIGKILL)
+        self.process.wait()
+        # Under spanalloc-measure the server is its child, not ours: it is gone when the group is.
+        deadline = time.monotonic() + KILLED_S
+        while _has_members(group) and time.monotonic() < deadline:
+            time.sleep(0.005)
 
     def wait_until(self, ready):
         """Returns when ready() is true; RunFailed when the server ends before, or takes too long."""
