@@ -89,7 +89,8 @@ class Progress:
         what = f"round {cell.round}: {cell.case.id}, {cell.allocator.name}"
         left = f"about {duration(self.estimate.seconds())} left"
         if self.bar:
-            self.bar.update(self.task, description=f"{what:60.60}", completed=self.count, left=left, refresh=True)
+            room = max(20, min(60, self.bar.console.width - 70))
+            self.bar.update(self.task, description=f"{what:{room}.{room}}", completed=self.count, left=left, refresh=True)
         elif self.began - self.last_line >= EVERY_S:
             self.last_line = self.began
             self.say(f"[{self.count}/{self.total}] {what} ({left})")
