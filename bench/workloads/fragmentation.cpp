@@ -9,9 +9,9 @@
 // At the end of each: metric rss_over_live_phaseN, which is (RSS + page tables, less what the process had
 // before the first object) over the live bytes, read outside of what is timed. At last nine in ten of the
 // objects that are left are freed, at random, pinned ones too: rss_over_live_freed90 right after that, and
-// rss_over_live_rested after 0.25 s in which the program now and then allocates and frees an object
-// (allocators that return memory by the clock do it there). rss_over_live_mean is the mean over the phases.
-// An operation is one malloc with its free.
+// rss_over_live_rested after `rest-ms` milliseconds in which the program now and then allocates and frees an
+// object (allocators that return memory by the clock do it there). rss_over_live_mean is the mean over the
+// phases. An operation is one malloc with its free.
 #include "support/resident.hpp"
 #include "support/sizes.hpp"
 #include "support/stamp.hpp"
@@ -61,9 +61,9 @@ class Heap {
   void free_all() {
     while (!loose_.empty()) drop_random(loose_);
   }
-  // A little activity over a quarter of a second.
-  void rest() {
-    for (int i = 0; i < 50; ++i) {
+  // A little activity every 5 ms.
+  void rest(std::uint64_t milliseconds) {
+    for (std::uint64_t i = 0; i < milliseconds / 5; ++i) {
       const timespec pause = {0, 5'000'000};
       nanosleep(&pause, nullptr);
       for (std::uint32_t size = 32; size <= 65536; size *= 2) {
@@ -117,6 +117,8 @@ int main(int argc, char** argv) {
   const std::uint64_t pinned =
       options.integer("pinned", 3, 0, 15, "percent of a phase's objects that stay to the end");
   const std::uint64_t phases = options.integer("phases", kPhaseCount, 1, kPhaseCount, "phases");
+  const std::uint64_t rest_ms =
+      options.integer("rest-ms", 1000, 0, 100000, "milliseconds of rest at the end");
   options.done();
 
   const std::size_t target = live_mib << 20;
@@ -141,7 +143,7 @@ int main(int argc, char** argv) {
   heap.shrink();
   elapsed += workload::now_ns() - begin;
   const double freed = over_live();
-  heap.rest();
+  heap.rest(rest_ms);
   const double rested = over_live();
   heap.free_all();
 

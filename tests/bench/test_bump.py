@@ -50,7 +50,8 @@ class BumpTest(unittest.TestCase):
                  "  try { for (;;) new char[100000]; } catch (const std::bad_alloc&) { std::puts(\"thrown\"); }\n}\n"
         with tempfile.TemporaryDirectory() as folder:
             program = os.path.join(folder, "throws")
-            subprocess.run(["c++", "-x", "c++", "-fno-builtin", "-o", program, "-"], input=source, text=True, check=True)
+            subprocess.run(["c++", "-x", "c++", "-fno-builtin", "-o", program, "-"], input=source, text=True,
+                           check=True)
             done = run(program, BUMP_LIMIT_MIB="32")
         self.assertEqual((done.returncode, done.stdout), (0, "thrown\n"))
 

@@ -35,7 +35,7 @@ class WorkloadTest(unittest.TestCase):
         return record
 
     def records(self, program, *arguments):
-        """The record under the C library's malloc, ours and bump. What the workload asks for depends on none of them."""
+        """The record under the C library's malloc, ours and bump. What is asked for depends on none of them."""
         records = [self.record(run(program, *arguments, preload=preload)) for preload in (None, STANDARD, BUMP)]
         self.assertEqual(len({(r["operations"], r["threads"]) for r in records}), 1)
         return records
@@ -62,8 +62,9 @@ class BeyondTest(WorkloadTest):
 
     def test_mixed_over_more_than_a_turn_of_the_wheel(self):
         for distribution in DISTRIBUTIONS:
-            short, long = (self.record(run("mixed", "--distribution", distribution, "--operations", n, preload=STANDARD))
-                           for n in (100_000, 500_000))
+            runs = (run("mixed", "--distribution", distribution, "--operations", n, preload=STANDARD)
+                    for n in (100_000, 500_000))
+            short, long = (self.record(done) for done in runs)
             # Objects die: five times as many do not live five times as much.
             self.assertLess(long["peak_live_bytes"], 3 * short["peak_live_bytes"])
             self.assertGreater(long["peak_live_bytes"], 100_000)
@@ -86,18 +87,18 @@ class BeyondTest(WorkloadTest):
     def test_realloc_growth(self):
         for policy, growths in (("x2", 13), ("x1.5", 22), ("step", 64)):
             # One vector at a time of one size: the number of its growths is known.
-            arguments = ("--policy", policy, "--low", 65536, "--high", 65536, "--vectors", 1, "--total", 5, "--step", 1024)
-            for record in self.records("realloc_growth", *arguments):
+            arguments = ("--low", 65536, "--high", 65536, "--vectors", 1, "--total", 5, "--step", 1024)
+            for record in self.records("realloc_growth", "--policy", policy, *arguments):
                 self.assertEqual(record["operations"], 5 * growths)
                 self.assertIn(record["peak_live_bytes"], range(65536, 98304))
-            self.records("realloc_growth", "--policy", policy, "--low", 16, "--high", 100000, "--vectors", 7, "--total", 50,
-                         "--threads", 2, "--step", 777)
+            self.records("realloc_growth", "--policy", policy, "--low", 16, "--high", 100000, "--vectors", 7,
+                         "--total", 50, "--threads", 2, "--step", 777)
 
     def test_calloc_churn(self):
         for touch in ("all", "lines", "ends"):
             for low, high in ((1, 40), (1000, 100000), (300000, 3000000)):
-                for record in self.records("calloc_churn", "--low", low, "--high", high, "--live", 10, "--operations", 100,
-                                           "--touch", touch, "--threads", 2):
+                for record in self.records("calloc_churn", "--low", low, "--high", high, "--live", 10,
+                                           "--operations", 100, "--touch", touch, "--threads", 2):
                     self.assertEqual(record["operations"], 200)
                     self.assertIn(record["peak_live_bytes"], range(2 * 5 * low, 2 * 10 * high + 1))
 
@@ -109,20 +110,22 @@ class BeyondTest(WorkloadTest):
 
     def test_large_objects(self):
         for touch in ("ends", "page", "all"):
-            for record in self.records("large_objects", "--low", 128 << 10, "--high", 8 << 20, "--live", 3, "--operations",
-                                       12, "--touch", touch, "--threads", 2):
+            for record in self.records("large_objects", "--low", 128 << 10, "--high", 8 << 20, "--live", 3,
+                                       "--operations", 12, "--touch", touch, "--threads", 2):
                 self.assertEqual(record["operations"], 24)
                 self.assertEqual(record["peak_live_bytes"] is None, touch == "ends")
 
     def test_huge_object(self):
-        for record in self.records("large_objects", "--low", 256 << 20, "--high", 256 << 20, "--live", 1, "--operations", 3):
+        size = 256 << 20
+        for record in self.records("large_objects", "--low", size, "--high", size, "--live", 1, "--operations", 3):
             self.assertEqual(record["operations"], 3)
 
     def test_idle_threads(self):
-        for record in self.records("idle_threads", "--threads", 50, "--rounds", 3, "--burst", 40, "--keep", 5, "--active",
-                                   3):
+        for record in self.records("idle_threads", "--threads", 50, "--rounds", 3, "--burst", 40, "--keep", 5,
+                                   "--active", 3):
             self.assertEqual((record["operations"], record["threads"]), (50 * 3 * 40, 50))
-            self.assertEqual(set(record["metrics"]), {"idle_over_live", "idle_kib_per_thread", "burst_ns_per_operation"})
+            self.assertEqual(set(record["metrics"]),
+                             {"idle_over_live", "idle_kib_per_thread", "burst_ns_per_operation"})
         self.assertGreater(record["metrics"]["idle_over_live"], 5)  # bump keeps all 120 objects of a thread, 5 live
 
     def test_idle_threads_that_keep_nothing(self):
@@ -150,10 +153,13 @@ class BeyondTest(WorkloadTest):
 
     def test_bad_options(self):
         for program, *arguments in (
-            ("mixed", "--distribution", "gaussian"), ("mixed", "--threads", 0), ("mixed", "--latency", 2), ("mixed", "7"),
+            ("mixed", "--distribution", "gaussian"), ("mixed", "--threads", 0), ("mixed", "--latency", 2),
+            ("mixed", "7"),
             ("realloc_growth", "--policy", "x3"), ("realloc_growth", "--low", 9000, "--high", 100),
-            ("calloc_churn", "--touch", "some"), ("calloc_churn", "--low", 2, "--high", 1), ("calloc_churn", "--live", 0),
-            ("aligned", "--low-align", 48), ("aligned", "--low-align", 64, "--high-align", 32), ("aligned", "--plain", 101),
+            ("calloc_churn", "--touch", "some"), ("calloc_churn", "--low", 2, "--high", 1),
+            ("calloc_churn", "--live", 0),
+            ("aligned", "--low-align", 48), ("aligned", "--low-align", 64, "--high-align", 32),
+            ("aligned", "--plain", 101),
             ("large_objects", "--low", 9000, "--high", 8000), ("large_objects", "--touch"),
             ("idle_threads", "--keep", 11, "--burst", 10), ("idle_threads", "--burst", 5000),
             ("fragmentation", "--phases", 7), ("fragmentation", "--live-mib", "-1"), ("startup", "--starts", "many"),
@@ -189,7 +195,8 @@ class DamageTest(WorkloadTest):
         cls.addClassCleanup(folder.cleanup)
         cls.folder = folder.name
         cls.broken = os.path.join(folder.name, "broken_malloc.so")
-        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", cls.broken, os.path.join(HERE, "broken_malloc.c")], check=True)
+        source = os.path.join(HERE, "broken_malloc.c")
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-o", cls.broken, source], check=True)
 
     def test_control(self):
         for arguments in self.RUNS:
@@ -197,8 +204,8 @@ class DamageTest(WorkloadTest):
                 self.record(run(*arguments, preload=self.broken, BROKEN_MALLOC="none"))
 
     def test_found(self):
-        for defect, words in (("overlap", ("overwritten", "lost contents")), ("scribble", ("overwritten", "lost contents")),
-                              ("refuse", ("returned null",))):
+        damage = ("overwritten", "lost contents")
+        for defect, words in (("overlap", damage), ("scribble", damage), ("refuse", ("returned null",))):
             for arguments in self.RUNS:
                 with self.subTest(defect, arguments=arguments):
                     done = run(*arguments, preload=self.broken, BROKEN_MALLOC=defect)
@@ -207,8 +214,8 @@ class DamageTest(WorkloadTest):
 
     def library(self, name, source):
         path = os.path.join(self.folder, name)
-        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-fno-builtin", "-x", "c", "-", "-o", path], input=source, text=True,
-                       check=True)
+        subprocess.run(["cc", "-shared", "-fPIC", "-O1", "-fno-builtin", "-x", "c", "-", "-o", path], input=source,
+                       text=True, check=True)
         return path
 
     def test_dirty_calloc(self):
@@ -229,7 +236,7 @@ class DamageTest(WorkloadTest):
 
     def test_failing_child(self):
         # The child finds no memory; its parent, by LD_PRELOAD the same allocator, does.
-        refuses = self.library("refuses.so", "#include <stddef.h>\n#include <errno.h>\nextern void* __libc_malloc(size_t);\n"
+        refuses = self.library("refuses.so", "#include <stddef.h>\nextern void* __libc_malloc(size_t);\n"
                                "void* malloc(size_t n) { return n == 100 ? NULL : __libc_malloc(n); }\n")
         self.assert_refused(run("startup", "--starts", 1, preload=refuses), 1, "child failed")
 

@@ -1,8 +1,9 @@
-"""What the papers leave out: mixes of sizes and lifetimes, growth by realloc, calloc, alignment, large and huge objects,
-idle threads, fragmentation over phases, the start of a tiny program.
+"""What the papers leave out: mixes of sizes and lifetimes, growth by realloc, calloc, alignment, large and huge
+objects, idle threads, fragmentation over phases, the start of a tiny program.
 
 The parameters are ours. A case takes between 0.1 and 1 second under most allocators, and allocates less than 4 GiB in
-all, so that `bump`, which never frees, has a row (its fresh memory takes it some seconds). In cases of several threads the work is one total that the threads divide.
+all, so that `bump`, which never frees, has a row (its fresh memory takes it some seconds). In cases of several threads
+the work is one total that the threads divide.
 """
 
 from __future__ import annotations
@@ -60,7 +61,8 @@ def mixed(distribution: str, threads: int = 1, latency: bool = False, operations
 
 def realloc_growth(name: str, policy: str, low: int, high: int, vectors: int, total: int, step: int = 4096,
                    threads: int = 1, full: bool = False, quick: bool = False) -> Case:
-    """`vectors` grow at a time by `policy` ("x1.5", "x2", "step") to a size between low and high; `total` are finished."""
+    """`vectors` grow at a time by `policy` ("x1.5", "x2", "step") to a size between low and high; `total` of them are
+    finished."""
     growth = f"by {_bytes(step)}" if policy == "step" else policy
     return Case(
         id=f"realloc-{name}.t{threads}", group="realloc",
@@ -135,11 +137,12 @@ def fragmentation(metric: str = "time", live_mib: int = 32, full: bool = False, 
               "rss_over_live_rested": "-rested"}[metric]
     what = {"time": "time", "rss_over_live_mean": "memory over live bytes, mean of the phases",
             "rss_over_live_freed90": "memory over live bytes when 90 % is freed",
-            "rss_over_live_rested": "memory over live bytes when 90 % is freed, after 0.25 s"}[metric]
+            "rss_over_live_rested": "memory over live bytes when 90 % is freed, after 1 s"}[metric]
     return Case(
         id=f"fragmentation-{live_mib}m{suffix}.t1", group="fragmentation",
         title=f"churn of {live_mib} MiB through six phases of sizes: {what}", source=SOURCE, family=Family.WORKLOAD,
-        argv=_argv("fragmentation", live_mib=live_mib), metric=metric, full=full, quick=quick,
+        argv=_argv("fragmentation", live_mib=live_mib, rest_ms=1000 if metric == "rss_over_live_rested" else 0),
+        metric=metric, full=full, quick=quick,
     )
 
 
