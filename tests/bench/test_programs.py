@@ -1,5 +1,5 @@
-"""The real programs as cases: their inputs are what they claim to be, each runs under our library, and a driver leaves no
-server behind however its run ends. Inputs are tiny here; a program that is not installed is a skip."""
+"""The real programs as cases: their inputs are what they claim to be, each runs under our library, and a driver leaves
+no server behind however its run ends. Inputs are tiny here; a program that is not installed is a skip."""
 
 import dataclasses
 import hashlib
@@ -147,8 +147,9 @@ class GhostscriptTest(CommandCase):
     def test_ghostscript_finds_the_pages_without_repair(self):
         self.need(programs.ghostscript())
         self.write("manual.pdf", pdf.manual(3))
-        said = subprocess.run(["gs", "-dBATCH", "-dNODISPLAY", "-dNOPAUSE", str(self.folder / "manual.pdf")], timeout=60,
-                              stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True, text=True).stdout
+        argv = ["gs", "-dBATCH", "-dNODISPLAY", "-dNOPAUSE", str(self.folder / "manual.pdf")]
+        said = subprocess.run(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=True, text=True,
+                              timeout=60).stdout
         self.assertIn("Processing pages 1 through 3.", said)
         self.assertNotIn("rror", said)
         self.assertNotIn("repair", said)

@@ -73,13 +73,15 @@ def git(folder: pathlib.Path):
     """A bare repository, all of its objects in one pack."""
     program = command("git")
 
+    def run(part, *arguments, **more):
+        subprocess.run([program, "-C", str(part), "-c", "core.compression=1", *arguments], check=True,
+                       env={**os.environ, **GIT_ENVIRONMENT}, stdout=subprocess.DEVNULL, **more)
+
     def make(part):
-        environment = {**os.environ, **GIT_ENVIRONMENT}
-        subprocess.run([program, "init", "--quiet", "--bare", "--initial-branch=main", str(part)], env=environment, check=True)
-        subprocess.run(
-            [program, "-C", str(part), "-c", "core.compression=1", "fast-import", "--quiet"], env=environment, check=True, stdout=subprocess.DEVNULL,
-            input="".join(inputs.history(commits=2500, files=200)).encode(),
-        )
+        run(part, "init", "--quiet", "--bare", "--initial-branch=main")
+        run(part, "fast-import", "--quiet", input="".join(inputs.history(commits=2500, files=200)).encode())
+        # In one thread it is the same pack again. With a bitmap in it, packing anew would only copy.
+        run(part, "-c", "pack.threads=1", "-c", "repack.writeBitmaps=false", "repack", "-adfq")
 
     _make_folder(folder / "history.git", make)
 

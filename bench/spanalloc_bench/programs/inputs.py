@@ -31,8 +31,8 @@ class Dice:
         return sequence[self.below(len(sequence))]
 
 
-_SYLLABLES = ("ba be bo da de di do fa fe ga go ha he ka ki la le li lo ma me mi mo na ne no pa pe ra re ri ro sa se ta "
-              "te ti to").split()
+_SYLLABLES = ("ba be bo da de di do fa fe ga go ha he ka ki la le li lo ma me mi mo na ne no pa pe ra re ri ro sa se "
+              "ta te ti to").split()
 
 
 def _vocabulary(count):
@@ -75,7 +75,7 @@ def library(articles):
 
 # ---- for gcc ----
 
-_UNIT_HEAD = """// Templates, classes with virtual functions, lambdas and containers, as large translation units have them.
+_UNIT_HEAD = """// Templates, classes with virtual functions, lambdas, containers: what large translation units have.
 #include <algorithm>
 #include <functional>
 #include <map>

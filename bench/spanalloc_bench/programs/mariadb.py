@@ -36,8 +36,8 @@ def _sysbench(test, *options):
     ]
 
 
-def _ready(folder):
-    return lambda: "ready for connections" in (folder / "server.log").read_text(errors="replace")
+def _ready(log):
+    return lambda: "ready for connections" in log.read_text(errors="replace")
 
 
 def make_template(folder: pathlib.Path):
@@ -50,7 +50,7 @@ def make_template(folder: pathlib.Path):
         subprocess.run([*_server(folder), "--bootstrap"], stdin=script, stdout=output, stderr=output, env=environment,
                        cwd=folder, check=True, timeout=60)
     with Server(_server(folder), folder, environment, log) as server:
-        server.wait_until(_ready(folder))
+        server.wait_until(_ready(log))
         load(server, _sysbench("oltp_point_select", "prepare"), folder, environment)
         server.stop()
     log.unlink()
@@ -62,10 +62,11 @@ def run(context):
     test, clients, events = context.case.argv
     folder = pathlib.Path(context.scratch, "data")
     shutil.copytree(os.path.join(context.fixtures, "database"), folder)
-    with Server(context.measured_command(_server(folder)), folder, context.environment, folder / "server.log") as server:
-        server.wait_until(_ready(folder))
-        output, _ = load(server, _sysbench(test, f"--threads={clients}", f"--events={events}", "--time=0", "run"), folder,
-                         context.environment)
+    log = folder / "server.log"
+    with Server(context.measured_command(_server(folder)), folder, context.environment, log) as server:
+        server.wait_until(_ready(log))
+        argv = _sysbench(test, f"--threads={clients}", f"--events={events}", "--time=0", "run")
+        output, _ = load(server, argv, folder, context.environment)
         server.stop()
     queries = re.search(r"queries:\s+(\d+)\s", output)
     seconds = re.search(r"total time:\s+([\d.]+)s", output)

@@ -1,5 +1,5 @@
-"""Writes a PDF in the manner of a large technical manual: text in several fonts, tables, diagrams, shadings, outlines,
-links, compressed streams and an object table at the end. Direct, because a converter would take longer than the case."""
+"""Writes a PDF in the manner of a large technical manual: text in several fonts, tables, diagrams, shadings, an
+outline, links, compressed streams. Directly, because a converter would take longer than the case."""
 
 import zlib
 
@@ -98,7 +98,7 @@ def manual(pages):
                                              "/Domain [0 1] /C0 [1 0.9 0.8] /C1 [0.4 0.5 0.9] /N 1 >> >>".encode())
     dice = Dice(7)
     for page, first in enumerate(number):
-        # Nobody reads it: 200 different pages are as good as thousands, and quickly made.
+        # 200 different pages are as good as thousands, and quickly made.
         content = _contents()[page % DIFFERENT]
         yield objects.put(first, b"<< /Type /Page /Parent %d 0 R /MediaBox [0 0 595 842] /Resources %d 0 R "
                                  b"/Contents %d 0 R /Annots [%d 0 R] >>" % (PAGES, RESOURCES, first + 1, first + 3))
