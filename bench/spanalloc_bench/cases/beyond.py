@@ -3,7 +3,7 @@ objects, idle threads, fragmentation over phases, the start of a tiny program.
 
 The parameters are ours. A case takes between 0.1 and 1 second under most allocators. Those of small objects allocate
 less than 4 GiB in all, so that `bump`, which never frees, has a row (its fresh memory takes it some seconds). In those
-of large ones it would measure the kernel's zeroing of pages and nothing else: there it is refused memory beyond 2 GiB, and
+of large ones it would measure the zeroing of pages and nothing else: there it is refused memory beyond 2 GiB, and
 its row says so. In cases of several threads the work is one total that the threads divide.
 """
 
