@@ -21,7 +21,8 @@ struct Environment {
   void pause() { spin_hint(); }
   bool purge(Block) { return purges; }
 };
-using Manager = coalescing::CoalescingManager<Environment, 1, 4>;
+// Two bits of each word used: eight units make three levels of the index.
+using Manager = coalescing::CoalescingManager<Environment, 1, 4, 1>;
 
 // A region of kUnits units; what each unit is used for stands in `owner`, outside the model's memory.
 struct Region {
@@ -262,6 +263,37 @@ struct FreeTwiceAtOnce : Region {
   }
 };
 
+// The index alone: summaries that an erased unit left behind are cleared by two searches while a unit below
+// them is entered again. Then a search from the top must find it.
+struct SearchesAgainstInsert {
+  static constexpr unsigned kThreads = 3;
+  static constexpr unsigned kList = 1;
+  using Index = coalescing::FreeIndex<1>;
+  struct Hold {
+    void cover(std::size_t) {}
+  };
+  alignas(8) unsigned char memory[Index::bytes_for(kUnits)] = {};
+  Index index;
+  SearchesAgainstInsert() {
+    index.attach(memory, kUnits);
+    // Not in the first words: a search starts below those and never asks their summaries.
+    index.insert(kList, 4);
+    index.erase(kList, 4);
+  }
+  void thread(unsigned self) {
+    Hold hold;
+    if (self == 0) return index.insert(kList, 5);
+    const std::size_t found = index.find(kList, 0, hold);
+    MODEL_CHECK(found == 5 || found == Index::kNone);
+    if (found == Index::kNone) index.clear_list(kList, hold);
+  }
+  void at_rest() {
+    Hold hold;
+    MODEL_CHECK(index.next_list(0, Index::kLists) == kList);
+    MODEL_CHECK(index.find(kList, 0, hold) == 5);
+  }
+};
+
 template <class World>
 void expect_coalescing_holds(const char* world, unsigned preemptions, unsigned view_preemptions) {
   for (const MemoryModel memory : {MemoryModel::tso, MemoryModel::pso, MemoryModel::views}) {
@@ -272,6 +304,9 @@ void expect_coalescing_holds(const char* world, unsigned preemptions, unsigned v
 }
 #define EXPECT_COALESCING_HOLDS(World, ...) expect_coalescing_holds<World>(#World, __VA_ARGS__)
 
+TEST(Coalescing, WhatIsEnteredStaysFindable) {
+  EXPECT_COALESCING_HOLDS(SearchesAgainstInsert, 5, 3);
+}
 TEST(Coalescing, NeighboursFreedAtOnceBecomeOneBlock) {
   EXPECT_COALESCING_HOLDS(FreeBoth, 3, 2);
   EXPECT_COALESCING_HOLDS(FreeThree, 2, 1);

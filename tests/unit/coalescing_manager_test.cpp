@@ -288,5 +288,25 @@ TEST(CoalescingManager, NobodyIsRefusedItsShare) {
   EXPECT_EQ(region.blocks().size(), 1u);
 }
 
+// Exactly as much room as all threads together need, page by page over several levels of the index: while one
+// thread tidies the index up, what others enter must stay findable.
+TEST(CoalescingManager, NobodyIsRefusedTheLastUnits) {
+  constexpr std::size_t kEach = 10'000;
+  for (int round = 0; round < 8; ++round) {
+    Region region(2 * kEach);
+    std::atomic<int> refused{0};
+    std::vector<std::thread> threads;
+    for (int t = 0; t < 2; ++t) {
+      threads.emplace_back([&] {
+        for (std::size_t i = 0; i < kEach; ++i) {
+          if (!region.manager.allocate(1)) ++refused;
+        }
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    ASSERT_EQ(refused, 0) << "round " << round;
+  }
+}
+
 }  // namespace
 }  // namespace spanalloc::coalescing

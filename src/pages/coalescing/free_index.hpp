@@ -31,6 +31,8 @@
 
 namespace spanalloc::coalescing {
 
+/// kFanBits: log2 of the bits used of each word; less than 6 makes many levels over few units, for models.
+template <unsigned kFanBits = 6>
 class FreeIndex {
  public:
   static constexpr unsigned kLists = 2 * BlockClasses::kCount;
@@ -64,13 +66,8 @@ class FreeIndex {
 
   /// By the owner of the block, before its header says kFree.
   void insert(unsigned list, std::size_t unit) {
-    std::size_t position = unit;
-    word(0, list, position).fetch_or_seq_cst(bit(position));
-    for (unsigned level = 1; level <= top_; ++level) {
-      position /= 64;
-      set_if_clear(word(level, list, position), bit(position));
-    }
-    set_if_clear(lists_[list / 64], bit(list));
+    word(0, list, unit).fetch_or_seq_cst(bit(unit));
+    announce(1, list, unit >> kFanBits);
   }
 
   /// By the owner of the block, after it was claimed.
@@ -83,26 +80,26 @@ class FreeIndex {
     std::size_t position = from;
     for (;;) {
       if (position >= levels_[level].bits) return kNone;
-      const std::uint64_t rest = word(level, list, position).load_seq_cst() >> (position % 64);
+      const std::uint64_t rest = word(level, list, position).load_seq_cst() >> (position % kFan);
       if (rest == 0) {
         if (level == top_) return kNone;
         ++level;
-        position = position / 64 + 1;
+        position = position / kFan + 1;
         continue;
       }
       position += static_cast<unsigned>(std::countr_zero(rest));
       if (level == 0) return position;
-      if (word(level - 1, list, position * 64).load_seq_cst() == 0) {
+      if (word(level - 1, list, position * kFan).load_seq_cst() == 0) {
         clear_summary(level, list, position, hold);
         ++position;
-        if (position % 64 == 0 && level < top_) {
+        if (position % kFan == 0 && level < top_) {
           ++level;
-          position /= 64;
+          position /= kFan;
         }
         continue;
       }
       --level;
-      position *= 64;
+      position *= kFan;
     }
   }
 
@@ -125,8 +122,8 @@ class FreeIndex {
     Word& top = word(top_, list, 0);
     if (top.load_seq_cst() != 0) return;
     hold.cover(lowest_size_of(list));
-    lists_[list / 64].fetch_and_seq_cst(~bit(list));
-    if (top.load_seq_cst() != 0) set_if_clear(lists_[list / 64], bit(list));
+    lists_[list / 64].fetch_and_seq_cst(~list_bit(list));
+    if (top.load_seq_cst() != 0) announce(top_ + 1, list, 0);
   }
 
  private:
@@ -135,16 +132,26 @@ class FreeIndex {
     Word* words = nullptr;
     std::size_t bits = 0;
   };
+  static constexpr std::size_t kFan = std::size_t{1} << kFanBits;
   static constexpr unsigned kMaxLevels = 8;
 
-  static constexpr std::size_t words_over(std::size_t bits) { return (bits + 63) / 64; }
-  static constexpr std::uint64_t bit(std::size_t position) { return std::uint64_t{1} << (position % 64); }
+  static constexpr std::size_t words_over(std::size_t bits) { return (bits + kFan - 1) / kFan; }
+  static constexpr std::uint64_t bit(std::size_t position) { return std::uint64_t{1} << (position % kFan); }
+  static constexpr std::uint64_t list_bit(unsigned list) { return std::uint64_t{1} << (list % 64); }
   static constexpr std::size_t lowest_size_of(unsigned list) {
     return max_of(BlockClasses::lower_bound(list % BlockClasses::kCount), 1);
   }
 
   Word& word(unsigned level, unsigned list, std::size_t position) const {
-    return levels_[level].words[position / 64 * kLists + list];
+    return levels_[level].words[position / kFan * kLists + list];
+  }
+  // Makes what begins at `position` of `level` findable from the top.
+  void announce(unsigned level, unsigned list, std::size_t position) {
+    for (; level <= top_; ++level) {
+      set_if_clear(word(level, list, position), bit(position));
+      position >>= kFanBits;
+    }
+    set_if_clear(lists_[list / 64], list_bit(list));
   }
   static void set_if_clear(Word& word, std::uint64_t mask) {
     if ((word.load_seq_cst() & mask) == 0) word.fetch_or_seq_cst(mask);
@@ -153,9 +160,8 @@ class FreeIndex {
   template <class Hold>
   void clear_summary(unsigned level, unsigned list, std::size_t position, Hold& hold) {
     hold.cover(lowest_size_of(list));
-    Word& summary = word(level, list, position);
-    summary.fetch_and_seq_cst(~bit(position));
-    if (word(level - 1, list, position * 64).load_seq_cst() != 0) set_if_clear(summary, bit(position));
+    word(level, list, position).fetch_and_seq_cst(~bit(position));
+    if (word(level - 1, list, position * kFan).load_seq_cst() != 0) announce(level, list, position);
   }
 
   // Constant after attach().

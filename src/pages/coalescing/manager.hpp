@@ -57,16 +57,17 @@ concept ManagerEnvironment = requires(E& environment, Block block) {
 };
 
 /// Thread-safe throughout; never destroyed. Its own memory is given to attach().
-template <ManagerEnvironment Environment, unsigned kShards = 16, unsigned kLevels = 48>
+template <ManagerEnvironment Environment, unsigned kShards = 16, unsigned kLevels = 48, unsigned kFanBits = 6>
 class CoalescingManager {
  public:
   using Registry = HoldRegistry<kShards, kLevels>;
+  using Index = FreeIndex<kFanBits>;
 
   explicit CoalescingManager(Environment& environment) : environment_(environment), controller_(mapper_) {}
 
   /// Bytes of metadata for a range of at most `units` units.
   static constexpr std::size_t metadata_bytes(std::size_t units) {
-    return WordMapper::bytes_for(units) + FreeIndex::bytes_for(units) + DirtyUnits::bytes_for(units);
+    return WordMapper::bytes_for(units) + Index::bytes_for(units) + DirtyUnits::bytes_for(units);
   }
   /// `metadata`: zeroed, metadata_bytes(capacity) bytes, aligned to 8. The range is empty at first.
   void attach(void* metadata, std::size_t capacity) {
@@ -74,7 +75,7 @@ class CoalescingManager {
     mapper_.attach(next, 0);
     next += WordMapper::bytes_for(capacity);
     controller_.index().attach(next, capacity);
-    next += FreeIndex::bytes_for(capacity);
+    next += Index::bytes_for(capacity);
     dirty_.attach(next);
     capacity_ = capacity;
   }
@@ -168,11 +169,11 @@ class CoalescingManager {
   /// and marks the others. Returns the units that became clean.
   std::size_t purge(bool only_aged) {
     std::size_t purged = 0;
-    FreeIndex& index = controller_.index();
-    const unsigned end = FreeIndex::list_of(SIZE_MAX, true) + 1;
-    for (unsigned list = FreeIndex::list_of(1, true); (list = index.next_list(list, end)) < end; ++list) {
+    Index& index = controller_.index();
+    const unsigned end = Index::list_of(SIZE_MAX, true) + 1;
+    for (unsigned list = Index::list_of(1, true); (list = index.next_list(list, end)) < end; ++list) {
       Guard hold(registry_);
-      for (std::size_t unit = index.find(list, 0, hold); unit != FreeIndex::kNone;
+      for (std::size_t unit = index.find(list, 0, hold); unit != Index::kNone;
            unit = index.find(list, unit + 1, hold)) {
         purged += purge_block(unit, only_aged);
         hold.end();
@@ -206,7 +207,9 @@ class CoalescingManager {
 
   Claimed take_or_prove_absence(std::size_t size, std::size_t alignment, Guard& hold) {
     const unsigned level = log2_floor(size);
-    for (;; environment_.pause()) {
+    for (unsigned attempt = 0;; ++attempt) {
+      // The first search itself may have held levels of the index, to tidy them up: not a reason to wait.
+      if (attempt >= 2) environment_.pause();
       hold.end();
       const typename Registry::Reading before = registry_.read(level);
       const Claimed taken = controller_.take(size, alignment, Search::kExhaustive, hold);
@@ -313,7 +316,7 @@ class CoalescingManager {
 
   Environment& environment_;
   WordMapper mapper_;
-  StaticController<WordMapper> controller_;
+  StaticController<WordMapper, Index> controller_;
   DirtyUnits dirty_;
   Registry registry_;
   std::size_t capacity_ = 0;  // constant after attach()

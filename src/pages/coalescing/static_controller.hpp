@@ -31,17 +31,17 @@ struct Claimed {
 enum class Search { kQuick, kExhaustive };
 
 /// Lock-free: a failed compare-and-swap means that another operation has claimed or published a block.
-template <BlockMapper Mapper>
+template <BlockMapper Mapper, class Index = FreeIndex<>>
 class StaticController {
  public:
   explicit StaticController(Mapper& mapper) : mapper_(mapper) {}
 
-  FreeIndex& index() { return index_; }
+  Index& index() { return index_; }
 
   /// Makes `block`, which the caller owns, free. Its contents must be done with: the next owner may be
   /// another thread.
   void add(Block block, bool dirty) {
-    index_.insert(FreeIndex::list_of(block.size, dirty), block.first);
+    index_.insert(Index::list_of(block.size, dirty), block.first);
     if (block.size > 1) mapper_.store(block.end() - 1, BlockWord::footer(block.size));
     mapper_.store(block.first, BlockWord::header(BlockState::kFree, block.size, dirty));
   }
@@ -61,8 +61,8 @@ class StaticController {
   template <class Hold>
   Claimed take(std::size_t size, std::size_t alignment, Search search, Hold& hold) {
     for (const bool dirty : {true, false}) {
-      const unsigned end = FreeIndex::list_of(SIZE_MAX, dirty) + 1;
-      unsigned list = index_.next_list(FreeIndex::list_of(size, dirty), end);
+      const unsigned end = Index::list_of(SIZE_MAX, dirty) + 1;
+      unsigned list = index_.next_list(Index::list_of(size, dirty), end);
       for (; list < end; list = index_.next_list(list + 1, end)) {
         if (const Claimed found = take_from(list, size, alignment, search, hold)) return found;
       }
@@ -76,8 +76,8 @@ class StaticController {
   template <class Hold>
   Claimed take_from(unsigned list, std::size_t size, std::size_t alignment, Search search, Hold& hold) {
     std::size_t unit = index_.find(list, 0, hold);
-    if (unit == FreeIndex::kNone) index_.clear_list(list, hold);
-    for (unsigned tries = 0; unit != FreeIndex::kNone; unit = index_.find(list, unit + 1, hold)) {
+    if (unit == Index::kNone) index_.clear_list(list, hold);
+    for (unsigned tries = 0; unit != Index::kNone; unit = index_.find(list, unit + 1, hold)) {
       BlockWord word = mapper_.load(unit);
       while (word.is(BlockState::kFree) && fits({unit, word.size()}, size, alignment)) {
         if (claim(unit, word, hold)) return {{unit, word.size()}, word.dirty()};
@@ -98,12 +98,12 @@ class StaticController {
   bool claim(std::size_t unit, BlockWord& word, Hold& hold) {
     hold.cover(word.size());
     if (!mapper_.exchange_if(unit, word, word.with_state(BlockState::kBusy))) return false;
-    index_.erase(FreeIndex::list_of(word.size(), word.dirty()), unit);
+    index_.erase(Index::list_of(word.size(), word.dirty()), unit);
     return true;
   }
 
   Mapper& mapper_;
-  FreeIndex index_;
+  Index index_;
 };
 
 }  // namespace spanalloc::coalescing
