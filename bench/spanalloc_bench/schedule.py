@@ -11,7 +11,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib
-import inspect
 import os
 import pathlib
 import time
@@ -223,8 +222,9 @@ def make_fixtures(places, cases, say) -> dict[str, str]:
         try:
             module = importlib.import_module("spanalloc_bench.programs.fixtures")
             function = getattr(module, name)
-            # A fixture is made anew when the code that makes it has changed.
-            made_from = hashlib.sha256(inspect.getsource(module).encode()).hexdigest()
+            # A fixture is made anew when the code that makes it has changed: any module of its package.
+            sources = sorted(pathlib.Path(module.__file__).parent.glob("*.py"))
+            made_from = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
             mark = folder / f".made-{name}"
             if mark.exists() and mark.read_text() == made_from:
                 continue
