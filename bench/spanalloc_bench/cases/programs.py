@@ -127,6 +127,6 @@ def _git(name: str, title: str, command: tuple[str, ...], **more) -> Case:
 def suite() -> list[Case]:
     return [
         xalan(), ghostscript(), database(full=True),
-        database("oltp_read_only", events=3000, variant="read-only", full=True), redis(), python(), sqlite(), gcc(), node(),
-        lua(), z3(), git_log(), git_pack(), xalan(quick=True), lua(quick=True), redis(quick=True),
+        database("oltp_read_only", events=3000, variant="read-only", full=True), redis(), python(), sqlite(), gcc(),
+        node(), lua(), z3(), git_log(), git_pack(), xalan(quick=True), lua(quick=True), redis(quick=True),
     ]

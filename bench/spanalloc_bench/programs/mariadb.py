@@ -21,9 +21,9 @@ def _server(folder):
     argv = [
         command("mariadbd"), "--no-defaults", f"--datadir={folder}", "--skip-networking", "--skip-grant-tables",
         "--skip-name-resolve", f"--socket={SOCKET}", f"--pid-file={folder}/server.pid", "--skip-log-bin",
-        "--innodb-log-file-size=8M", "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=0",
-        "--innodb-use-native-aio=OFF", "--innodb-buffer-pool-dump-at-shutdown=OFF",
-        "--innodb-buffer-pool-load-at-startup=OFF", "--log-warnings=1",
+        "--innodb-log-file-size=8M", "--innodb-buffer-pool-size=64M", "--loose-innodb-buffer-pool-size-max=64M",
+        "--innodb-flush-log-at-trx-commit=0", "--innodb-use-native-aio=OFF", "--log-warnings=1",
+        "--innodb-buffer-pool-dump-at-shutdown=OFF", "--innodb-buffer-pool-load-at-startup=OFF",
     ]
     # The server refuses to run as root unless it is told so.
     return [*argv, "--user=root"] if os.geteuid() == 0 else argv
