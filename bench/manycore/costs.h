@@ -30,15 +30,15 @@ static struct {
   int64_t wakeup;    /* from the waker's call to the sleeper's first instruction */
   int64_t clone;     /* starting a thread: the caller */
   /* The simulation. */
-  int64_t window; /* how far a core may run ahead while it touches what no other core has touched */
-  int64_t exact;  /* the same before it touches what others have touched as well */
+  int64_t window; /* how far a core may run ahead of the others */
+  int64_t exact;  /* the same before it touches lines that have moved between caches lately */
   int64_t ghz;    /* cycles in a nanosecond of the program's clock */
   int64_t cpus;   /* number of CPUs that the program is told of; 0: the real machine's */
   int64_t pin;    /* the real CPU that the simulation keeps to; -1: any */
 } cost = {.hit = 1, .llc = 40, .xfer = 120, .locked = 18, .fence = 30, .pause = 40,
           .syscall = 400, .fault = 1500, .map = 1200, .page = 100, .shootdown = 1500, .interrupt = 600,
           .wait = 1200, .wake = 1500, .wakeup = 6000, .clone = 15000,
-          .window = 2000, .exact = 20, .ghz = 3, .cpus = 0, .pin = -1};
+          .window = 2000, .exact = 60, .ghz = 3, .cpus = 0, .pin = -1};
 
 static const struct {
   const char *name;

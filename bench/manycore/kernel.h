@@ -5,6 +5,7 @@
 
 #include <sys/mman.h>
 #include <sys/time.h>
+#include <sys/uio.h>
 
 #include "qemu_plugin.h"
 #include "turns.h"
@@ -52,6 +53,27 @@ static int64_t futex_deadline(const Core *c, const uint64_t *args) {
   if (((unsigned)args[1] & FUTEX_COMMAND) == FUTEX_WAIT) return clock_of[c->number] + ticks(ns);
   return ticks(ns - ((unsigned)args[1] & FUTEX_CLOCK_REALTIME ? realtime_base : monotonic_base));
 }
+/* The real kernel's patience with a futex wait is replaced: none when its time is up already, else a day. */
+static bool write_guest(uint64_t address, const void *bytes, size_t n) { /* it may be read-only */
+  const struct iovec from = {(void *)bytes, n}, to = {guest(address), n};
+  return process_vm_writev(getpid(), &from, 1, &to, 1, 0) == (ssize_t)n;
+}
+static void replace_timeout(Core *c, bool up) {
+  const bool absolute = ((unsigned)c->args[1] & FUTEX_COMMAND) != FUTEX_WAIT;
+  struct timespec patience = {0};
+  if (!up && absolute) clock_gettime((unsigned)c->args[1] & FUTEX_CLOCK_REALTIME ? CLOCK_REALTIME : CLOCK_MONOTONIC, &patience);
+  if (!up) patience.tv_sec += 24 * 3600;
+  memcpy(&c->timeout, guest(c->args[3]), sizeof c->timeout);
+  c->timeout_replaced = write_guest(c->args[3], &patience, sizeof patience);
+}
+/* Nobody is left who could wake it before. */
+static bool first_at(const Core *c, int64_t clock) {
+  bool first = true;
+  for (int i = 0; i < used_cores; i++)
+    first &= i == c->number || (state_of[i] != READY && state_of[i] != DUE) || clock_of[i] > clock;
+  return first;
+}
+
 /* How long a sleep takes from now on. */
 static int64_t sleep_ticks(const Core *c, int64_t number, const uint64_t *args) {
   const uint64_t wanted = number == NR_NANOSLEEP ? args[0] : args[2];
@@ -186,6 +208,7 @@ static __thread Core *calling; /* the core whose system call starts a thread */
 
 static void enter_kernel(Core *c, int64_t number) {
   counts.syscalls++;
+  if (number >= 0 && number < CALLS) counts.calls[number]++;
   c->child = NULL;
   clock_of[c->number] += cost.syscall * CYCLE;
   calling = c;
@@ -203,10 +226,19 @@ static void enter_kernel(Core *c, int64_t number) {
     return;
   }
   if (number == NR_FUTEX && is_wait(c->args)) {
-    c->deadline = futex_deadline(c, c->args);
-    c->waiting_on = c->args[0];
     clock_of[c->number] += cost.wait * CYCLE;
     counts.waits++;
+    c->asleep_since = clock_of[c->number];
+    c->deadline = futex_deadline(c, c->args);
+    c->waiting_on = c->args[0];
+    if (c->deadline != INT64_MAX) {
+      const bool up = first_at(c, c->deadline);
+      replace_timeout(c, up);
+      if (c->deadline > clock_of[c->number]) clock_of[c->number] = c->deadline;
+      if (up) c->waiting_on = 0;
+      leave(c, DUE);
+      return;
+    }
   }
   leave(c, AWAY);
 }
@@ -215,8 +247,9 @@ static void return_from_kernel(Core *c, int64_t number, int64_t result) {
   calling = NULL;
   if (!ends_by_itself(number, c->args)) {
     const bool waited = number == NR_FUTEX && is_wait(c->args);
-    if (waited && result == -ETIMEDOUT && clock_of[c->number] < c->deadline && c->deadline != INT64_MAX)
-      clock_of[c->number] = c->deadline;
+    if (c->timeout_replaced) write_guest(c->args[3], &c->timeout, sizeof c->timeout);
+    c->timeout_replaced = false;
+    if (waited && result == -EAGAIN) clock_of[c->number] = c->asleep_since; /* the word had changed before */
     come_back(c, waited && result == 0);
     return;
   }
@@ -248,6 +281,7 @@ static void thread_ended(Core *c) {
   state_of[c->number] = FREE;
   if (atomic_load(&holder) == c) hand_out();
   pthread_mutex_unlock(&turns_lock);
+  expire();
 }
 
 #endif

@@ -11,14 +11,16 @@
 
 #include <stdatomic.h>
 #include <stdio.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "costs.h"
 
 enum { CYCLE = 2 }; /* Clocks count half cycles, which is what an instruction takes. */
 enum { MAX_CORES = 256, SETS = 1024, WAYS = 8 }; /* a private cache of 512 KiB */
+enum { CALLS = 512 };
 enum { LINE_BITS = 6, PAGE_BITS = 12, LINES_A_PAGE = 1 << (PAGE_BITS - LINE_BITS) };
-/* How long a line counts as shared after a core touched it that had not been the last one. */
+/* How long a line counts as contended after it has moved from cache to cache. */
 enum { REMEMBER = 20000 * CYCLE };
 
 #define EACH_COUNT(X)                                                                                           \
@@ -28,10 +30,11 @@ typedef struct {
 #define X(name) int64_t name;
   EACH_COUNT(X)
 #undef X
+  int64_t calls[CALLS]; /* system calls by number */
 } Counts;
 static Counts counts; /* of the whole machine since its start */
 
-/* A stretch of instructions that qemu executes in one go. Before `strict_until` it is known to touch shared lines. */
+/* A stretch of instructions that qemu executes in one go. Before `strict_until` it is known to touch contended lines. */
 typedef struct {
   int64_t ticks, instructions;
   int64_t strict_until;
@@ -50,11 +53,11 @@ typedef struct Site {
 
 typedef struct {
   int64_t free_at;      /* end of its last move between caches: they follow one another */
-  int64_t shared_until; /* before this, others have touched it lately */
+  int64_t contended_until;
   uint64_t sharers[MAX_CORES / 64];
   uint32_t moves;
   uint16_t nshared;
-  int16_t owner, toucher; /* toucher: the last core that touched it, -1 if none */
+  int16_t owner;
 } Line;
 
 typedef struct {
@@ -67,7 +70,7 @@ enum State {
   FREE,  /* no thread */
   READY, /* runs when it is its turn */
   AWAY,  /* blocked in a system call: holds nobody back */
-  DUE    /* asleep until the time on its clock */
+  DUE    /* asleep until the time on its clock, or until it is woken from a futex */
 };
 
 typedef struct Core {
@@ -79,7 +82,9 @@ typedef struct Core {
   /* The system call that it is in. */
   uint64_t args[6];
   uint64_t waiting_on; /* futex, 0 if none */
-  int64_t deadline;    /* of that wait */
+  int64_t asleep_since, deadline;
+  struct timespec timeout; /* what the program wrote for it */
+  bool timeout_replaced;
   uint64_t clear_at_exit;
   struct Core *child;  /* of the clone that it is in */
   int stat_fd, thread; /* of the real thread: /proc/self/task/N/stat */
@@ -122,7 +127,7 @@ static Page *find_page(uint64_t number) {
 static void forget_lines(Page *page) {
   for (int i = 0; i < LINES_A_PAGE; i++) {
     const uint32_t moves = page->lines[i].moves;
-    page->lines[i] = (Line){.moves = moves, .owner = -1, .toucher = -1};
+    page->lines[i] = (Line){.moves = moves, .owner = -1};
   }
 }
 static Page *make_page(uint64_t number) {
@@ -231,7 +236,6 @@ static void fault_in(Core *c, Page *page) {
     Line *line = &page->lines[i];
     if (!cached(c, tag)) cache(c, tag, line);
     own(line, c);
-    line->toucher = (int16_t)c->number;
   }
 }
 
@@ -239,11 +243,13 @@ static void fault_in(Core *c, Page *page) {
 static int64_t moved_at(Line *line, int64_t now) {
   const int64_t start = now > line->free_at ? now : line->free_at;
   line->moves++;
-  return line->free_at = start + cost.xfer * CYCLE;
+  line->free_at = start + cost.xfer * CYCLE;
+  line->contended_until = line->free_at + REMEMBER;
+  return line->free_at;
 }
 
-/* A load or store (an atomic read-modify-write is a store) of a line on a page that is present. True: other cores touch
- * the line too, or have lately. */
+/* A load or store (an atomic read-modify-write is a store) of a line on a page that is present. True: the line
+ * is contended. */
 static bool access_line(Core *c, Line *line, bool store, Site *site) {
   const int64_t now = clock_of[c->number];
   int64_t done = now + cost.hit * CYCLE;
@@ -267,17 +273,13 @@ static bool access_line(Core *c, Line *line, bool store, Site *site) {
     own(line, c);
   else
     add_sharer(line, c);
-  if (line->toucher != c->number) {
-    if (line->toucher >= 0) line->shared_until = done + REMEMBER;
-    line->toucher = (int16_t)c->number;
-  }
   if (store && site->locked) {
     done += cost.locked * CYCLE;
     counts.locked++;
   }
   counts.accesses++;
   clock_of[c->number] = done;
-  return line->shared_until > now;
+  return line->contended_until > now;
 }
 
 #endif

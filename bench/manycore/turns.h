@@ -23,6 +23,7 @@ static _Atomic(Core *) holder;             /* who has the turn; null while all a
 static _Atomic int64_t others_first;       /* the least clock among the cores that are ready or due, but the holder */
 static _Atomic bool ended;                 /* the program has: nothing is simulated or counted any more */
 static _Atomic long turns;
+static _Atomic(Core *) expiring;           /* asleep in a futex, and its time is up */
 static _Atomic(Core *) departing;          /* on its way to sleep; the next one to run sees that it gets there */
 static _Atomic uint64_t waking;            /* futex that the holder wakes threads from */
 static _Atomic long woken;                 /* those that are back from it */
@@ -36,7 +37,9 @@ static int64_t real_ms(void) {
   return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-static void hand_out(void) { /* turns_lock held; the caller has the turn, or nobody */
+static void *guest(uint64_t address);
+
+static void hand_out(void) { /* turns_lock held; the caller has the turn, or nobody. Then: expire() */
   int first = -1;
   int64_t second = INT64_MAX;
   for (int i = 0; i < used_cores; i++) {
@@ -50,6 +53,7 @@ static void hand_out(void) { /* turns_lock held; the caller has the turn, or nob
   }
   if (first < 0 || state_of[first] == DUE) { /* one that is due takes the turn when it is back */
     atomic_store(&holder, NULL);
+    if (first >= 0 && cores[first]->waiting_on) atomic_store(&expiring, cores[first]);
     return;
   }
   Core *next = cores[first];
@@ -73,7 +77,19 @@ static void settle_departing(void) {
   Core *c = atomic_exchange(&departing, NULL);
   if (!c) return;
   const int64_t limit = real_ms() + SETTLE_MS;
-  while (state_of[c->number] == AWAY && !asleep(c) && real_ms() < limit) sched_yield();
+  while (c->waiting_on && !asleep(c) && real_ms() < limit) sched_yield();
+}
+
+/* Real futexes do not know simulated time: whose time is up is woken, as may happen for no reason on any system. Others
+ * that sleep on the same word may come first. */
+static void expire(void) {
+  Core *c = atomic_load(&expiring);
+  if (!c) return;
+  const int64_t limit = real_ms() + SETTLE_MS;
+  while (atomic_load(&expiring) == c && real_ms() < limit) {
+    syscall(SYS_futex, guest(c->waiting_on), FUTEX_WAKE | (c->args[1] & FUTEX_PRIVATE_FLAG), 1, NULL, NULL, 0);
+    for (int i = 0; i < 1000 && atomic_load(&expiring) == c; i++) sched_yield();
+  }
 }
 
 __attribute__((noinline, cold)) static void await_turn(Core *c) {
@@ -98,6 +114,7 @@ __attribute__((noinline)) static void pass_turn(Core *c) {
   pthread_mutex_lock(&turns_lock);
   hand_out();
   pthread_mutex_unlock(&turns_lock);
+  expire();
   if (atomic_load(&holder) != c) await_turn(c);
 }
 /* Lets the others come up until this core is ahead of none by more than `cycles`. */
@@ -119,31 +136,36 @@ static void leave(Core *c, enum State state) {
   }
   pthread_mutex_lock(&turns_lock);
   state_of[c->number] = (uint8_t)state;
-  if (state == AWAY && c->waiting_on) atomic_store(&departing, c);
+  if (c->waiting_on) atomic_store(&departing, c);
   hand_out();
   pthread_mutex_unlock(&turns_lock);
+  expire();
 }
-/* Back from a system call that left. `woke`: out of a futex, by the holder. */
+/* Back from a system call that left. `woke`: out of a futex. */
 static void come_back(Core *c, bool woke) {
   pthread_mutex_lock(&turns_lock);
-  int64_t least = 0;
-  Core *running = atomic_load(&holder);
-  if (woke && running) {
-    least = clock_of[running->number] + cost.wakeup * CYCLE;
-  } else if (state_of[c->number] == AWAY && !c->waiting_on && running) { /* some time has passed: nobody can say how much */
+  int64_t *clock = &clock_of[c->number], least = 0;
+  Core *running = atomic_load(&holder), *late = atomic_load(&expiring);
+  if (c->waiting_on) {
+    if (woke && c != late) *clock = c->asleep_since;
+    if (woke && running) least = clock_of[running->number] + cost.wakeup * CYCLE;
+    if (woke && !running && late) least = clock_of[late->number];
+    if (woke && c->waiting_on == atomic_load(&waking)) atomic_fetch_add(&woken, 1);
+    if (c == late) atomic_store(&expiring, NULL);
+  } else if (state_of[c->number] == AWAY && running) { /* some time has passed: nobody can say how much */
     least = INT64_MAX;
     for (int i = 0; i < used_cores; i++)
       if (state_of[i] == READY && clock_of[i] < least) least = clock_of[i];
   }
-  if (least != INT64_MAX && clock_of[c->number] < least) clock_of[c->number] = least;
+  if (least != INT64_MAX && *clock < least) *clock = least;
   state_of[c->number] = READY;
-  if (woke && c->waiting_on == atomic_load(&waking)) atomic_fetch_add(&woken, 1);
   c->waiting_on = 0;
   if (!running)
     hand_out();
-  else if (clock_of[c->number] < atomic_load(&others_first))
-    atomic_store(&others_first, clock_of[c->number]);
+  else if (*clock < atomic_load(&others_first))
+    atomic_store(&others_first, *clock);
   pthread_mutex_unlock(&turns_lock);
+  expire();
   take_turn(c);
 }
 /* The holder waits until `n` threads are back from the futex that it has woken them from. */
@@ -155,7 +177,7 @@ static void settle_woken(long n) {
 static bool anybody_waits_on(uint64_t futex) {
   pthread_mutex_lock(&turns_lock);
   bool any = false;
-  for (int i = 0; i < used_cores; i++) any |= state_of[i] == AWAY && cores[i]->waiting_on == futex;
+  for (int i = 0; i < used_cores; i++) any |= state_of[i] != READY && cores[i]->waiting_on == futex;
   pthread_mutex_unlock(&turns_lock);
   return any;
 }
