@@ -1,0 +1,76 @@
+// What can be chosen about the engine, each choice a type. DESIGN.md beside this file tells why these values:
+// the report gives none.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bits.hpp"
+
+namespace spanalloc {
+
+/// The report's allocator as it was built.
+struct SuperblockReport {
+  static constexpr const char* kName = "superblock";
+  /// Size of a superblock: 2^16 bytes. Objects above half of it are large.
+  static constexpr unsigned kSuperblockBits = 16;
+  /// K: a heap of at most so many superblocks keeps them all.
+  static constexpr std::size_t kKeep = 8;
+  /// F, in percent: a heap whose used space over its free space is at least this keeps its superblocks. 300:
+  /// three quarters in use.
+  static constexpr std::size_t kUsedOverFreePercent = 300;
+  /// Whether each thread has a heap of its own, or all of them one.
+  static constexpr bool kHeapPerThread = true;
+  /// Whether an allocation moves its superblock to the front of the heap's list.
+  static constexpr bool kMoveToFront = true;
+  /// Whether a superblock holds blocks of one size class only.
+  static constexpr bool kSizeClasses = false;
+  /// Lists of superblocks by how full they are, searched from the fullest on. 1: one list in order of use.
+  static constexpr unsigned kFullnessGroups = 1;
+  /// Whether the records of many heaps share a superblock, or each takes up one of its own.
+  static constexpr bool kShareHeapRecords = false;
+};
+
+/// One thing each of what the report leaves for later.
+struct SuperblockSizeClasses : SuperblockReport {
+  static constexpr const char* kName = "superblock-size-classes";
+  static constexpr bool kSizeClasses = true;
+  // Each class in use needs a superblock, so a thread that uses little memory has more of them.
+  static constexpr std::size_t kKeep = 32;
+};
+struct SuperblockFullestFirst : SuperblockReport {
+  static constexpr const char* kName = "superblock-fullest-first";
+  static constexpr unsigned kFullnessGroups = 4;
+};
+struct SuperblockSharedRecords : SuperblockReport {
+  static constexpr const char* kName = "superblock-shared-records";
+  static constexpr bool kShareHeapRecords = true;
+};
+
+/// All of it together.
+struct SuperblockClasses : SuperblockSizeClasses {
+  static constexpr const char* kName = "superblock-classes";
+  static constexpr unsigned kFullnessGroups = 4;
+  static constexpr bool kShareHeapRecords = true;
+};
+
+/// What the report compares itself with: one heap, one lock, first fit; what the heap has it keeps.
+struct Kheap : SuperblockReport {
+  static constexpr const char* kName = "kheap";
+  static constexpr std::size_t kKeep = SIZE_MAX;
+  static constexpr bool kHeapPerThread = false;
+  static constexpr bool kMoveToFront = false;
+};
+
+namespace superblock {
+
+template <class Config>
+inline constexpr std::size_t kSuperblockBytes = std::size_t{1} << Config::kSuperblockBits;
+/// The largest size that comes from a superblock; also what alignment adds may not exceed half of that.
+template <class Config>
+inline constexpr std::size_t kLargestInSuperblock = kSuperblockBytes<Config> / 2;
+/// Objects above this are not kept for reuse: each is a mapping of its own.
+inline constexpr std::size_t kLargestInGlobalHeap = 256 * kMiB;
+
+}  // namespace superblock
+}  // namespace spanalloc

@@ -1,0 +1,336 @@
+// The superblock engine: the allocator of A. Jakop and M. Le Hoang's report (CSC469, 2016) after Hoard. Read
+// DESIGN.md beside this file first; then block.hpp, superblock.hpp, heap.hpp, global_heap.hpp and this file,
+// in that order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "base/poison.hpp"
+#include "engines/engine.hpp"
+#include "engines/superblock/block.hpp"
+#include "engines/superblock/census.hpp"
+#include "engines/superblock/config.hpp"
+#include "engines/superblock/global_heap.hpp"
+#include "engines/superblock/heap.hpp"
+#include "engines/superblock/heap_registry.hpp"
+#include "engines/superblock/size_classes.hpp"
+#include "engines/superblock/superblock.hpp"
+#include "os/os.hpp"
+#include "pages/large_objects.hpp"
+#include "sync/spin_lock.hpp"
+#include "thread/lifecycle.hpp"
+
+namespace spanalloc {
+
+template <class Config = SuperblockReport>
+class SuperblockEngine {
+  using Heap = superblock::Heap<Config>;
+  using Piece = superblock::Superblock<Config>;
+  using Block = superblock::Block;
+  using Kind = superblock::Kind;
+  static constexpr std::size_t kPiece = superblock::kSuperblockBytes<Config>;
+  static constexpr std::size_t kLargestSmall = superblock::kLargestInSuperblock<Config>;
+
+ public:
+  static constexpr const char* kName = Config::kName;
+
+  static void* allocate(std::size_t n) {
+    if (SPANALLOC_UNLIKELY(n > kLargestSmall)) return allocate_large(n, 1, nullptr);
+    return allocate_small({superblock::block_size_for(n), superblock::class_of<Config>(n), n, 1});
+  }
+
+  static void* allocate_aligned(std::size_t n, std::size_t alignment) {
+    if (alignment <= 16) return allocate(n);
+    if (n > kLargestSmall || alignment > kLargestSmall / 2) return allocate_large(n, alignment, nullptr);
+    // Room to move up to the next multiple, and to leave a block in front.
+    const std::size_t size = superblock::block_size_for(n) + alignment + superblock::kLeastBlock;
+    return allocate_small({size, superblock::kAnySize, n, alignment});
+  }
+
+  static void* allocate_zeroed(std::size_t n) {
+    bool zero = false;
+    void* p = n > kLargestSmall ? allocate_large(n, 1, &zero) : allocate(n);
+    if (p != nullptr && !zero) std::memset(p, 0, n);
+    return p;
+  }
+
+  static void deallocate(void* p) {
+    Piece* piece = global_.piece_of(p);
+    if (SPANALLOC_UNLIKELY(piece == nullptr)) return deallocate_outside(p);
+    Heap* heap = piece->heap.load_acquire();
+    if (SPANALLOC_UNLIKELY(heap == nullptr)) {
+      if (!global_.free_large(piece, p)) name_bad_pointer(piece, p);
+      return;
+    }
+    LockGuard guard(heap->lock);
+    Block* block = demand_live(*heap, piece, p);
+    if (SPANALLOC_UNLIKELY(heap->put(piece, block))) {
+      heap->evict(piece);
+      global_.put(piece);
+    }
+  }
+
+  static std::size_t usable_size(const void* p) {
+    if (p == nullptr) return 0;
+    Piece* piece = global_.piece_of(p);
+    if (Heap* heap = piece != nullptr ? piece->heap.load_acquire() : nullptr; heap != nullptr) {
+      LockGuard guard(heap->lock);
+      return demand_live(*heap, piece, p)->size() - sizeof(Block);
+    }
+    const std::size_t size = piece != nullptr ? global_.large_size(piece, p) : huge_.usable_size(p);
+    if (size == 0) name_bad_pointer(piece, p);
+    return size;
+  }
+
+  static void* resize(void* p, std::size_t n) {
+    Piece* piece = global_.piece_of(p);
+    if (Heap* heap = piece != nullptr ? piece->heap.load_acquire() : nullptr; heap != nullptr) {
+      LockGuard guard(heap->lock);
+      return resize_small(*heap, piece, demand_live(*heap, piece, p), n) ? p : nullptr;
+    }
+    const std::size_t size = usable_size(p);  // ends the process unless there is an object
+    if (n <= kLargestSmall) return nullptr;
+    if (piece == nullptr) return n > superblock::kLargestInGlobalHeap ? huge_.resize(p, n) : nullptr;
+    if (n > superblock::kLargestInGlobalHeap && n > size) return nullptr;
+    return global_.resize_large(piece, p, pieces_for(n)) ? p : nullptr;
+  }
+
+  static bool owns(const void* p) {
+    Piece* piece = global_.piece_of(p);
+    if (piece == nullptr) return huge_.usable_size(p) != 0;
+    return piece->kind.load_relaxed() == Kind::kSuperblock || global_.large_size(piece, p) != 0;
+  }
+
+  static bool trim() {
+    if (!global_.is_started()) return false;
+    evict_everywhere();
+    return global_.purge();
+  }
+
+  static EngineStatistics statistics() {
+    EngineStatistics result;
+    const PageSourceStatistics arena = global_.arena_statistics();
+    const superblock::PieceCounts pieces = global_.counts();
+    const LargeObjectStatistics huge = huge_.statistics();
+    result.reserved_bytes = arena.reserved_bytes;
+    result.opened_bytes = arena.opened_bytes;
+    result.small_bytes_carved = pieces.superblocks * kPiece;
+    result.pooled_bytes = pieces.free * kPiece;
+    result.large_bytes = pieces.large * kPiece + huge.bytes;
+    result.large_objects = pieces.large_objects + huge.objects;
+    registry_.for_each([&](Heap& heap) {
+      LockGuard guard(heap.lock);
+      result.live_labs += heap.has_thread;
+    });
+    return result;
+  }
+
+  /// Every invariant checked, everything counted; exact while no other thread uses the heap.
+  static superblock::Census census() { return superblock::Walker<Config>::walk(global_, registry_, common_); }
+
+  /// Registers the fork handlers, once: from the library's constructor or with the first allocation.
+  static void process_start() {
+    if (registered_.exchange_acq_rel(1) != 0) return;
+    thread::register_fork_handlers(prepare_fork, resume_parent, resume_child);
+  }
+
+ private:
+  struct ThreadState {
+    Heap* heap = nullptr;
+    bool without_heap = false;  // the thread is past its exit hook, or no hook could be had
+  };
+
+  /// What allocate_small is asked for: a block of `size`, then cut to n bytes at a multiple of `alignment`.
+  struct Request {
+    std::size_t size;
+    unsigned size_class;
+    std::size_t n;
+    std::size_t alignment;
+  };
+
+  static void* allocate_small(Request request) {
+    if constexpr (Config::kSizeClasses) {
+      if (request.size_class != superblock::kAnySize) {
+        request.size = superblock::block_size_for(superblock::class_bytes(request.size_class));
+      }
+    }
+    Heap* heap = thread.heap;
+    if (SPANALLOC_UNLIKELY(heap == nullptr)) heap = find_heap();
+    if (SPANALLOC_UNLIKELY(heap == nullptr)) return nullptr;
+    {
+      LockGuard guard(heap->lock);
+      if (void* p = take(*heap, request); SPANALLOC_LIKELY(p != nullptr)) return p;
+    }
+    return allocate_from_fresh(*heap, request);
+  }
+
+  static void* take(Heap& heap, const Request& request) {
+    const superblock::Found<Config> found = heap.take(request.size, request.size_class);
+    if (SPANALLOC_UNLIKELY(found.block == nullptr)) return nullptr;
+    if (SPANALLOC_LIKELY(request.alignment == 1)) return found.block->bytes();
+    return heap.change(found.superblock, [&](Piece* piece) {
+      Block* block = piece->shift(found.block, request.alignment);
+      piece->shrink(block, superblock::block_size_for(request.n));
+      return block->bytes();
+    });
+  }
+
+  // No superblock of the heap has room: one from the global heap.
+  SPANALLOC_COLD static void* allocate_from_fresh(Heap& heap, const Request& request) {
+    Piece* piece = take_pieces(Kind::kSuperblock, 1, kPiece, nullptr);
+    if (piece == nullptr) return nullptr;
+    LockGuard guard(heap.lock);
+    heap.add(piece, request.size_class);
+    return take(heap, request);
+  }
+
+  SPANALLOC_COLD static void* allocate_large(std::size_t n, std::size_t alignment, bool* zero) {
+    if (!ensure_started()) return nullptr;
+    if (n == 0) n = 1;
+    if (n > superblock::kLargestInGlobalHeap || alignment > superblock::kLargestInGlobalHeap) {
+      void* p = huge_.allocate(n, alignment);
+      if (p != nullptr && zero != nullptr) *zero = true;
+      return p;
+    }
+    Piece* piece = take_pieces(Kind::kLarge, pieces_for(n), max_of(alignment, kPiece), zero);
+    if (piece == nullptr) return nullptr;
+    unpoison(pointer_to(piece->start), pieces_for(n) * kPiece);
+    return pointer_to(piece->start);
+  }
+
+  static Piece* take_pieces(Kind kind, std::size_t count, std::size_t alignment, bool* zero) {
+    Piece* piece = global_.take(kind, count, alignment, zero);
+    // Memory is out: what the heaps keep may do.
+    if (piece == nullptr && evict_everywhere()) piece = global_.take(kind, count, alignment, zero);
+    return piece;
+  }
+
+  SPANALLOC_COLD static void deallocate_outside(void* p) {
+    if (p != nullptr && !huge_.free(p)) name_bad_pointer(nullptr, p);
+  }
+
+  static bool resize_small(Heap& heap, Piece* piece, Block* block, std::size_t n) {
+    if (n > kLargestSmall) return false;
+    const std::size_t size = superblock::block_size_for(n);
+    // A block of a size class cannot be cut: a smaller one serves better once less than half of it is needed.
+    if (piece->size_class != superblock::kAnySize) return size <= block->size() && size > block->size() / 2;
+    return heap.change(piece, [&](Piece* the_piece) {
+      if (size > block->size()) return the_piece->grow(block, size);
+      the_piece->shrink(block, size);
+      return true;
+    });
+  }
+
+  // With the heap's lock. A live block's superblock stays in its heap, so one that has left had none.
+  static Block* demand_live(const Heap& heap, Piece* piece, const void* p) {
+    if (SPANALLOC_UNLIKELY(piece->heap.load_relaxed() != &heap)) name_bad_pointer(piece, p);
+    return piece->demand_live(p);
+  }
+
+  // For what lies in no superblock of a heap.
+  [[noreturn]] SPANALLOC_COLD static void name_bad_pointer(const Piece* piece, const void* p) {
+    if (piece == nullptr) os::fatal("pointer is none of this heap's:", p);
+    const Kind kind = piece->kind.load_relaxed();
+    if (kind == Kind::kFree || kind == Kind::kFreeTail) {
+      os::fatal("memory is free already (double free, or use after free):", p);
+    }
+    os::fatal("pointer is not the start of an object:", p);
+  }
+
+  static std::size_t pieces_for(std::size_t n) { return (n + kPiece - 1) / kPiece; }
+
+  // --- Heaps and threads.
+
+  // The calling thread's heap, made with its first use; the common one for a thread that can have none of its
+  // own. nullptr: there is no memory at all.
+  SPANALLOC_COLD static Heap* find_heap() {
+    if (!ensure_started()) return nullptr;
+    if (!Config::kHeapPerThread || thread.without_heap) return &common_;
+    Heap* heap = registry_.take();
+    if (heap == nullptr) return &common_;
+    {
+      LockGuard guard(heap->lock);
+      heap->has_thread = true;
+    }
+    thread.heap = heap;  // before the hook is set, which may call malloc
+    if (exit_hook_.watch_this_thread(thread_exit)) return heap;
+    thread_exit();
+    return &common_;
+  }
+
+  static void thread_exit() {
+    Heap* heap = thread.heap;
+    thread = {nullptr, true};
+    {
+      LockGuard guard(heap->lock);
+      heap->has_thread = false;
+      evict_empty(*heap);
+    }
+    registry_.give_back(heap);
+  }
+
+  static bool evict_empty(Heap& heap) {
+    return heap.evict_empty([](Piece* piece) { global_.put(piece); });
+  }
+
+  // No heap's lock may be held.
+  SPANALLOC_COLD static bool evict_everywhere() {
+    bool any = false;
+    const auto evict = [&](Heap& heap) {
+      LockGuard guard(heap.lock);
+      any |= evict_empty(heap);
+    };
+    registry_.for_each(evict);
+    evict(common_);
+    return any;
+  }
+
+  static bool ensure_started() {
+    if (SPANALLOC_LIKELY(global_.is_started())) return true;
+    process_start();
+    return global_.start();
+  }
+
+  // --- Fork: the child gets a heap that no operation is in the middle of.
+
+  static void prepare_fork() {
+    // In the order in which these nest: the registry, heaps (no two at once), the global heap.
+    registry_.lock().lock();
+    registry_.for_each([](Heap& heap) { heap.lock.lock(); });
+    common_.lock.lock();
+    global_.lock_for_fork();
+    huge_.lock_for_fork();
+    SpinLock::begin_fork();
+  }
+  static void resume_parent() {
+    SpinLock::end_fork();
+    huge_.unlock_after_fork_in_parent();
+    unlock_after_fork();
+  }
+  static void resume_child() {
+    SpinLock::end_fork();
+    huge_.reset_after_fork_in_child();
+    registry_.keep_only(thread.heap);
+    unlock_after_fork();
+  }
+  static void unlock_after_fork() {
+    global_.unlock_after_fork();
+    common_.lock.unlock();
+    registry_.for_each([](Heap& heap) { heap.lock.unlock(); });
+    registry_.lock().unlock();
+  }
+
+  SPANALLOC_TLS static inline constinit thread_local ThreadState thread{};
+  static inline constinit superblock::GlobalHeap<Config> global_{};
+  static inline constinit superblock::HeapRegistry<Config> registry_{global_};
+  static inline constinit Heap common_{!Config::kHeapPerThread};
+  static inline constinit LargeObjects<> huge_{};
+  static inline constinit thread::ExitHook exit_hook_{};
+  static inline constinit Atomic<std::uint32_t> registered_{0};  // fork handlers
+};
+
+}  // namespace spanalloc
