@@ -65,8 +65,9 @@ missing_of() {
 
 apt_install() {
   command -v apt-get >/dev/null 2>&1 || return 1
-  # RUNLEVEL: a package's installation starts no daemon.
-  as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q --no-install-recommends "$@"
+  # RUNLEVEL: a package's installation starts no daemon. --no-remove: what conflicts with a package that is in use here
+  # (another database server) stays out, instead of taking its place.
+  as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get install -y -q --no-install-recommends --no-remove "$@"
 }
 
 apt_update_once() {
