@@ -8,14 +8,9 @@ if [ $# -eq 0 ]; then
   command -v javac >/dev/null 2>&1 || set -- "$@" default-jdk-headless
 fi
 
-as_root() {
-  if [ "$(id -u)" -eq 0 ]; then "$@"; elif command -v sudo >/dev/null 2>&1; then sudo "$@"; else return 1; fi
-}
-# Daemons (redis-server) must not be started by their installation, and nothing may ask.
-apt() {
-  as_root env DEBIAN_FRONTEND=noninteractive RUNLEVEL=1 apt-get "$@"
-}
-installed() { [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]; }
+root=$(CDPATH='' cd -- "$(dirname -- "$0")/../../.." && pwd)
+# shellcheck source=scripts/lib.sh
+. "$root/scripts/lib.sh"
 
 command -v apt-get >/dev/null 2>&1 || { echo "no apt-get here: cannot install $*"; exit 1; }
 updated=no
@@ -26,11 +21,11 @@ for package in "$@"; do
     nodejs) command -v node >/dev/null 2>&1 && continue ;;
     sqlite3 | git | g++ | redis-server) command -v "$package" >/dev/null 2>&1 && continue ;;
   esac
-  installed "$package" && continue
+  is_installed "$package" && continue
   echo "installing $package"
-  apt install -y -q --no-install-recommends "$package" >/dev/null 2>&1 && continue
-  [ $updated = yes ] || { apt update -q >/dev/null 2>&1; updated=yes; }
-  apt install -y -q --no-install-recommends "$package" >/dev/null 2>&1 && continue
+  apt_install "$package" >/dev/null 2>&1 && continue
+  [ $updated = yes ] || { as_root apt-get update -q >/dev/null 2>&1; updated=yes; }
+  apt_install "$package" >/dev/null 2>&1 && continue
   echo "cannot install $package"
   failed=$((failed + 1))
 done
