@@ -42,6 +42,15 @@ void allocate_until_caught(std::size_t n, std::uintptr_t bad, int count = 200000
   _exit(0);
 }
 
+// Blocks with live ones between them, so that they stay blocks of their own where free neighbours merge.
+template <class E>
+void take_apart(std::size_t n, void* (&blocks)[4]) {
+  for (void*& p : blocks) {
+    p = E::allocate(n);
+    E::allocate(n);
+  }
+}
+
 #define EXPECT_ABORT(statement, regex) EXPECT_EXIT(statement, ::testing::KilledBySignal(SIGABRT), regex)
 
 template <class E>
@@ -167,7 +176,7 @@ TYPED_TEST(InvalidSmallFreeDeathTest, OverwrittenFreeBlock) {
       EXPECT_ABORT(
           {
             void* warm[4];
-            for (void*& p : warm) p = Api::malloc(n);
+            take_apart<TypeParam>(n, warm);
             for (void* p : warm) Api::free(p);
             memset(warm[2], 0x41, static_cast<std::size_t>(bytes));
             memset(warm[3], 0x41, static_cast<std::size_t>(bytes));
@@ -186,7 +195,7 @@ TYPED_TEST(InvalidSmallFreeDeathTest, FreeListThatLeadsIntoForeignMemory) {
   EXPECT_ABORT(
       {
         void* warm[4];
-        for (void*& p : warm) p = Api::malloc(64);
+        take_apart<TypeParam>(64, warm);
         for (void* p : warm) Api::free(p);
         void* target = victim + 64;
         memcpy(warm[3], &target, sizeof target);

@@ -1,4 +1,4 @@
-// One reading of both engines' censuses: is every span somewhere, and is every span of an empty heap where an
+// One reading of the engines' censuses: is every span somewhere, and is every span of an empty heap where an
 // empty heap may have it?
 #pragma once
 
@@ -15,9 +15,18 @@ struct CensusVerdict {
 
 template <class Census>
 CensusVerdict judge(const Census& c) {
-  char text[256];
+  char text[384];
   CensusVerdict verdict;
-  if constexpr (requires { c.broken; }) {
+  if constexpr (requires { c.superblocks; }) {
+    verdict.consistent = c.consistent();
+    verdict.returned = c.all_returned();
+    std::snprintf(
+        text, sizeof text,
+        "pieces %zu: free %zu, superblocks %zu, empty ones %zu, large %zu, heap records %zu, lost %zu; "
+        "live blocks %zu; broken %zu: %s at %zx",
+        c.known, c.free, c.superblocks, c.empty_superblocks, c.large, c.heap_records, c.lost, c.live_blocks,
+        c.broken, c.broken == 0 ? "" : c.first_problem, static_cast<std::size_t>(c.at));
+  } else if constexpr (requires { c.broken; }) {
     verdict.consistent = c.consistent();
     verdict.returned = c.all_returned();
     std::snprintf(text, sizeof text,

@@ -6,16 +6,21 @@
 #include <string>
 
 #include "api/malloc_api.hpp"
+#include "engines/superblock/engine.hpp"
 #include "engines/virtual_span/oopsla15/engine.hpp"
 #include "engines/virtual_span/standard/engine.hpp"
 #include "reference_engine.hpp"
 
 namespace spanalloc::test {
 
-/// The engines that ship.
-using ShippedEngines = ::testing::Types<StandardEngine, Oopsla15Engine<Oopsla15>>;
+/// The engines that ship, and those built for comparison that differ from them in kind.
+using ShippedEngines =
+    ::testing::Types<StandardEngine, Oopsla15Engine<Oopsla15>, SuperblockEngine<SuperblockReport>,
+                     SuperblockEngine<SuperblockClasses>, SuperblockEngine<Kheap>>;
 /// Those and the test double, which shows what belongs to api/ alone.
-using AllEngines = ::testing::Types<ReferenceEngine, StandardEngine, Oopsla15Engine<Oopsla15>>;
+using AllEngines = ::testing::Types<ReferenceEngine, StandardEngine, Oopsla15Engine<Oopsla15>,
+                                    SuperblockEngine<SuperblockReport>, SuperblockEngine<SuperblockClasses>,
+                                    SuperblockEngine<Kheap>>;
 
 /// Short names for suites whose binary is compiled without RTTI.
 struct EngineNames {
