@@ -40,6 +40,22 @@ TEST(StandardClasses, AlignedRequestsGetNaturallyAlignedBlocks) {
   }
 }
 
+TEST(StandardClasses, AlignedClassesAreTheSmallestThatDo) {
+  for (std::size_t alignment = 1; alignment <= 2 * kMaxBlock; alignment *= 2) {
+    for (unsigned around = 1; around < kClasses; ++around) {
+      for (const std::size_t n : {kClassTable[around].block_size - 1, kClassTable[around].block_size}) {
+        unsigned smallest = 0;
+        for (unsigned c = kClasses - 1; c > 0 && kClassTable[c].block_size >= n; --c) {
+          const bool dense = kClassTable[c].block_size % alignment == 0;
+          const bool single = kClassTable[c].blocks == 1 && kClassTable[c].virtual_span % alignment == 0;
+          if (dense || single) smallest = c;
+        }
+        ASSERT_EQ(class_of_aligned(n, alignment), smallest) << n << " bytes at multiples of " << alignment;
+      }
+    }
+  }
+}
+
 TEST(StandardClasses, MultiplicationTellsBlockStarts) {
   for (unsigned c = 1; c < kClasses; ++c) {
     const ClassInfo& k = kClassTable[c];

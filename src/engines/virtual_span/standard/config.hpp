@@ -264,10 +264,15 @@ static_assert(kClasses == 121 && kFirstSingle == 81 && kThreadClasses <= kSmallC
 /// kMaxBlock); 0 when there is none.
 constexpr unsigned class_of_aligned(std::size_t n, std::size_t alignment) {
   if (n > kMaxBlock || alignment > kMaxBlock) return 0;
-  for (unsigned c = class_of(n == 0 ? 1 : n); c < kClasses; ++c) {
+  // A class below both of these has blocks that are smaller than the least multiple of the alignment, and
+  // several of them in a span: it cannot do. The rest is a few steps.
+  const std::size_t multiple = align_up(max_of(n, 1), alignment);
+  const unsigned dense = multiple <= kMaxBlock ? class_of(multiple) : kClasses;
+  const unsigned single = static_cast<unsigned>(max_of(class_of(max_of(n, 1)), kFirstSingle));
+  for (unsigned c = static_cast<unsigned>(min_of(dense, single)); c < kClasses; ++c) {
     const ClassInfo& k = kClassTable[c];
-    if (k.block_size % alignment == 0) return c;
-    if (k.blocks == 1 && k.virtual_span % alignment == 0) return c;
+    if ((k.block_size & (alignment - 1)) == 0) return c;
+    if (k.blocks == 1 && (k.virtual_span & (alignment - 1)) == 0) return c;
   }
   return 0;
 }
