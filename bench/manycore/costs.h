@@ -20,6 +20,7 @@ static struct {
   int64_t pause;  /* the spin-loop hint */
   /* The kernel. */
   int64_t syscall;   /* into the kernel and back */
+  int64_t vdso;      /* asking for the time or the CPU: no call into the kernel on a real machine */
   int64_t fault;     /* first touch of a page: trap, allocation, zeroing */
   int64_t map;       /* mmap, munmap, mprotect, mremap, brk: on top; one thread of a process at a time */
   int64_t page;      /* each page that such a call or madvise takes away */
@@ -36,7 +37,7 @@ static struct {
   int64_t cpus;   /* number of CPUs that the program is told of; 0: the real machine's */
   int64_t pin;    /* the real CPU that the simulation keeps to; -1: any */
 } cost = {.hit = 1, .llc = 40, .xfer = 120, .locked = 18, .fence = 30, .pause = 40,
-          .syscall = 400, .fault = 1500, .map = 1200, .page = 100, .shootdown = 1500, .interrupt = 600,
+          .syscall = 400, .vdso = 70, .fault = 1500, .map = 1200, .page = 100, .shootdown = 1500, .interrupt = 600,
           .wait = 1200, .wake = 1500, .wakeup = 6000, .clone = 15000,
           .window = 2000, .exact = 60, .ghz = 3, .cpus = 0, .pin = -1};
 
@@ -49,7 +50,7 @@ static const struct {
     OPTION(hit, 0),  OPTION(llc, 0),    OPTION(xfer, 0),      OPTION(locked, 0),    OPTION(fence, 0), OPTION(pause, 0),
     OPTION(fault, 0), OPTION(syscall, 0), OPTION(map, 0),      OPTION(page, 0),      OPTION(wait, 0),  OPTION(wake, 0),
     OPTION(clone, 0), OPTION(wakeup, 0),  OPTION(shootdown, 0), OPTION(interrupt, 0), OPTION(window, 0), OPTION(exact, 0),
-    OPTION(ghz, 1),   OPTION(cpus, 0),    OPTION(pin, -1),
+    OPTION(ghz, 1),   OPTION(cpus, 0),    OPTION(pin, -1),   OPTION(vdso, 0),
 #undef OPTION
 };
 

@@ -14,6 +14,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 
 QEMU = "qemu-x86_64"
 PLUGIN = "manycore.so"
@@ -44,6 +45,9 @@ class Simulator:
 
     def __init__(self, plugin):
         self.plugin = plugin
+        self._running = set()
+        self._stopped = False
+        self._lock = threading.Lock()
         self._scratch = tempfile.TemporaryDirectory(prefix="spanalloc-manycore-")
         if re.search(r"[,=]", self._scratch.name + plugin):
             raise SimulationFailed(f"qemu cannot take a path with a comma or an equals sign: {plugin}, {self._scratch.name}")
@@ -54,15 +58,23 @@ class Simulator:
     def __exit__(self, *exception):
         self._scratch.cleanup()
 
+    def stop(self):
+        """Ends what other threads are running in here; their calls fail, and so do further ones."""
+        self._stopped = True
+        for process in list(self._running):
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+
     def _machine(self, cpus) -> str:
         """Folder with the files that say how many CPUs there are."""
         root = os.path.join(self._scratch.name, f"cpus-{cpus}")
         folder = os.path.join(root, "sys/devices/system/cpu")
-        if not os.path.isdir(folder):
-            os.makedirs(folder)
-            for name in _CPU_FILES:
-                with open(os.path.join(folder, name), "w", encoding="ascii") as file:
-                    file.write(f"0-{cpus - 1}\n" if cpus > 1 else "0\n")
+        with self._lock:
+            if not os.path.isdir(folder):
+                os.makedirs(folder)
+                for name in _CPU_FILES:
+                    with open(os.path.join(folder, name), "w", encoding="ascii") as file:
+                        file.write(f"0-{cpus - 1}\n" if cpus > 1 else "0\n")
         return root
 
     def run(self, argv, cpus, *, environment=(), options=(), pin=None, timeout=None, check=True):
@@ -80,11 +92,14 @@ class Simulator:
                 raise SimulationFailed(f"qemu cannot hand over {name}={value}, because of the comma")
             command += ["-E", f"{name}={value}"]
         command += ["-plugin", ",".join([self.plugin, *settings]), *argv]
+        if self._stopped:
+            raise SimulationFailed("stopped")
         # A session of its own, so that a run that is cut short leaves nothing behind.
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
             start_new_session=True,
         )
+        self._running.add(process)
         try:
             output, errors = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
@@ -93,6 +108,7 @@ class Simulator:
             if process.poll() is None:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.communicate()
+            self._running.discard(process)
         try:
             with open(result, encoding="utf-8") as file:
                 counts = json.load(file)

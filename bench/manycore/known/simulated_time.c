@@ -1,5 +1,5 @@
 /* The clock that the program reads is the simulated one: prints the nanoseconds that `operations` steps of 2 cycles and
- * a sleep of 1 ms take, and whether all threads agree on the machine's CPUs: as many as it was told, each on its own. */
+ * a sleep of 1 ms take, what one reading of the clock takes, and whether all threads agree on the machine's CPUs: as many as it was told, each on its own. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -10,7 +10,7 @@
 
 #include "known.h"
 static int cpu_of[MOST_THREADS];
-static long long computing, sleeping;
+static long long computing, sleeping, reading;
 static long long now(void) {
   struct timespec t;
   clock_gettime(CLOCK_MONOTONIC, &t);
@@ -24,7 +24,10 @@ static void body(int number) {
     const long long middle = now();
     nanosleep(&(struct timespec){0, 1000000}, NULL);
     computing = middle - start;
-    sleeping = now() - middle;
+    const long long end = now();
+    sleeping = end - middle;
+    for (int i = 0; i < 999; i++) now();
+    reading = now() - end;
   }
   pthread_barrier_wait(&start_line);
 }
@@ -35,7 +38,7 @@ int main(int argc, char **argv) {
     for (int k = 0; k < i; k++) apart &= cpu_of[i] != cpu_of[k];
   cpu_set_t set;
   sched_getaffinity(0, sizeof set, &set);
-  printf("{\"computing_ns\": %lld, \"sleeping_ns\": %lld, \"apart\": %d, \"online\": %ld, \"configured\": %ld, "
+  printf("{\"computing_ns\": %lld, \"sleeping_ns\": %lld, \"1000_readings_ns\": %lld, \"apart\": %d, \"online\": %ld, \"configured\": %ld, "
          "\"affinity\": %d}\n",
-         computing, sleeping, apart, sysconf(_SC_NPROCESSORS_ONLN), sysconf(_SC_NPROCESSORS_CONF), CPU_COUNT(&set));
+         computing, sleeping, reading, apart, sysconf(_SC_NPROCESSORS_ONLN), sysconf(_SC_NPROCESSORS_CONF), CPU_COUNT(&set));
 }

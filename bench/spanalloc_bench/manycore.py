@@ -1,0 +1,489 @@
+"""`spanalloc bench manycore`: how allocators scale from 1 to 64 cores, on a simulated machine (docs/manycore.md).
+
+    workload x allocator x cores  ->  one simulation, one line of manycore.csv
+
+A simulation gives the same counts each time it is run, so there are no rounds: a line that is there, of the same program,
+library, plugin and settings, is not simulated again. The real machine's speed does not enter; its CPUs each simulate one
+line at a time.
+"""
+
+from __future__ import annotations
+
+import argparse
+import concurrent.futures
+import csv
+import dataclasses
+import functools
+import hashlib
+import json
+import os
+import queue
+import sys
+import time
+
+from spanalloc_bench import allocators, execute, progress, simulator, tree
+from spanalloc_bench.model import CRASHED, HUNG, NOT_PRELOADED, OK, Allocator
+
+CORES, QUICK_CORES = (1, 2, 4, 8, 16, 32, 64), (1, 4, 16)
+ALLOCATORS = ("standard", "oopsla15", "glibc", "jemalloc", "tcmalloc", "mimalloc", "tbbmalloc", "bump")
+QUICK_ALLOCATORS = ("standard", "glibc", "mimalloc", "bump")
+MOST_CORES = 120  # a chain of larson needs two cores when a thread follows another; the plugin has 256
+TIMEOUT_S = 900.0
+CSV = "manycore.csv"
+
+
+# ---- what is simulated ----
+
+
+@dataclasses.dataclass(frozen=True)
+class Workload:
+    """`argv(cores, scale)` of a run; `scale` divides the work. `least` cores are what it needs."""
+
+    name: str
+    title: str
+    argv: callable
+    least: int = 1
+    in_allocator: bool = False  # judged by the time in malloc and free alone, which the workload measures itself
+
+
+def _threadtest(cores, scale):
+    return ["threadtest", "--threads", cores, "--objects", 1000 * cores, "--rounds", max(2, 20 // scale), "--size", 64]
+
+
+def _larson(cores, scale):
+    return ["larson", "--threads", cores, "--objects", 200, "--rounds", max(4, 16 // scale), "--generations", 4,
+            "--low", 7, "--high", 500]
+
+
+def _producer_consumer(cores, scale):
+    # Every thread walks every live object: the work of a step grows with the square of the cores.
+    steps = max(12, 400 // cores) // scale
+    return ["acdc", "--threads", cores, "--steps", max(6, steps), "--step-kib", 2, "--low", 16, "--high", 513,
+            "--min-lifetime", 1, "--max-lifetime", 4, "--shared", 100, "--lists", 50, "--sets", 2]
+
+
+def _malloc_test(cores, scale):
+    return ["malloc_test", "--producers", cores // 2, "--batches", max(2, 8 // scale), "--batch", 512]
+
+
+WORKLOADS = {workload.name: workload for workload in (
+    Workload("threadtest", "threadtest: 1000 objects of 64 bytes a thread, 20 rounds", _threadtest),
+    Workload("larson", "larson: 7 to 499 bytes, 200 objects a chain, 4 threads one after the other", _larson),
+    Workload("producer-consumer", "ACDC producer-consumer: 16 to 512 bytes, the last to access an object frees it",
+             _producer_consumer, in_allocator=True),
+    Workload("malloc-test", "malloc-test: half of the cores allocate batches of 512 objects of 64 bytes, the others free them",
+             _malloc_test, least=2),
+)}
+
+
+def settings(name: str, cores: int) -> tuple[tuple[str, str], ...]:
+    """What an allocator is told of the simulated machine by a setting of its own."""
+    if name == "glibc":  # its default on a machine of so many cores
+        return (("GLIBC_TUNABLES", f"glibc.malloc.arena_max={8 * cores}"),)
+    if name == "jemalloc":  # likewise
+        return (("MALLOC_CONF", f"narenas:{4 * cores if cores > 1 else 1}"),)
+    return ()
+
+
+# qemu records every reserved page: 16 GiB take 0.1 s, the default would take minutes.
+OUR_ARENA_BITS = 34
+
+# Why the others need none; shown beside the curves.
+NO_SETTING = {
+    "tcmalloc": "none needed: caches per thread; its limit for all of them together (32 MiB) does not depend on the CPUs",
+    "mimalloc": "none needed: a heap per thread",
+    "tbbmalloc": "none available: a heap per thread",
+    "bump": "none needed: a region per thread",
+}
+
+
+def for_cores(allocator: Allocator, cores: int) -> Allocator:
+    """The allocator with its settings for a machine of so many cores."""
+    own = settings(allocator.name, cores)
+    if allocator.ours:
+        own = (("SPANALLOC_CPUS", str(cores)), ("SPANALLOC_ARENA_BITS", str(OUR_ARENA_BITS)))
+    return dataclasses.replace(allocator, environment=allocator.environment + own)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    workload: Workload
+    allocator: Allocator  # with its settings
+    cores: int
+    argv: tuple[str, ...]
+    fingerprint: str      # of the files that take part
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        return (self.workload.name, self.allocator.name, str(self.cores), " ".join(self.argv[1:]),
+                _settings_text(self.allocator), self.fingerprint)
+
+
+def _settings_text(allocator) -> str:
+    return " ".join(f"{name}={value}" for name, value in allocator.environment)
+
+
+@functools.lru_cache(maxsize=None)
+def _digest(path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.sha256(file.read()).hexdigest()[:12]
+
+
+# ---- one line ----
+
+
+@dataclasses.dataclass
+class Row:
+    """One simulation. Fields are the columns of manycore.csv in this order."""
+
+    workload: str
+    allocator: str
+    cores: int
+    arguments: str
+    settings: str
+    fingerprint: str
+    status: str = OK
+    problem: str = ""
+    operations: int | None = None
+    cycles: float | None = None         # of one core, from the common start to the last thread's end; where the workload
+                                        # is judged by its time in the allocator: the mean thread's cycles there
+    threads: int | None = None
+    cores_used: int | None = None
+    instructions: int | None = None
+    accesses: int | None = None
+    llc: int | None = None
+    transfers: int | None = None
+    invalidations: int | None = None
+    allocator_moves: int | None = None  # transfers and invalidations by instructions of the allocator itself
+    locked: int | None = None
+    written_back: int | None = None
+    faults: int | None = None
+    syscalls: int | None = None
+    shootdowns: int | None = None
+    interrupts: int | None = None
+    waits: int | None = None
+    wakes: int | None = None
+    real_s: float | None = None
+    details: dict = dataclasses.field(default_factory=dict)  # calls, sites, lines of the plugin's result
+
+    @property
+    def key(self):
+        return (self.workload, self.allocator, str(self.cores), self.arguments, self.settings, self.fingerprint)
+
+    # What is plotted.
+    @property
+    def core_cycles(self) -> float:
+        """Cycles of a core that an operation takes."""
+        return self.cycles * self.cores / self.operations
+
+    @property
+    def throughput(self) -> float:
+        """Operations of the whole machine in 1000 cycles."""
+        return 1000 * self.operations / self.cycles
+
+    @property
+    def moves(self) -> float:
+        """Lines that change owner, an operation."""
+        return (self.transfers + self.invalidations) / self.operations
+
+    def each(self, name) -> float:
+        return getattr(self, name) / self.operations
+
+
+FIELDS = tuple(field.name for field in dataclasses.fields(Row))
+_TEXT = ("workload", "allocator", "arguments", "settings", "fingerprint", "status", "problem")
+_FRACTION = ("cycles", "real_s")
+_COUNTS = ("threads", "instructions", "accesses", "llc", "transfers", "invalidations", "locked", "written_back",
+           "faults", "syscalls", "shootdowns", "interrupts", "waits", "wakes")
+COSTS_GHZ = 3  # the plugin's default: the workload's clock counts nanoseconds
+
+
+def _simulate(machine, cell, binaries, cpu) -> Row:
+    row = Row(cell.workload.name, cell.allocator.name, cell.cores, " ".join(cell.argv[1:]), _settings_text(cell.allocator),
+              cell.fingerprint)
+    environment = (("LD_PRELOAD", cell.allocator.path), *cell.allocator.environment)
+    argv = [os.path.join(binaries, cell.argv[0]), *cell.argv[1:]]
+    began = time.monotonic()
+    try:
+        counts, output = machine.run(argv, cell.cores, environment=environment, pin=cpu, timeout=TIMEOUT_S)
+        record = json.loads(output.strip().splitlines()[-1])
+    except simulator.TimedOut as error:
+        row.status, row.problem = HUNG, str(error)
+        return row
+    except (simulator.SimulationFailed, ValueError, IndexError) as error:
+        row.status, row.problem = CRASHED, str(error) or "no record"
+        return row
+    row.real_s = round(time.monotonic() - began, 3)
+    for name in _COUNTS:
+        setattr(row, name, counts[name])
+    row.cores_used = counts["cores"]
+    row.operations = record["operations"]
+    row.cycles = counts["cycles"]
+    if cell.workload.in_allocator:
+        row.cycles = record["metrics"]["allocator_s"] * 1e9 * COSTS_GHZ
+    of_allocator = [o for o in counts["objects"] if os.path.realpath(o["object"]) == cell.allocator.path]
+    row.allocator_moves = sum(o["transfers"] + o["invalidations"] for o in of_allocator)
+    row.details = {"calls": counts["calls"], "sites": counts["sites"][:12], "lines": counts["lines"][:5]}
+    if not counts["measured"]:
+        row.status, row.problem = CRASHED, "the marks of the measured part were not seen"
+    return row
+
+
+# ---- the file ----
+
+
+def read(folder) -> dict[tuple, Row]:
+    """Every line of manycore.csv by its key; a later one replaces an earlier one. A line cut short by a kill is passed over."""
+    path = os.path.join(folder, CSV)
+    if not os.path.isfile(path):
+        return {}
+    rows = {}
+    with open(path, newline="", encoding="utf-8") as file:
+        lines = csv.reader(file)
+        if tuple(next(lines, ())) != FIELDS:
+            raise allocators.BadChoice(f"{path}: its columns are not those of this version; choose another --out")
+        for values in lines:
+            if len(values) != len(FIELDS):
+                continue
+            row = Row(**{name: _decoded(name, text) for name, text in zip(FIELDS, values)})
+            rows[row.key] = row
+    return rows
+
+
+def _decoded(name, text):
+    if name in _TEXT:
+        return text
+    if name == "details":
+        return json.loads(text) if text else {}
+    if text == "":
+        return None
+    return float(text) if name in _FRACTION else int(text)
+
+
+def _append(folder, row):
+    path = os.path.join(folder, CSV)
+    new = not os.path.isfile(path)
+    if not new:
+        with open(path, "rb+") as file:  # what a kill left of a line
+            content = file.read()
+            file.truncate(content.rfind(b"\n") + 1)
+            new = not content
+    with open(path, "a", newline="", encoding="utf-8") as file:
+        out = csv.writer(file, lineterminator="\n")
+        if new:
+            out.writerow(FIELDS)
+        values = [getattr(row, name) for name in FIELDS]
+        out.writerow(["" if v is None else json.dumps(v, separators=(",", ":")) if isinstance(v, dict) else v for v in values])
+
+
+# ---- all of it ----
+
+
+def cells_of(chosen, workloads, cores, scale, binaries, plugin) -> list[Cell]:
+    """Many cores first: they take longest, and two CPUs then end at about the same time."""
+    found = []
+    for count in sorted(cores, reverse=True):
+        for workload in workloads:
+            if count < workload.least:
+                continue
+            for allocator in chosen:
+                argv = tuple(str(word) for word in workload.argv(count, scale))
+                fingerprint = "-".join(map(_digest, (plugin, os.path.join(binaries, argv[0]), allocator.path)))
+                found.append(Cell(workload, for_cores(allocator, count), count, argv, fingerprint))
+    return found
+
+
+def _weight(cell) -> float:
+    """How long a cell takes in proportion: the work is the cores', and more of them hand over more often."""
+    return cell.cores ** 1.3
+
+
+class Progress:
+    """A line on a terminal, else one every ten seconds."""
+
+    def __init__(self, cells, workers):
+        self.left, self.total, self.done, self.workers = sum(map(_weight, cells)), len(cells), 0, workers
+        self.began, self.worked, self.last = time.monotonic(), 0.0, 0.0
+
+    def show(self, text, end=""):
+        remaining = ""
+        if self.worked > 0:
+            spent = time.monotonic() - self.began
+            remaining = f", about {progress.duration(spent * self.left / self.worked)} left"
+        line = f"[{self.done}/{self.total}] {text}{remaining}"
+        if sys.stderr.isatty():
+            print(f"\r{line:100.100}", end=end, file=sys.stderr, flush=True)
+        elif time.monotonic() - self.last >= progress.EVERY_S or end:
+            self.last = time.monotonic()
+            print(line, file=sys.stderr, flush=True)
+
+    def add(self, cell, row):
+        self.done += 1
+        self.worked += _weight(cell)
+        self.left -= _weight(cell)
+        if row.status != OK:
+            self.show(f"{cell.workload.name}, {cell.allocator.name}, {cell.cores} cores: {row.status}: {row.problem}", end="\n")
+        else:
+            self.show(f"{cell.workload.name}, {cell.allocator.name}, {cell.cores} cores")
+
+
+def simulate(cells, folder, binaries, plugin) -> list[Row]:
+    """Simulates what the folder does not have yet; the rows of all cells."""
+    os.makedirs(folder, exist_ok=True)
+    rows = read(folder)
+    wanted = [cell for cell in cells if cell.key not in rows or rows[cell.key].status != OK]
+    if len(wanted) < len(cells):
+        print(f"{len(cells) - len(wanted)} of {len(cells)} simulations are in {folder}/{CSV} already", file=sys.stderr)
+    cpus = sorted(os.sched_getaffinity(0))
+    free = queue.SimpleQueue()
+    for cpu in cpus:
+        free.put(cpu)
+    shown = Progress(wanted, len(cpus))
+
+    def one(cell):
+        cpu = free.get()
+        try:
+            return cell, _simulate(machine, cell, binaries, cpu)
+        finally:
+            free.put(cpu)
+
+    with simulator.Simulator(plugin) as machine, concurrent.futures.ThreadPoolExecutor(len(cpus)) as pool:
+        futures = [pool.submit(one, cell) for cell in wanted]
+        try:
+            for future in concurrent.futures.as_completed(futures):
+                cell, row = future.result()
+                _append(folder, row)
+                rows[row.key] = row
+                shown.add(cell, row)
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            machine.stop()
+            raise
+    if sys.stderr.isatty() and wanted:
+        print(file=sys.stderr)
+    return [rows[cell.key] for cell in cells]
+
+
+def verify(machine, chosen, binaries, probe, folder) -> dict[str, str]:
+    """{allocator: why its rows would not be its own}: asks inside a simulated process who defines malloc."""
+    problems = {}
+    out = os.path.join(folder, ".probe")
+    for allocator in chosen:
+        open(out, "w", encoding="ascii").close()
+        environment = (("LD_PRELOAD", f"{probe}:{allocator.path}"), ("SPANALLOC_PROBE_OUT", out),
+                       *for_cores(allocator, 2).environment)
+        argv = [os.path.join(binaries, "threadtest"), "--threads", "1", "--objects", "10", "--rounds", "1"]
+        try:
+            machine.run(argv, 2, environment=environment, timeout=TIMEOUT_S)
+        except simulator.SimulationFailed as error:
+            problems[allocator.name] = str(error)
+            continue
+        with open(out, encoding="utf-8", errors="replace") as file:
+            defined_by = {os.path.realpath(line.split("\t")[1]) for line in file if line.count("\t") == 2}
+        if defined_by != {os.path.realpath(allocator.path)}:
+            problems[allocator.name] = "malloc is in " + (", ".join(sorted(defined_by)) or "no object that the probe saw")
+    if os.path.exists(out):
+        os.unlink(out)
+    return problems
+
+
+# ---- the command ----
+
+
+def _numbers(text):
+    try:
+        found = sorted({int(word) for word in text.split(",")})
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text}: expected numbers with commas between them") from None
+    if not found or found[0] < 1 or found[-1] > MOST_CORES:
+        raise argparse.ArgumentTypeError(f"{text}: from 1 to {MOST_CORES} cores")
+    return found
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="spanalloc bench manycore", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Speed-up and cache lines that change owner, for 1 to 64 cores, on a simulated machine.\n\n"
+        "Every workload runs under every allocator on a machine with a core per thread, simulated by a plugin of\n"
+        "qemu-x86_64 (Debian's qemu-user). The counts do not depend on the real machine, nor on what else it is doing.\n"
+        "The default takes about 15 minutes on 2 CPUs, --quick about one; an interrupted run goes on where it was.\n"
+        "docs/manycore.md describes the model, what it was validated with, and what it leaves out.",
+        epilog="examples: spanalloc bench manycore --quick\n"
+        "          spanalloc bench manycore --workloads larson --allocators standard,mimalloc --cores 1,16,64\n\n"
+        "exit code: 0; 1 when one of our libraries failed somewhere; 2 for bad options; 125 when nothing can be simulated;\n"
+        "130 when interrupted.",
+    )
+    parser.add_argument("--cores", type=_numbers, metavar="N,N", help=f"default {','.join(map(str, CORES))}")
+    parser.add_argument("--workloads", metavar="A,B", help=f"default all: {','.join(WORKLOADS)}")
+    parser.add_argument("--allocators", metavar="A,B", help=f"default {','.join(ALLOCATORS)}")
+    parser.add_argument("--with", dest="with_", action="append", default=[], metavar="NAME=PATH",
+                        help="one more allocator: a shared object that defines malloc; may be repeated")
+    parser.add_argument("--out", metavar="DIR", help="where results are kept; default out/bench of the source tree (with "
+                        "--quick, out/bench-quick)")
+    parser.add_argument("--quick", action="store_true", help=f"{','.join(map(str, QUICK_CORES))} cores, few allocators, a "
+                        "quarter of the work")
+    parser.add_argument("--report", action="store_true", help="simulate nothing: write tables and plots of what there is")
+    return parser
+
+
+def _chosen(places, options):
+    names = options.allocators.split(",") if options.allocators else QUICK_ALLOCATORS if options.quick else ALLOCATORS
+    chosen = [allocators.named(places, name.strip()) for name in names]
+    for allocator in chosen:
+        if allocator.missing and options.allocators:
+            raise allocators.BadChoice(f"--allocators {allocator.name}: {allocator.missing}")
+        if allocator.missing:
+            print(f"{allocator.name} is left out: {allocator.missing}", file=sys.stderr)
+    chosen = [allocator for allocator in chosen if not allocator.missing]
+    chosen += [allocators.given(places, text, [a.name for a in chosen]) for text in options.with_]
+    return chosen
+
+
+def _workloads(names):
+    if not names:
+        return list(WORKLOADS.values())
+    for name in (found := names.split(",")):
+        if name not in WORKLOADS:
+            raise allocators.BadChoice(f"--workloads {name}: there are {', '.join(WORKLOADS)}")
+    return [WORKLOADS[name] for name in found]
+
+
+def command(places, arguments) -> int:
+    """Runs the command with its words; returns the exit code."""
+    options = _parser().parse_args(list(arguments))
+    default = tree.DEFAULT_OUT + ("-quick" if options.quick else "")
+    folder = os.path.abspath(options.out or default)
+    binaries = tree.workloads(places)
+    plugin = os.path.join(binaries, simulator.PLUGIN)
+    from spanalloc_bench import manycore_report
+
+    if options.report:
+        rows = list(read(folder).values())
+        if not rows:
+            raise allocators.BadChoice(f"{folder} holds no simulations: `spanalloc bench manycore` makes them")
+        manycore_report.write(folder, rows)
+        return 0
+    reason = simulator.why_not(plugin)
+    if reason:
+        raise allocators.BadChoice(reason)
+    chosen, workloads = _chosen(places, options), _workloads(options.workloads)
+    cores = options.cores or (QUICK_CORES if options.quick else CORES)
+    if not any(count >= workload.least for count in cores for workload in workloads):
+        raise allocators.BadChoice("these workloads need more cores than these")
+    os.makedirs(folder, exist_ok=True)
+    with simulator.Simulator(plugin) as machine:
+        problems = verify(machine, chosen, binaries, places.probe, folder)
+    for name, problem in problems.items():
+        print(f"{name} is left out: {NOT_PRELOADED}: {problem}", file=sys.stderr)
+    ours_failed = any(a.ours and a.name in problems for a in chosen)
+    chosen = [allocator for allocator in chosen if allocator.name not in problems]
+    if not chosen:
+        raise allocators.BadChoice("no allocator is left")
+    began = time.monotonic()
+    cells = cells_of(chosen, workloads, cores, 4 if options.quick else 1, binaries, plugin)
+    rows = simulate(cells, folder, binaries, plugin)
+    manycore_report.write(folder, rows)
+    print(f"{len(rows)} simulations; took {progress.duration(time.monotonic() - began)}", file=sys.stderr)
+    ours = {allocator.name for allocator in chosen if allocator.ours}
+    return 1 if ours_failed or any(row.status != OK and row.allocator in ours for row in rows) else 0
