@@ -39,9 +39,9 @@ class BadChoice(Exception):
 
 
 def _ours(places, name) -> Allocator:
-    shipped = name in libraries.SHIPPED_CONFIGS
     path = libraries.config_path(places, name)
-    kind = Kind.OURS if shipped or name not in ABLATIONS else Kind.ABLATION
+    # What does not ship is built for comparison: a paper's ablation, another paper's baseline.
+    kind = Kind.OURS if name in libraries.SHIPPED_CONFIGS else Kind.ABLATION
     if os.path.isfile(path):
         return Allocator(name, os.path.realpath(path), kind)
     return Allocator(name, path, kind, missing=f"not built: {_BUILD_ABLATIONS if kind is Kind.ABLATION else _BUILD}")
@@ -86,12 +86,12 @@ def named(places, name) -> Allocator:
 def discover(places, with_=(), ablations=False) -> list[Allocator]:
     """Our libraries, glibc, the peers, bump, and what `with_` names (NAME=PATH). BadChoice for a --with that is none.
 
-    Everything that ships or is a usual peer is listed also where it is missing; ablations, only when asked for."""
+    Everything that ships or is a usual peer is listed also where it is missing; ablations and whatever else of ours was
+    built, only when asked for."""
     found = [_ours(places, name) for name in libraries.SHIPPED_CONFIGS]
-    built = libraries.our_configs(places)
-    found += [_ours(places, name) for name in built if name not in libraries.SHIPPED_CONFIGS and name not in ABLATIONS]
     if ablations:
-        found += [_ours(places, name) for name in ABLATIONS]
+        built = [name for name in libraries.our_configs(places) if name not in libraries.SHIPPED_CONFIGS]
+        found += [_ours(places, name) for name in dict.fromkeys([*ABLATIONS, *built])]
     found.append(_glibc())
     others = libraries.other_allocators()
     found += [_peer(name) for name in dict.fromkeys([*PEERS, *others])]

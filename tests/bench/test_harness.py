@@ -1,6 +1,7 @@
 """The suite's harness: samples survive what happens to a run, every outcome is a row, the order rotates, and results of
 different things are not mixed."""
 
+import collections
 import ctypes.util
 import json
 import os
@@ -197,6 +198,15 @@ class OrderTest(unittest.TestCase):
             self.assertEqual(sorted(firsts), list("abcd"))
         first_round = {c.allocator.name for c in cells if c.round == 1 and c.position == 1}
         self.assertGreater(len(first_round), 1)
+
+    def test_each_follows_each_other_one_equally_often(self):
+        for count in range(2, 10):
+            orders = schedule.balanced_orders(count)
+            pairs = collections.Counter(pair for order in orders for pair in zip(order, order[1:]))
+            self.assertEqual(len(pairs), count * (count - 1))
+            self.assertEqual(len(set(pairs.values())), 1)
+            for place in zip(*orders):
+                self.assertEqual(len(set(collections.Counter(place).values())), 1)
 
     def test_page_managers_run_in_their_cases_only(self):
         pages = Case("pages", "pages", "", "", Family.PAGES, ("x",))
