@@ -227,7 +227,6 @@ static void enter_kernel(Core *c, int64_t number) {
     atomic_store(&woken, 0);
     atomic_store(&waking, c->args[0]);
   }
-  if (number == NR_EXIT) atomic_store(&waking, c->clear_at_exit);
   if (ends_by_itself(number, c->args)) return;
   if (number == NR_NANOSLEEP || number == NR_CLOCK_NANOSLEEP) {
     clock_of[c->number] += sleep_ticks(c, number, c->args) + cost.wakeup * CYCLE;
@@ -258,7 +257,7 @@ static void return_from_kernel(Core *c, int64_t number, int64_t result) {
     const bool waited = number == NR_FUTEX && is_wait(c->args);
     if (c->timeout_replaced) write_guest(c->args[3], &c->timeout, sizeof c->timeout);
     c->timeout_replaced = false;
-    if (waited && result == -EAGAIN) clock_of[c->number] = c->asleep_since; /* the word had changed before */
+    if (waited && result == -EAGAIN && c->waiting_on) clock_of[c->number] = c->asleep_since; /* the word had changed before */
     come_back(c, waited && result == 0);
     return;
   }
@@ -280,13 +279,18 @@ static void return_from_kernel(Core *c, int64_t number, int64_t result) {
   answer(c, number, result);
 }
 
-/* The thread has ended, and whoever joins it has been woken. */
+/* The thread has ended; qemu wakes whoever joins it, after this. */
 static void thread_ended(Core *c) {
-  const int64_t limit = real_ms() + SETTLE_MS;
-  while (c->clear_at_exit && anybody_waits_on(c->clear_at_exit) && real_ms() < limit) sched_yield();
-  atomic_store(&waking, 0);
-  c->clear_at_exit = 0;
+  const int64_t now = clock_of[c->number];
   pthread_mutex_lock(&turns_lock);
+  for (int i = 0; i < used_cores && c->clear_at_exit; i++) {
+    if (cores[i]->waiting_on != c->clear_at_exit) continue;
+    clock_of[i] = now + cost.wakeup * CYCLE;
+    state_of[i] = DUE;
+    cores[i]->waiting_on = 0;
+    counts.wakes++;
+  }
+  c->clear_at_exit = 0;
   state_of[c->number] = FREE;
   if (atomic_load(&holder) == c) hand_out();
   pthread_mutex_unlock(&turns_lock);

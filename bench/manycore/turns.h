@@ -174,14 +174,6 @@ static void settle_woken(long n) {
   while (atomic_load(&woken) < n && real_ms() < limit) sched_yield();
   atomic_store(&waking, 0);
 }
-static bool anybody_waits_on(uint64_t futex) {
-  pthread_mutex_lock(&turns_lock);
-  bool any = false;
-  for (int i = 0; i < used_cores; i++) any |= state_of[i] != READY && cores[i]->waiting_on == futex;
-  pthread_mutex_unlock(&turns_lock);
-  return any;
-}
-
 /* A thread begins on the core that has been free longest in number, at `clock`. */
 static Core *occupy_core(int64_t clock) {
   pthread_mutex_lock(&turns_lock);

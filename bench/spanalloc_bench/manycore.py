@@ -1,10 +1,12 @@
 """`spanalloc bench manycore`: how allocators scale from 1 to 64 cores, on a simulated machine (docs/manycore.md).
 
-    workload x allocator x cores  ->  one simulation, one line of manycore.csv
+    workload x allocator x cores x {short, long}  ->  one simulation, one line of manycore.csv
+    long - short                                  ->  one point of a curve
 
-A simulation gives the same counts each time it is run, so there are no rounds: a line that is there, of the same program,
-library, plugin and settings, is not simulated again. The real machine's speed does not enter; its CPUs each simulate one
-line at a time.
+The difference of two runs of different length is the steady state: what starting the program and its threads, and an
+allocator's first contact with each size, cost is in both. A simulation gives the same counts each time it is run, so there
+are no rounds: a line that is there, of the same program, library, plugin and settings, is not simulated again. The real
+machine's speed does not enter; its CPUs each simulate one line at a time.
 """
 
 from __future__ import annotations
@@ -35,44 +37,53 @@ CSV = "manycore.csv"
 # ---- what is simulated ----
 
 
+SHORT, LONG = "short", "long"
+
+
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """`argv(cores, scale)` of a run; `scale` divides the work. `least` cores are what it needs."""
+    """`argv(cores, turns)` of a run of so many rounds, generations, steps or batches: `short` in the short one, and
+    `steady(cores)` more in the long one. `least` cores are what it needs."""
 
     name: str
     title: str
     argv: callable
+    short: int
+    steady: callable
     least: int = 1
     in_allocator: bool = False  # judged by the time in malloc and free alone, which the workload measures itself
 
+    def turns(self, length, cores, scale) -> int:
+        return self.short if length == SHORT else self.short + max(2, self.steady(cores) // scale)
 
-def _threadtest(cores, scale):
-    return ["threadtest", "--threads", cores, "--objects", 1000 * cores, "--rounds", max(2, 20 // scale), "--size", 64]
+
+def _threadtest(cores, rounds):
+    return ["threadtest", "--threads", cores, "--objects", 1000 * cores, "--rounds", rounds, "--size", 64]
 
 
-def _larson(cores, scale):
-    return ["larson", "--threads", cores, "--objects", 200, "--rounds", max(4, 16 // scale), "--generations", 4,
+def _larson(cores, generations):
+    return ["larson", "--threads", cores, "--objects", 200, "--rounds", 8, "--generations", generations,
             "--low", 7, "--high", 500]
 
 
-def _producer_consumer(cores, scale):
-    # Every thread walks every live object: the work of a step grows with the square of the cores.
-    steps = max(12, 400 // cores) // scale
-    return ["acdc", "--threads", cores, "--steps", max(6, steps), "--step-kib", 2, "--low", 16, "--high", 513,
+def _producer_consumer(cores, steps):
+    return ["acdc", "--threads", cores, "--steps", steps, "--step-kib", 2, "--low", 16, "--high", 513,
             "--min-lifetime", 1, "--max-lifetime", 4, "--shared", 100, "--lists", 50, "--sets", 2]
 
 
-def _malloc_test(cores, scale):
-    return ["malloc_test", "--producers", cores // 2, "--batches", max(2, 8 // scale), "--batch", 512]
+def _malloc_test(cores, batches):
+    return ["malloc_test", "--producers", cores // 2, "--batches", batches, "--batch", 512]
 
 
 WORKLOADS = {workload.name: workload for workload in (
-    Workload("threadtest", "threadtest: 1000 objects of 64 bytes a thread, 20 rounds", _threadtest),
-    Workload("larson", "larson: 7 to 499 bytes, 200 objects a chain, 4 threads one after the other", _larson),
-    Workload("producer-consumer", "ACDC producer-consumer: 16 to 512 bytes, the last to access an object frees it",
-             _producer_consumer, in_allocator=True),
+    Workload("threadtest", "threadtest: rounds of 1000 objects of 64 bytes a thread", _threadtest, 4, lambda cores: 16),
+    Workload("larson", "larson: 7 to 499 bytes, 200 objects a chain, a new thread after every 1600 replacements", _larson, 2,
+             lambda cores: 4),
+    # Every thread walks every live object: the work of a step grows with the square of the cores.
+    Workload("producer-consumer", "ACDC producer-consumer: 16 to 512 bytes, the last of all threads to access an object frees it",
+             _producer_consumer, 8, lambda cores: max(16, 400 // cores), in_allocator=True),
     Workload("malloc-test", "malloc-test: half of the cores allocate batches of 512 objects of 64 bytes, the others free them",
-             _malloc_test, least=2),
+             _malloc_test, 3, lambda cores: 8, least=2),
 )}
 
 
@@ -110,12 +121,13 @@ class Cell:
     workload: Workload
     allocator: Allocator  # with its settings
     cores: int
+    length: str           # SHORT or LONG
     argv: tuple[str, ...]
     fingerprint: str      # of the files that take part
 
     @property
     def key(self) -> tuple[str, ...]:
-        return (self.workload.name, self.allocator.name, str(self.cores), " ".join(self.argv[1:]),
+        return (self.workload.name, self.allocator.name, str(self.cores), self.length, " ".join(self.argv[1:]),
                 _settings_text(self.allocator), self.fingerprint)
 
 
@@ -139,6 +151,7 @@ class Row:
     workload: str
     allocator: str
     cores: int
+    length: str
     arguments: str
     settings: str
     fingerprint: str
@@ -168,9 +181,33 @@ class Row:
 
     @property
     def key(self):
-        return (self.workload, self.allocator, str(self.cores), self.arguments, self.settings, self.fingerprint)
+        return (self.workload, self.allocator, str(self.cores), self.length, self.arguments, self.settings, self.fingerprint)
 
-    # What is plotted.
+
+class Point:
+    """A point of a curve: what the long run has more than the short one. `problem` says why there is none."""
+
+    def __init__(self, short: Row, long: Row):
+        self.workload, self.allocator, self.cores, self.settings = long.workload, long.allocator, long.cores, long.settings
+        bad = next((row for row in (long, short) if row.status != OK), None)
+        self.status, self.problem = (bad.status, bad.problem) if bad else (OK, "")
+        self.lines = long.details.get("lines", [])
+        if bad:
+            return
+        for name in DIFFERENCES:
+            setattr(self, name, getattr(long, name) - getattr(short, name))
+        if self.operations <= 0 or self.cycles <= 0:
+            self.status, self.problem = CRASHED, "the long run took no longer than the short one"
+            return
+        before = short.details["calls"]
+        self.calls = {number: n - before.get(number, 0) for number, n in long.details["calls"].items()}
+        # Only the dearest instructions are kept, so one that is dear in the long run alone counts in full.
+        known = {_site_key(site): site for site in short.details["sites"]}
+        self.sites = []
+        for site in long.details["sites"]:
+            less = known.get(_site_key(site), {})
+            self.sites.append(site | {name: site[name] - less.get(name, 0) for name in ("transfers", "invalidations", "cycles")})
+
     @property
     def core_cycles(self) -> float:
         """Cycles of a core that an operation takes."""
@@ -184,22 +221,41 @@ class Row:
     @property
     def moves(self) -> float:
         """Lines that change owner, an operation."""
-        return (self.transfers + self.invalidations) / self.operations
+        return max(0.0, (self.transfers + self.invalidations) / self.operations)
 
     def each(self, name) -> float:
-        return getattr(self, name) / self.operations
+        return max(0.0, getattr(self, name) / self.operations)
+
+
+def _site_key(site):
+    return site.get("object"), site.get("offset", site["address"])
+
+
+def points(rows) -> list[Point]:
+    """One point for each workload, allocator and number of cores; of several runs, made with other programs or parameters,
+    the last pair of one fingerprint."""
+    pairs = {}
+    for row in rows:
+        pairs.setdefault((row.workload, row.allocator, row.cores), {}).setdefault(row.fingerprint, {})[row.length] = row
+    found = []
+    for of in pairs.values():
+        whole = [pair for pair in of.values() if len(pair) == 2]
+        if whole:
+            found.append(Point(whole[-1][SHORT], whole[-1][LONG]))
+    return found
 
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Row))
-_TEXT = ("workload", "allocator", "arguments", "settings", "fingerprint", "status", "problem")
+_TEXT = ("workload", "allocator", "length", "arguments", "settings", "fingerprint", "status", "problem")
 _FRACTION = ("cycles", "real_s")
 _COUNTS = ("threads", "instructions", "accesses", "llc", "transfers", "invalidations", "locked", "written_back",
            "faults", "syscalls", "shootdowns", "interrupts", "waits", "wakes")
+DIFFERENCES = ("operations", "cycles", "allocator_moves", *_COUNTS)
 COSTS_GHZ = 3  # the plugin's default: the workload's clock counts nanoseconds
 
 
 def _simulate(machine, cell, binaries, cpu) -> Row:
-    row = Row(cell.workload.name, cell.allocator.name, cell.cores, " ".join(cell.argv[1:]), _settings_text(cell.allocator),
+    row = Row(cell.workload.name, cell.allocator.name, cell.cores, cell.length, " ".join(cell.argv[1:]), _settings_text(cell.allocator),
               cell.fingerprint)
     environment = (("LD_PRELOAD", cell.allocator.path), *cell.allocator.environment)
     argv = [os.path.join(binaries, cell.argv[0]), *cell.argv[1:]]
@@ -223,7 +279,7 @@ def _simulate(machine, cell, binaries, cpu) -> Row:
         row.cycles = record["metrics"]["allocator_s"] * 1e9 * COSTS_GHZ
     of_allocator = [o for o in counts["objects"] if os.path.realpath(o["object"]) == cell.allocator.path]
     row.allocator_moves = sum(o["transfers"] + o["invalidations"] for o in of_allocator)
-    row.details = {"calls": counts["calls"], "sites": counts["sites"][:12], "lines": counts["lines"][:5]}
+    row.details = {"calls": counts["calls"], "sites": counts["sites"][:24], "lines": counts["lines"][:5]}
     if not counts["measured"]:
         row.status, row.problem = CRASHED, "the marks of the measured part were not seen"
     return row
@@ -287,15 +343,17 @@ def cells_of(chosen, workloads, cores, scale, binaries, plugin) -> list[Cell]:
             if count < workload.least:
                 continue
             for allocator in chosen:
-                argv = tuple(str(word) for word in workload.argv(count, scale))
-                fingerprint = "-".join(map(_digest, (plugin, os.path.join(binaries, argv[0]), allocator.path)))
-                found.append(Cell(workload, for_cores(allocator, count), count, argv, fingerprint))
+                for length in (LONG, SHORT):
+                    argv = tuple(str(word) for word in workload.argv(count, workload.turns(length, count, scale)))
+                    files = (plugin, os.path.join(binaries, argv[0]), allocator.path)
+                    fingerprint = "-".join(map(_digest, files)) + f"-{scale}"
+                    found.append(Cell(workload, for_cores(allocator, count), count, length, argv, fingerprint))
     return found
 
 
 def _weight(cell) -> float:
     """How long a cell takes in proportion: the work is the cores', and more of them hand over more often."""
-    return cell.cores ** 1.3
+    return cell.cores ** 1.3 * (3 if cell.length == LONG else 1)
 
 
 class Progress:
@@ -322,9 +380,9 @@ class Progress:
         self.worked += _weight(cell)
         self.left -= _weight(cell)
         if row.status != OK:
-            self.show(f"{cell.workload.name}, {cell.allocator.name}, {cell.cores} cores: {row.status}: {row.problem}", end="\n")
+            self.show(f"{cell.workload.name}, {cell.allocator.name}, {cell.cores} cores, {cell.length}: {row.status}: {row.problem}", end="\n")
         else:
-            self.show(f"{cell.workload.name}, {cell.allocator.name}, {cell.cores} cores")
+            self.show(f"{cell.workload.name}, {cell.allocator.name}, {cell.cores} cores, {cell.length}")
 
 
 def simulate(cells, folder, binaries, plugin) -> list[Row]:

@@ -75,7 +75,7 @@ def worst_places(row, in_allocator=True) -> list[tuple[str, int, int]]:
     """(place, moves, cycles lost there), of functions, the dearest first. Those of the workload itself are left out."""
     own = manycore.WORKLOADS[row.workload].argv(2, 1)[0] if row.workload in manycore.WORKLOADS else ""
     sums = {}
-    for site in row.details.get("sites", []):
+    for site in row.sites:
         if in_allocator and os.path.basename(site.get("object", "")) == own:
             continue
         moves, cycles = sums.get(name := place(site), (0, 0))
@@ -86,19 +86,11 @@ def worst_places(row, in_allocator=True) -> list[tuple[str, int, int]]:
 
 def calls(row) -> str:
     """The system calls that an operation makes, where they count: "sched_yield 0.17"."""
-    found = [(n / row.operations, _CALLS.get(number, f"call {number}")) for number, n in row.details.get("calls", {}).items()]
+    found = [(n / row.operations, _CALLS.get(number, f"call {number}")) for number, n in row.calls.items()]
     return ", ".join(f"{name} {units.number(n)}" for n, name in sorted(found, reverse=True)[:3] if n >= 0.005)
 
 
 # ---- curves ----
-
-
-def latest(rows) -> list[manycore.Row]:
-    """One row a point: the last one of those made with other programs or parameters."""
-    found = {}
-    for row in rows:
-        found[row.workload, row.allocator, row.cores] = row
-    return list(found.values())
 
 
 def _curves(rows, workload, value):
@@ -163,8 +155,8 @@ def table(rows, workload, cores) -> list[list[str]]:
         extra = calls(row)
         found.append((row.core_cycles, [
             row.allocator, units.number(round(row.core_cycles, 1)), units.ratio(dict(speed[row.allocator])[cores]),
-            units.number(row.moves), units.number(row.allocator_moves / row.operations), units.number(row.each("faults")),
-            units.number(row.each("syscalls")), units.number(row.shootdowns), places + (f" [{extra}]" if extra else ""),
+            units.number(row.moves), units.number(row.each("allocator_moves")), units.number(row.each("faults")),
+            units.number(row.each("syscalls")), units.number(max(0, row.shootdowns)), places + (f" [{extra}]" if extra else ""),
         ]))
     return [line for _, line in sorted(found, key=lambda item: item[0])] + failed
 
@@ -205,12 +197,13 @@ def print_tables(rows, console):
 def as_json(rows) -> dict:
     points = []
     for row in rows:
-        point = {name: getattr(row, name) for name in manycore.FIELDS if name not in ("details", "fingerprint")}
+        point = {name: getattr(row, name) for name in ("workload", "allocator", "cores", "settings", "status", "problem")}
         if row.status == OK:
+            point |= {name: getattr(row, name) for name in manycore.DIFFERENCES}
             point |= {"core_cycles_per_operation": row.core_cycles, "moves_per_operation": row.moves,
                       "places": [{"place": name, "moves": moves, "cycles": cycles} for name, moves, cycles in worst_places(row)],
-                      "calls": {_CALLS.get(k, k): n for k, n in row.details.get("calls", {}).items()},
-                      "lines": [{"place": place(line), "moves": line["moves"]} for line in row.details.get("lines", [])]}
+                      "calls": {_CALLS.get(k, k): n for k, n in row.calls.items()},
+                      "lines": [{"place": place(line), "moves": line["moves"]} for line in row.lines]}
         points.append(point)
     speed = {workload: speed_up(rows, workload) for workload in dict.fromkeys(row.workload for row in rows)}
     return {"about": ABOUT, "settings": settings_lines(rows), "speed_up": speed, "points": points}
@@ -238,7 +231,7 @@ def write(folder, rows):
     """Prints the tables and writes manycore.json, the plots, and the part for the report."""
     from rich.console import Console
 
-    rows = latest(rows)
+    rows = manycore.points(rows)
     order = list(manycore.ALLOCATORS)
     rows.sort(key=lambda row: (list(manycore.WORKLOADS).index(row.workload),
                                order.index(row.allocator) if row.allocator in order else len(order), row.cores))

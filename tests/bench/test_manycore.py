@@ -6,6 +6,7 @@ that move (GATHER each thread), and hundreds of cycles."""
 
 import json
 import os
+import time
 import unittest
 
 from spanalloc_bench import simulator
@@ -132,6 +133,14 @@ class KernelTest(KnownAnswer):
         steps = 200000
         counts = self.counts("blocked", 4, steps)
         self.assertWithin(counts["cycles"], 2 * 2 * steps, 2 * 2 * steps + 30000, "cycles")
+
+    def test_a_thread_that_joins_wakes_at_the_others_end(self):
+        began = time.monotonic()
+        counts = self.counts("joined", 1, 40)
+        real = time.monotonic() - began
+        # 40000 cycles, 15000 to start a thread, 6000 to wake up, and what the C library does.
+        self.assertWithin(counts["cycles"] / 40, 61000, 75000, "cycles a thread")
+        self.assertLess(real, 5, "the simulation waits for something that does not happen")
 
     def test_a_wait_with_a_limit_ends_in_simulated_time(self):
         rounds = 50
