@@ -181,11 +181,18 @@ class SuperblockEngine {
 
   // No superblock of the heap has room: one from the global heap.
   SPANALLOC_COLD static void* allocate_from_fresh(Heap& heap, const Request& request) {
-    Piece* piece = take_pieces(Kind::kSuperblock, 1, kPiece, nullptr);
-    if (piece == nullptr) return nullptr;
-    LockGuard guard(heap.lock);
-    heap.add(piece, request.size_class);
-    return take(heap, request);
+    for (bool again = false;; again = true) {
+      {
+        // Held all the way, so that no fork finds a superblock between two heaps.
+        LockGuard guard(heap.lock);
+        if (Piece* piece = global_.take(Kind::kSuperblock, 1); piece != nullptr) {
+          heap.add(piece, request.size_class);
+          return take(heap, request);
+        }
+      }
+      // Memory is out: what other heaps keep may do.
+      if (again || !evict_everywhere()) return nullptr;
+    }
   }
 
   SPANALLOC_COLD static void* allocate_large(std::size_t n, std::size_t alignment, bool* zero) {
@@ -196,17 +203,12 @@ class SuperblockEngine {
       if (p != nullptr && zero != nullptr) *zero = true;
       return p;
     }
-    Piece* piece = take_pieces(Kind::kLarge, pieces_for(n), max_of(alignment, kPiece), zero);
+    const std::size_t count = pieces_for(n);
+    Piece* piece = global_.take(Kind::kLarge, count, alignment, zero);
+    if (piece == nullptr && evict_everywhere()) piece = global_.take(Kind::kLarge, count, alignment, zero);
     if (piece == nullptr) return nullptr;
-    unpoison(pointer_to(piece->start), pieces_for(n) * kPiece);
+    unpoison(pointer_to(piece->start), count * kPiece);
     return pointer_to(piece->start);
-  }
-
-  static Piece* take_pieces(Kind kind, std::size_t count, std::size_t alignment, bool* zero) {
-    Piece* piece = global_.take(kind, count, alignment, zero);
-    // Memory is out: what the heaps keep may do.
-    if (piece == nullptr && evict_everywhere()) piece = global_.take(kind, count, alignment, zero);
-    return piece;
   }
 
   SPANALLOC_COLD static void deallocate_outside(void* p) {
