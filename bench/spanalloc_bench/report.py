@@ -14,6 +14,7 @@ from spanalloc_bench.model import Kind
 
 REPORT = "report.html"
 FIGURES = "figures"  # folder of the papers' figures inside a run's
+MANYCORE = "manycore.html"  # the simulated machine's part, where it has been run into this folder
 _escape = html.escape
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -241,6 +242,12 @@ class _Page:
             body.append(draw(rest))
         return f'<div class="measures">{"".join(body)}</div>'
 
+    def manycore(self):
+        path = os.path.join(self.folder, MANYCORE)
+        if os.path.isfile(path):
+            with open(path, encoding="utf-8") as file:
+                self.add("manycore", "Many cores", file.read())
+
     def machine(self):
         meta = self.found.meta
         run = [(key, meta[key]) for key in ("started", "finished", "command") if meta.get(key)]
@@ -289,7 +296,7 @@ best of all others.</p>""")
 
     def text(self) -> str:
         for make in (self.summary, self.overall, self.groups, self.latency, self.memory, self.failures, self.papers,
-                     self.machine, self.method, self.cases, self.raw):
+                     self.manycore, self.machine, self.method, self.cases, self.raw):
             make()
         bar = "".join(f'<a href="#{anchor}">{name}</a>' for anchor, name, _ in self.sections)
         content = "".join(body for _, _, body in self.sections)

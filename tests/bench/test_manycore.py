@@ -4,8 +4,11 @@ The answers follow from the model: a hit in a core's own cache costs 1 cycle, a 
 moves between caches 120, an instruction half a cycle. What a program needs to start its threads together adds some lines
 that move (GATHER each thread), and hundreds of cycles."""
 
+import importlib.util
 import json
 import os
+import subprocess
+import tempfile
 import time
 import unittest
 
@@ -188,6 +191,113 @@ class KernelTest(KnownAnswer):
     def test_a_run_that_does_not_end_is_cut_short(self):
         with self.assertRaises(simulator.TimedOut):
             self.simulator.run(["/bin/sleep", "100"], 4, timeout=2)
+
+
+def row(manycore, length, **values):
+    counts = dict.fromkeys(manycore.DIFFERENCES, 0)
+    details = {"calls": values.pop("calls", {}), "sites": values.pop("sites", []), "lines": []}
+    return manycore.Row("larson", "standard", 4, length, "", "", "f", **counts | values, details=details)
+
+
+class PointTest(unittest.TestCase):
+    """What is made of two simulations."""
+
+    @classmethod
+    def setUpClass(cls):
+        if importlib.util.find_spec("typer") is None:
+            raise unittest.SkipTest("the suite's Python packages are not installed")
+        from spanalloc_bench import manycore
+
+        cls.manycore = manycore
+
+    def test_a_point_is_the_difference(self):
+        site = {"object": "/lib/a.so", "offset": 16, "address": 1}
+        short = row(self.manycore, "short", operations=100, cycles=5000, transfers=40, invalidations=2, calls={"24": 5},
+                    sites=[site | {"transfers": 30, "invalidations": 2, "cycles": 4000}])
+        long = row(self.manycore, "long", operations=300, cycles=7000, transfers=90, invalidations=12, calls={"24": 9, "28": 1},
+                   sites=[site | {"transfers": 70, "invalidations": 10, "cycles": 9000}])
+        (point,) = self.manycore.points([short, long])
+        self.assertEqual(point.core_cycles, 2000 * 4 / 200)
+        self.assertEqual(point.throughput, 1000 * 200 / 2000)
+        self.assertEqual(point.moves, (50 + 10) / 200)
+        self.assertEqual(point.calls, {"24": 4, "28": 1})
+        self.assertEqual((point.sites[0]["transfers"], point.sites[0]["cycles"]), (40, 5000))
+
+    def test_runs_of_different_programs_make_no_point(self):
+        short, long = row(self.manycore, "short"), row(self.manycore, "long", operations=10, cycles=10.0)
+        short.fingerprint = "another"
+        self.assertEqual(self.manycore.points([short, long]), [])
+
+    def test_a_failed_run_makes_a_point_that_says_so(self):
+        short, long = row(self.manycore, "short"), row(self.manycore, "long")
+        long.status, long.problem = "crashed", "signal 11"
+        (point,) = self.manycore.points([short, long])
+        self.assertEqual((point.status, point.problem), ("crashed", "signal 11"))
+
+    def test_lines_of_the_file_come_back_and_a_torn_one_does_not(self):
+        with tempfile.TemporaryDirectory() as folder:
+            one = row(self.manycore, "short", operations=7, cycles=1.5, calls={"24": 5})
+            self.manycore._append(folder, one)
+            path = os.path.join(folder, self.manycore.CSV)
+            with open(path, "a", encoding="utf-8") as file:
+                file.write("larson,standard,4,lo")
+            self.assertEqual(list(self.manycore.read(folder).values()), [one])
+            two = row(self.manycore, "long", operations=8, cycles=2.5)
+            self.manycore._append(folder, two)
+            self.assertEqual(list(self.manycore.read(folder).values()), [one, two])
+
+
+class CommandTest(unittest.TestCase):
+    """`spanalloc bench manycore` as a whole, with very little."""
+
+    COMMAND = os.environ.get("SPANALLOC_TEST_COMMAND", "")
+
+    def setUp(self):
+        reason = simulator.why_not(PLUGIN)
+        if not reason and importlib.util.find_spec("matplotlib") is None:
+            reason = "the suite's Python packages are not installed"
+        if reason:
+            self.skipTest(reason)
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = scratch.name
+
+    def run_command(self, *words):
+        return subprocess.run(
+            [self.COMMAND, "bench", "manycore", "--quick", "--out", self.folder, *words], stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=100, check=False,
+        )
+
+    def test_it_makes_curves_and_simulates_nothing_twice(self):
+        words = ("--cores", "1,4", "--workloads", "threadtest,malloc-test", "--allocators", "standard,glibc,bump")
+        run = self.run_command(*words)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        with open(os.path.join(self.folder, "manycore.json"), encoding="utf-8") as file:
+            result = json.load(file)
+        self.assertEqual({p["status"] for p in result["points"]}, {"ok"})
+        self.assertEqual(len(result["points"]), 3 * (2 + 1))  # malloc-test needs two cores
+        # Threads that share nothing: ideal speed-up, nearly nothing moves.
+        speed = {name: dict(map(tuple, points)) for name, points in result["speed_up"]["threadtest"].items()}
+        for name in ("standard", "glibc"):
+            self.assertGreater(speed[name][4], 3.8, name)
+        for name in ("manycore-threadtest.png", "manycore-malloc-test.png", "manycore.html"):
+            self.assertGreater(os.path.getsize(os.path.join(self.folder, name)), 1000, name)
+        with open(os.path.join(self.folder, "manycore.csv"), "rb") as file:
+            before = file.read()
+        again = self.run_command(*words)
+        self.assertEqual(again.returncode, 0, again.stderr)
+        self.assertIn("18 of 18 simulations are", again.stderr)
+        with open(os.path.join(self.folder, "manycore.csv"), "rb") as file:
+            self.assertEqual(file.read(), before)
+
+    def test_mistakes_end_in_one_line(self):
+        for words, text in ((("--workloads", "nothing"), "there are threadtest"), (("--cores", "0"), "from 1 to"),
+                            (("--cores", "500"), "from 1 to"), (("--allocators", "nobody"), "nobody"),
+                            (("--report",), "holds no simulations")):
+            run = self.run_command(*words)
+            self.assertNotEqual(run.returncode, 0, words)
+            self.assertIn(text, run.stderr)
+            self.assertNotIn("Traceback", run.stderr)
 
 
 if __name__ == "__main__":
