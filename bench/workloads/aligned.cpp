@@ -5,6 +5,7 @@
 // and puts a new one in its place: one allocation an operation. `plain` percent of them come from malloc, the
 // rest from aligned_alloc and posix_memalign in turn, aligned to a power of two between low-align and
 // high-align, each equally likely. Alignment is checked, and so is a stamp at both ends and in every page.
+#include "support/mapped_array.hpp"
 #include "support/sizes.hpp"
 #include "support/stamp.hpp"
 #include "support/workload.hpp"
@@ -46,20 +47,30 @@ class Churner {
  private:
   void* allocate(std::size_t size, std::uint64_t turn) {
     void* memory = nullptr;
+    const char* call = "malloc";
     std::size_t alignment = size < 16 ? 8 : 16;
     if (random_.below(100) < shape_.plain) {
       memory = std::malloc(size);
     } else {
       alignment = std::size_t{1} << random_.between(shape_.low_align_bits, shape_.high_align_bits);
+      call = turn % 2 == 0 ? "aligned_alloc" : "posix_memalign";
       if (turn % 2 == 0)
         memory = std::aligned_alloc(alignment, size);
       else if (posix_memalign(&memory, alignment, size) != 0)
         memory = nullptr;
     }
-    workload::check(memory != nullptr, "aligned: an allocation returned null");
-    workload::check(reinterpret_cast<std::uintptr_t>(memory) % alignment == 0,
-                    "aligned: a block is not aligned");
+    if (memory == nullptr) [[unlikely]]
+      refuse("returned null", call, alignment, size, memory);
+    if (reinterpret_cast<std::uintptr_t>(memory) % alignment != 0) [[unlikely]]
+      refuse("a block is not aligned", call, alignment, size, memory);
     return memory;
+  }
+  [[noreturn]] static void refuse(const char* what, const char* call, std::size_t alignment, std::size_t size,
+                                  const void* memory) {
+    char text[160];
+    std::snprintf(text, sizeof text, "aligned: %s: %s of %zu bytes, alignment %zu, gave %p", what, call, size,
+                  alignment, memory);
+    workload::fail(text);
   }
   void drop(Block& b) {
     if (b.memory == nullptr) return;
@@ -70,8 +81,8 @@ class Churner {
     b.memory = nullptr;
   }
   const Shape shape_;
-  const workload::SizeTable sizes_;
-  std::vector<Block> blocks_;
+  workload::SizeTable sizes_;
+  workload::MappedArray<Block> blocks_;
   workload::Random random_;
   Result& result_;
 };
@@ -103,7 +114,7 @@ int main(int argc, char** argv) {
   shape.low_align_bits = static_cast<unsigned>(std::countr_zero(low_align));
   shape.high_align_bits = static_cast<unsigned>(std::countr_zero(high_align));
 
-  std::vector<Result> results(threads);
+  workload::MappedArray<Result> results(threads);
   std::vector<Churner> churners;
   churners.reserve(threads);
   for (std::uint64_t i = 0; i < threads; ++i) churners.emplace_back(shape, live, i + 1, results[i]);

@@ -8,6 +8,7 @@
 //   lines  one word in every 64 bytes is checked, every byte is dirtied
 //   ends   only the first and last 16 bytes: a program that touches little of a large block, where an
 //          allocator that knows fresh memory to be zero need not touch it either
+#include "support/mapped_array.hpp"
 #include "support/sizes.hpp"
 #include "support/workload.hpp"
 
@@ -91,8 +92,8 @@ class Churner {
     result_.live.remove(b.size);
     b.bytes = nullptr;
   }
-  const workload::SizeTable sizes_;
-  std::vector<Block> blocks_;
+  workload::SizeTable sizes_;
+  workload::MappedArray<Block> blocks_;
   const Touch touch_;
   workload::Random random_;
   Result& result_;
@@ -116,7 +117,7 @@ int main(int argc, char** argv) {
   options.require(low <= high, "--low must not be above --high");
   options.done();
 
-  std::vector<Result> results(threads);
+  workload::MappedArray<Result> results(threads);
   std::vector<Churner> churners;
   churners.reserve(threads);
   for (std::uint64_t i = 0; i < threads; ++i)

@@ -7,11 +7,17 @@
 //   1  32 to 128 bytes      3  1 to 8 KiB        5  8 to 64 KiB
 //   2  128 bytes to 1 KiB   4  48 to 256 bytes   6  32 to 512 bytes
 // At the end of each: metric rss_over_live_phaseN, which is (RSS + page tables, less what the process had
-// before the first object) over the live bytes, read outside of what is timed. At last nine in ten of the
-// objects that are left are freed, at random, pinned ones too: rss_over_live_freed90 right after that, and
-// rss_over_live_rested after `rest-ms` milliseconds in which the program now and then allocates and frees an
-// object (allocators that return memory by the clock do it there). rss_over_live_mean is the mean over the
-// phases. An operation is one malloc with its free.
+// before the first object and less this program's own tables) over the live bytes, read outside of what is
+// timed. At last nine in ten of the objects that are left are freed, at random, pinned ones too:
+// rss_over_live_freed90 right after that, and rss_over_live_250ms after a quarter of a second and
+// rss_over_live_rested after `rest-ms` milliseconds (1000) in which the program every 5 ms allocates and
+// frees an object of each size. Allocators that return memory by the clock do it there, and the length of the
+// rest decides which: the second is longer than the decay of spanalloc (0.5 s, so the quarter of a second is
+// shorter) and shorter than jemalloc's (10 s). rss_over_live_mean is the mean over the phases. An operation
+// is one malloc with its free.
+#include <algorithm>
+
+#include "support/mapped_array.hpp"
 #include "support/resident.hpp"
 #include "support/sizes.hpp"
 #include "support/stamp.hpp"
@@ -31,15 +37,39 @@ struct Object {
   std::uint32_t id;  // tells its stamp from that of every other object
 };
 
+// Objects in no order. Room is only reserved: how many there are at once depends on the phase.
+class Stack {
+ public:
+  explicit Stack(std::size_t room) : objects_(room, false) {}
+  void push(const Object& o) {
+    workload::check(size_ < objects_.size(), "fragmentation: more objects than there is room for");
+    objects_[size_++] = o;
+    if (size_ > most_) {
+      most_ = size_;
+      objects_.written(most_);
+    }
+  }
+  Object pop() { return objects_[--size_]; }
+  // The object at a place, whose place the last one takes.
+  Object take(std::size_t place) {
+    const Object o = objects_[place];
+    objects_[place] = objects_[--size_];
+    return o;
+  }
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+ private:
+  workload::MappedArray<Object> objects_;
+  std::size_t size_ = 0;
+  std::size_t most_ = 0;
+};
+
 class Heap {
  public:
-  explicit Heap(std::size_t target) : target_(target), random_(1) {
-    // All the room there can be need of, touched now, so that it counts as there before the first object.
-    loose_.resize(target / kPhases[0].low + 1);
-    pinned_.resize(loose_.size());
-    loose_.clear();
-    pinned_.clear();
-  }
+  // Loose objects are at most what fits into the target; of all, a share of at most 15 % stays.
+  Heap(std::size_t target, std::uint64_t turnover)
+      : target_(target), random_(1), loose_(room(target, turnover)), pinned_(room(target, turnover)) {}
 
   // Allocates `bytes` in objects of `range`, freeing others as the target asks for.
   void churn(const workload::SizeTable& sizes, std::size_t bytes, std::uint64_t pinned_percent) {
@@ -48,13 +78,12 @@ class Heap {
       done += size;
       while (!loose_.empty() && static_cast<std::size_t>(live_.now()) + size > target_) drop_random(loose_);
       const Object o = allocate(size);
-      (random_.below(100) < pinned_percent ? pinned_ : loose_).push_back(o);
+      (random_.below(100) < pinned_percent ? pinned_ : loose_).push(o);
     }
   }
   // Frees all but a tenth of the bytes.
   void shrink() {
-    loose_.insert(loose_.end(), pinned_.begin(), pinned_.end());
-    pinned_.clear();
+    while (!pinned_.empty()) loose_.push(pinned_.pop());
     const std::int64_t rest = live_.now() / 10;
     while (live_.now() > rest) drop_random(loose_);
   }
@@ -67,9 +96,7 @@ class Heap {
       const timespec pause = {0, 5'000'000};
       nanosleep(&pause, nullptr);
       for (std::uint32_t size = 32; size <= 65536; size *= 2) {
-        loose_.push_back(allocate(size));
-        drop(loose_.back());
-        loose_.pop_back();
+        drop(allocate(size));
       }
     }
   }
@@ -91,16 +118,17 @@ class Heap {
     std::free(o.memory);
     live_.remove(o.size);
   }
-  void drop_random(std::vector<Object>& objects) {
-    Object& o = objects[random_.below(objects.size())];
-    drop(o);
-    o = objects.back();
-    objects.pop_back();
+  void drop_random(Stack& objects) { drop(objects.take(random_.below(objects.size()))); }
+  // A quarter of all objects: beyond what chance makes of 15 %; the last term is for a handful of objects.
+  static std::size_t room(std::size_t target, std::uint64_t turnover) {
+    std::size_t all = 0;
+    for (const Range& phase : kPhases) all += target * turnover / phase.low;
+    return target / kPhases[0].low + all / 4 + 4096;
   }
 
   const std::size_t target_;
   workload::Random random_;
-  std::vector<Object> loose_, pinned_;
+  Stack loose_, pinned_;
   workload::LiveBytes live_;
   std::uint64_t operations_ = 0;
   std::uint32_t next_id_ = 0;
@@ -124,10 +152,13 @@ int main(int argc, char** argv) {
   const std::size_t target = live_mib << 20;
   std::vector<workload::SizeTable> sizes;
   for (const Range& range : kPhases) sizes.emplace_back(range.low, range.high, 1);
-  Heap heap(target);
-  const std::int64_t before = workload::resident_bytes();
+  Heap heap(target, turnover);
+  const auto resident = [] {
+    return workload::resident_bytes() - static_cast<std::int64_t>(workload::own_bytes.now);
+  };
+  const std::int64_t before = resident();
   const auto over_live = [&] {
-    return static_cast<double>(workload::resident_bytes() - before) / static_cast<double>(heap.live().now());
+    return static_cast<double>(resident() - before) / static_cast<double>(heap.live().now());
   };
 
   double ratios[kPhaseCount], mean = 0;
@@ -143,7 +174,10 @@ int main(int argc, char** argv) {
   heap.shrink();
   elapsed += workload::now_ns() - begin;
   const double freed = over_live();
-  heap.rest(rest_ms);
+  constexpr std::uint64_t kShortRest = 250;
+  heap.rest(std::min(rest_ms, kShortRest));
+  const double rested_short = over_live();
+  heap.rest(rest_ms - std::min(rest_ms, kShortRest));
   const double rested = over_live();
   heap.free_all();
 
@@ -155,6 +189,7 @@ int main(int argc, char** argv) {
     record.metric(("rss_over_live_phase" + std::to_string(p + 1)).c_str(), ratios[p]);
   record.metric("rss_over_live_mean", mean);
   record.metric("rss_over_live_freed90", freed);
+  if (rest_ms >= kShortRest) record.metric("rss_over_live_250ms", rested_short);
   record.metric("rss_over_live_rested", rested);
   record.print();
   return 0;

@@ -8,6 +8,7 @@
 //   page   one word in every 4 KiB (the page faults are the program's own, unless the memory is warm)
 //   all    every byte
 // What was written is checked when the object is freed.
+#include "support/mapped_array.hpp"
 #include "support/sizes.hpp"
 #include "support/workload.hpp"
 
@@ -81,8 +82,8 @@ class Churner {
     result_.live.remove(o.size);
     o.bytes = nullptr;
   }
-  const workload::SizeTable sizes_;
-  std::vector<Object> objects_;
+  workload::SizeTable sizes_;
+  workload::MappedArray<Object> objects_;
   const Touch touch_;
   workload::Random random_;
   Result& result_;
@@ -108,7 +109,7 @@ int main(int argc, char** argv) {
   options.require(low <= high, "--low must not be above --high");
   options.done();
 
-  std::vector<Result> results(threads);
+  workload::MappedArray<Result> results(threads);
   std::vector<Churner> churners;
   churners.reserve(threads);
   for (std::uint64_t i = 0; i < threads; ++i)

@@ -25,6 +25,7 @@
 //             of the bytes; P(lifetime > t) = t^-1/2. Heavy tails in both, drawn independently.
 #include <algorithm>
 
+#include "support/mapped_array.hpp"
 #include "support/sizes.hpp"
 #include "support/stamp.hpp"
 #include "support/workload.hpp"
@@ -43,6 +44,17 @@ struct Event {
   std::uint32_t lifetime;  // 1 to kLongest
 };
 
+class Events {
+ public:
+  void push_back(Event e) { table_[size_++] = e; }
+  std::size_t size() const { return size_; }
+  const Event& operator[](std::size_t i) const { return table_[i]; }
+
+ private:
+  workload::MappedArray<Event> table_{kEvents};
+  std::size_t size_ = 0;
+};
+
 Event event(std::uint64_t size, double lifetime) {
   const double clipped = std::clamp(lifetime, 1.0, static_cast<double>(kLongest));
   return Event{static_cast<std::uint32_t>(std::max<std::uint64_t>(size, 1)),
@@ -59,9 +71,9 @@ std::uint64_t node_size(Random& random) {
   return kSizes[std::min(random.below(std::size(kSizes)), random.below(std::size(kSizes)))];
 }
 
-std::vector<Event> compiler_events(Random& random) {
+Events compiler_events(Random& random) {
   constexpr std::uint64_t kFunction = 3000;
-  std::vector<Event> events;
+  Events events;
   for (std::uint64_t i = 0; i < kEvents; ++i) {
     const double kind = random.unit(), life = random.unit();
     std::uint64_t size = node_size(random);
@@ -81,8 +93,8 @@ std::vector<Event> compiler_events(Random& random) {
   return events;
 }
 
-std::vector<Event> browser_events(Random& random) {
-  std::vector<Event> events;
+Events browser_events(Random& random) {
+  Events events;
   for (std::uint64_t i = 0; i < kEvents; ++i) {
     const double kind = random.unit(), life = random.unit();
     std::uint64_t size = 8 * random.between(2, 8);
@@ -106,9 +118,9 @@ std::vector<Event> browser_events(Random& random) {
   return events;
 }
 
-std::vector<Event> keyvalue_events(Random& random) {
+Events keyvalue_events(Random& random) {
   constexpr double kMeanLifetime = 32768;
-  std::vector<Event> events;
+  Events events;
   while (events.size() < kEvents) {
     // Inverses of the distribution functions, at u in (0, 1).
     const double u = random.unit() * 0.999999 + 0.0000005, v = random.unit() * 0.999999 + 0.0000005;
@@ -121,9 +133,9 @@ std::vector<Event> keyvalue_events(Random& random) {
   return events;
 }
 
-std::vector<Event> web_events(Random& random) {
+Events web_events(Random& random) {
   constexpr std::uint64_t kInFlight = 32, kObjects = 121;
-  std::vector<Event> events;
+  Events events;
   for (std::uint64_t i = 0; i < kEvents; ++i) {
     // The requests take turns; each is at its own place in its own life, so that none end together.
     const std::uint64_t request = i % kInFlight;
@@ -149,9 +161,9 @@ std::vector<Event> web_events(Random& random) {
   return events;
 }
 
-std::vector<Event> powerlaw_events(Random& random) {
+Events powerlaw_events(Random& random) {
   constexpr double kLargest = 1 << 20;
-  std::vector<Event> events;
+  Events events;
   while (events.size() < kEvents) {
     const double u = 1 - random.unit(), v = 1 - random.unit();  // in (0, 1]
     events.push_back(event(static_cast<std::uint64_t>(std::min(16 / u, kLargest)), 1 / (v * v)));
@@ -175,8 +187,10 @@ struct alignas(workload::kCacheLine) Result {
 template <bool kTimed>
 class Player {
  public:
-  Player(const std::vector<Event>& events, std::uint64_t offset, Result& result)
-      : events_(events), offset_(offset), result_(result), dying_(kWheel, kNone), objects_(kWheel) {}
+  Player(const Events& events, std::uint64_t offset, Result& result)
+      : events_(events), offset_(offset), result_(result), dying_(kWheel), objects_(kWheel) {
+    for (std::uint32_t& first : dying_) first = kNone;
+  }
 
   void play(std::uint64_t steps) {
     for (std::uint64_t t = 0; t < steps; ++t) {
@@ -224,16 +238,16 @@ class Player {
     }
   }
 
-  const std::vector<Event>& events_;
+  const Events& events_;
   const std::uint64_t offset_;
   Result& result_;
-  std::vector<std::uint32_t> dying_;
-  std::vector<Object> objects_;
+  workload::MappedArray<std::uint32_t> dying_;
+  workload::MappedArray<Object> objects_;
 };
 
 template <bool kTimed>
-std::uint64_t run(const std::vector<Event>& events, std::uint64_t threads, std::uint64_t steps,
-                  std::vector<Result>& results) {
+std::uint64_t run(const Events& events, std::uint64_t threads, std::uint64_t steps,
+                  workload::MappedArray<Result>& results) {
   std::vector<Player<kTimed>> players;
   players.reserve(threads);
   for (std::uint64_t i = 0; i < threads; ++i) players.emplace_back(events, i * kEvents / threads, results[i]);
@@ -257,10 +271,10 @@ int main(int argc, char** argv) {
   options.done();
 
   Random random(seed);
-  constexpr std::vector<Event> (*kMakers[])(Random&) = {compiler_events, browser_events, keyvalue_events,
-                                                        web_events, powerlaw_events};
-  const std::vector<Event> events = kMakers[kind](random);
-  std::vector<Result> results(threads);
+  constexpr Events (*kMakers[])(Random&) = {compiler_events, browser_events, keyvalue_events, web_events,
+                                            powerlaw_events};
+  const Events events = kMakers[kind](random);
+  workload::MappedArray<Result> results(threads);
   const std::uint64_t ns =
       timed ? run<true>(events, threads, steps, results) : run<false>(events, threads, steps, results);
 

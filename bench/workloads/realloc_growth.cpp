@@ -8,6 +8,7 @@
 // what was added, as a push_back would write all of it; the words say which vector and which place they
 // belong to. After each growth the first word, the last one of the old part and one between are looked at; at
 // a vector's end all of them.
+#include "support/mapped_array.hpp"
 #include "support/sizes.hpp"
 #include "support/workload.hpp"
 
@@ -114,8 +115,8 @@ class Grower {
 
   const Policy policy_;
   const std::size_t step_;
-  const workload::SizeTable sizes_;
-  std::vector<Vector> vectors_;
+  workload::SizeTable sizes_;
+  workload::MappedArray<Vector> vectors_;
   Random random_;
   Result& result_;
   std::uint64_t next_id_ = 0;
@@ -141,7 +142,7 @@ int main(int argc, char** argv) {
   options.require(low <= high, "--low must not be above --high");
   options.done();
 
-  std::vector<Result> results(threads);
+  workload::MappedArray<Result> results(threads);
   std::vector<Grower> growers;
   growers.reserve(threads);
   for (std::uint64_t i = 0; i < threads; ++i)

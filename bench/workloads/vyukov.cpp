@@ -13,6 +13,7 @@
 #include <latch>
 #include <semaphore>
 
+#include "support/mapped_array.hpp"
 #include "support/stamp.hpp"
 #include "support/workload.hpp"
 
@@ -27,7 +28,7 @@ struct Object {
 
 // The data on their way down the chain: held by the one thread whose turn it is.
 struct Chain {
-  std::vector<Object> objects;
+  workload::MappedArray<Object> objects;
   workload::LiveBytes live;
 
   // Unique for each object, so that of two at one address only the later one's stamp is there.
@@ -74,7 +75,7 @@ int main(int argc, char** argv) {
   options.done();
 
   Chain chain;
-  chain.objects.resize(objects);
+  chain.objects = workload::MappedArray<Object>(objects);
   std::vector<Turn> turns(threads);
   turns[0].mine.release();
   std::latch end(1);

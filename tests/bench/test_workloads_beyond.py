@@ -125,7 +125,7 @@ class BeyondTest(WorkloadTest):
                                    "--active", 3):
             self.assertEqual((record["operations"], record["threads"]), (50 * 3 * 40, 50))
             self.assertEqual(set(record["metrics"]),
-                             {"idle_over_live", "idle_kib_per_thread", "burst_ns_per_operation"})
+                             {"idle_over_live", "idle_kib_per_thread", "burst_ns_per_operation", "own_kib"})
         self.assertGreater(record["metrics"]["idle_over_live"], 5)  # bump keeps all 120 objects of a thread, 5 live
 
     def test_idle_threads_that_keep_nothing(self):
@@ -141,6 +141,8 @@ class BeyondTest(WorkloadTest):
             phases = [metrics[f"rss_over_live_phase{p}"] for p in range(1, 7)]
             self.assertAlmostEqual(sum(phases) / 6, metrics["rss_over_live_mean"], places=4)
             self.assertGreater(min(phases), 0.9)
+            # Own tables: 16 bytes an object, of which at least 2 MiB / 128 and at most 2 MiB / 32 stand in phase 1.
+            self.assertIn(metrics["own_kib"], range(256, 1024 + 6 * 32 + 64 + 1))
             ratios.append((phases[-1], metrics["rss_over_live_freed90"]))
         # bump keeps all: 3 times the live bytes a phase, ten times that over what is left at the end.
         last, freed = ratios[-1]
@@ -229,7 +231,8 @@ class DamageTest(WorkloadTest):
     def test_bad_alignment(self):
         skewed = self.library("skewed.so", "#include <stddef.h>\nvoid* malloc(size_t);\n"
                               "void* aligned_alloc(size_t a, size_t n) { return malloc(n + a); }\n")
-        self.assert_refused(run("aligned", "--low-align", 512, "--high-align", 4096, preload=skewed), 1, "not aligned")
+        self.assert_refused(run("aligned", "--low-align", 512, "--high-align", 4096, preload=skewed), 1,
+                            "not aligned: aligned_alloc of ", " bytes, alignment ")
 
     def test_bump_beyond_its_limit(self):
         self.assert_refused(run("mixed", preload=BUMP, BUMP_LIMIT_MIB="32"), 1, "returned null")

@@ -1,5 +1,6 @@
 // A workload's own tables. They come from the kernel, not from the allocator that is measured, start on a
-// page, and are backed by memory from the start: no fault of theirs falls into a measured part.
+// page, and are backed by memory from the start: no fault of theirs falls into a measured part. One whose
+// greater part is never used need not be backed; its owner says with written() how much of it is.
 #ifndef SPANALLOC_BENCH_MAPPED_ARRAY_HPP
 #define SPANALLOC_BENCH_MAPPED_ARRAY_HPP
 
@@ -12,10 +13,6 @@
 #include "support/workload.hpp"
 
 namespace workload {
-
-// Bytes of all such tables that are backed from the start, in whole pages: resident memory that is no
-// allocator's.
-inline std::size_t backed_table_bytes = 0;
 
 // Made and destroyed by the main thread. `count` zeroed elements; move-only. Elements are neither constructed
 // nor destroyed.
@@ -33,8 +30,11 @@ class MappedArray {
                          MAP_PRIVATE | MAP_ANONYMOUS | (backed ? MAP_POPULATE : 0), -1, 0);
     check(p != MAP_FAILED, "no memory for the workload's own tables");
     data_ = static_cast<T*>(p);
-    if (backed) backed_bytes_ = pages_of(bytes);
-    backed_table_bytes += backed_bytes_;
+    if (backed)
+      backed_bytes_ = pages_of(bytes);
+    else
+      madvise(data_, bytes, MADV_NOHUGEPAGE);  // what is not written stays unbacked
+    own_bytes.add(backed_bytes_);
   }
   MappedArray(MappedArray&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)),
@@ -48,12 +48,24 @@ class MappedArray {
   }
   ~MappedArray() {
     if (data_ != nullptr) munmap(data_, count_ * sizeof(T));
-    backed_table_bytes -= backed_bytes_;
+    own_bytes.remove(backed_bytes_);
+  }
+  // In a table that is not backed from the start: the first `elements` have been written, and count as
+  // backed.
+  void written(std::size_t elements) {
+    const std::size_t pages = pages_of(elements * sizeof(T));
+    if (pages <= backed_bytes_) return;
+    own_bytes.add(pages - backed_bytes_);
+    backed_bytes_ = pages;
   }
   T& operator[](std::size_t i) { return data_[i]; }
   const T& operator[](std::size_t i) const { return data_[i]; }
   T* data() { return data_; }
   std::size_t size() const { return count_; }
+  T* begin() { return data_; }
+  T* end() { return data_ + count_; }
+  const T* begin() const { return data_; }
+  const T* end() const { return data_ + count_; }
 
  private:
   static std::size_t pages_of(std::size_t bytes) {

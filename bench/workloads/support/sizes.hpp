@@ -5,8 +5,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
+#include "support/mapped_array.hpp"
 #include "support/workload.hpp"
 
 namespace workload {
@@ -30,7 +30,7 @@ class SizeTable {
 
  private:
   static constexpr std::size_t kEntries = 4096;  // 32 KiB: fits beside the rest into a core's own caches
-  std::vector<std::size_t> sizes_;
+  MappedArray<std::size_t> sizes_;
 };
 
 }  // namespace workload

@@ -256,7 +256,21 @@ class Options {
   std::string help_text_;
 };
 
-// The line that a workload ends with.
+// Resident bytes of the workload's own tables (support/mapped_array.hpp), which are no allocator's: now, and
+// at the most. Changed by one thread at a time.
+struct OwnBytes {
+  std::size_t now = 0;
+  std::size_t peak = 0;
+  void add(std::size_t n) {
+    now += n;
+    if (now > peak) peak = now;
+  }
+  void remove(std::size_t n) { now -= n; }
+};
+inline OwnBytes own_bytes;
+
+// The line that a workload ends with. A workload with tables of its own has metric own_kib: the part of the
+// process's peak memory that these are.
 class Record {
  public:
   Record(const Options& options, std::uint64_t threads) : options_(options), threads_(threads) {}
@@ -291,7 +305,10 @@ class Record {
       std::printf("%" PRId64, peak_live_);
     else
       std::printf("null");
-    std::printf(", \"metrics\": {%s}, \"latency\": {%s}}\n", metrics_.c_str(), latency_.c_str());
+    std::printf(", \"metrics\": {%s", metrics_.c_str());
+    if (own_bytes.peak > 0)
+      std::printf("%s\"own_kib\": %zu", metrics_.empty() ? "" : ", ", own_bytes.peak / 1024);
+    std::printf("}, \"latency\": {%s}}\n", latency_.c_str());
     std::fflush(stdout);
   }
 
