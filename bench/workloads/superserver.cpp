@@ -13,14 +13,19 @@
 // mean slots x 2^k allocations of the thread. k is at most 20 (2 MiB), as without a bound the mean size is
 // infinite. The dead go to the inbox of a random other thread (one thread alone: its own), linked through
 // their first word, 16 at a time, so that what the workload itself shares does not hide the allocator; a
-// thread empties its inbox after every 16 allocations, and at the end frees what it still has. The number of
-// allocations is fixed. One word in every page is written and, at the free, checked. An operation is one
-// malloc and its free. With --latency on each call is timed, and the time of the clock is in the elapsed
-// time.
+// thread empties its inbox after every 16 allocations, and at the end frees what it still has. The mail is
+// bounded: who finds 4096 objects in the inbox of another empties its own and gives way until that one has
+// looked, and who has allocated all goes on emptying its own until all have. So peak memory does not depend
+// on which thread the system happens to stop. Live bytes are all that have not been freed, those in the mail
+// too; they are summed over the threads after every 1024 allocations of each. The number of allocations is
+// fixed. One word in every page is written and, at the free, checked. An operation is one malloc and its
+// free. With --latency on each call is timed, and the time of the clock is in the elapsed time.
+#include <sched.h>
+
 #include <algorithm>
-#include <barrier>
 #include <deque>
 
+#include "support/mapped_array.hpp"
 #include "support/stamp.hpp"
 #include "support/workload.hpp"
 
@@ -29,6 +34,9 @@ namespace {
 constexpr unsigned kSmallestBits = 4;
 constexpr std::uint64_t kSlotsFactor4 = 15;  // P(k <= 4) = 15/16 = 15 x 2^-4
 constexpr std::uint64_t kPost = 16;          // objects, and allocations between two looks into the inbox
+constexpr std::uint64_t kFull =
+    256 * kPost;  // objects in an inbox; about 200 KB, and beyond a time slice's worth
+constexpr std::uint64_t kSample = 64 * kPost;  // allocations between two sums of the live bytes
 
 // Every object begins with this; stamps are in the rest.
 struct Object {
@@ -74,8 +82,11 @@ struct Post {
 // Any thread puts, the owner takes everything: no order, hence one exchange and no ABA.
 class alignas(workload::kCacheLine) Inbox {
  public:
+  // Whether there is no room: soon, if not exactly now.
+  bool full() const { return count_.load(std::memory_order_relaxed) >= kFull; }
   // The objects in `post`, which is empty afterwards.
   void put(Post& post) {
+    count_.fetch_add(post.count, std::memory_order_relaxed);
     Object* head = head_.load(std::memory_order_relaxed);
     do post.last->next = head;
     while (
@@ -86,9 +97,28 @@ class alignas(workload::kCacheLine) Inbox {
     return head_.load(std::memory_order_relaxed) ? head_.exchange(nullptr, std::memory_order_acquire)
                                                  : nullptr;
   }
+  // So many of those taken have been freed.
+  void freed(std::uint64_t n) { count_.fetch_sub(n, std::memory_order_relaxed); }
 
  private:
   std::atomic<Object*> head_{nullptr};
+  std::atomic<std::uint64_t> count_{0};  // sent and not yet freed
+};
+
+// What one thread allocated less what it freed, whoever allocated that; only the sum over all threads means
+// anything. In an own line, as the others read it.
+struct alignas(workload::kCacheLine) Balance {
+  std::atomic<std::int64_t> bytes{0};
+};
+
+// All that the threads share, and their tables.
+struct Shared {
+  explicit Shared(std::uint64_t threads)
+      : inboxes(threads), balances(threads), mallocs(threads), frees(threads) {}
+  std::vector<Inbox> inboxes;
+  std::vector<Balance> balances;
+  workload::MappedArray<workload::Histogram> mallocs, frees;
+  std::atomic<std::uint64_t> done{0};  // threads that have allocated all
 };
 
 struct Parameters {
@@ -99,20 +129,41 @@ struct Parameters {
 
 class alignas(workload::kCacheLine) Server {
  public:
-  Server(const Parameters& p, std::uint64_t index, std::vector<Inbox>& inboxes)
-      : p_(p), index_(index), inboxes_(inboxes), random_(index + 1), serial_(index << 40), posts_(p.threads) {
-    places_.resize(first_place(p.largest_bits + 1));
-  }
+  Server(const Parameters& p, std::uint64_t index, Shared& shared)
+      : p_(p),
+        index_(index),
+        shared_(shared),
+        inboxes_(shared.inboxes),
+        random_(index + 1),
+        serial_(index << 40),
+        places_(first_place(p.largest_bits + 1)),
+        posts_(p.threads),
+        mallocs_(shared.mallocs[index]),
+        frees_(shared.frees[index]) {}
 
   void run() {
     for (std::uint64_t i = 1; i <= p_.allocations; ++i) {
       allocate();
       if (i % kPost == 0) empty_inbox();
+      if (i % kSample == 0) sum_live();
     }
     for (std::uint64_t to = 0; to < p_.threads; ++to)
-      if (posts_[to].count > 0) inboxes_[to].put(posts_[to]);
+      if (posts_[to].count > 0) deliver(to);
+    sum_live();
+    // Release: what was sent before is there for who sees the count.
+    shared_.done.fetch_add(1, std::memory_order_release);
+    while (shared_.done.load(std::memory_order_acquire) < p_.threads) {
+      empty_inbox();
+      sched_yield();
+    }
+    end();
   }
 
+  // The most bytes alive that this thread saw, in all threads together.
+  std::int64_t peak() const { return peak_; }
+  std::uint64_t freed() const { return freed_; }
+
+ private:
   // Once no thread allocates any more.
   void end() {
     for (const Place& place : places_) {
@@ -123,13 +174,6 @@ class alignas(workload::kCacheLine) Server {
     empty_inbox();
   }
 
-  // What this thread allocated and has in a place; without the dead on their way.
-  const workload::LiveBytes& live() const { return live_; }
-  std::uint64_t freed() const { return freed_; }
-  const workload::Histogram& mallocs() const { return mallocs_; }
-  const workload::Histogram& frees() const { return frees_; }
-
- private:
   struct Place {
     Object* object = nullptr;
     std::uint64_t serial = 0;
@@ -149,7 +193,7 @@ class alignas(workload::kCacheLine) Server {
     auto* const object = static_cast<Object*>(timed(mallocs_, [&] { return std::malloc(size); }));
     workload::check(object != nullptr, "superserver: malloc returned null");
     mark(object, size, ++serial_);
-    live_.add(size);
+    balance_ += static_cast<std::int64_t>(size);
     const Place newcomer{object, serial_};
     const Place dead = std::exchange(places_[first_place(k) + random_.below(places_of(k))], newcomer);
     if (dead.object) {
@@ -162,7 +206,14 @@ class alignas(workload::kCacheLine) Server {
   void leave(const Place& place) {
     workload::check(place.object->serial == place.serial,
                     "superserver: an object does not hold its owner's number");
-    live_.remove(size_of(place.object));
+  }
+
+  void publish() { shared_.balances[index_].bytes.store(balance_, std::memory_order_relaxed); }
+  void sum_live() {
+    publish();
+    std::int64_t sum = 0;
+    for (const Balance& b : shared_.balances) sum += b.bytes.load(std::memory_order_relaxed);
+    peak_ = std::max(peak_, sum);
   }
 
   // m with probability 1/2^m; above the largest k is drawn again.
@@ -182,15 +233,27 @@ class alignas(workload::kCacheLine) Server {
 
   void send(Object* dead, std::uint64_t to) {
     posts_[to].add(dead);
-    if (posts_[to].count == kPost) inboxes_[to].put(posts_[to]);
+    if (posts_[to].count == kPost) deliver(to);
+  }
+
+  // Emptying the own inbox meanwhile, as its senders may wait for that.
+  void deliver(std::uint64_t to) {
+    while (inboxes_[to].full()) {
+      empty_inbox();
+      if (to != index_) sched_yield();
+    }
+    inboxes_[to].put(posts_[to]);
   }
 
   void empty_inbox() {
-    for (Object* object = inboxes_[index_].take_all(); object;) {
+    std::uint64_t count = 0;
+    for (Object* object = inboxes_[index_].take_all(); object; ++count) {
       Object* const next = object->next;
       destroy(object);
       object = next;
     }
+    if (count > 0) inboxes_[index_].freed(count);
+    publish();
   }
 
   void destroy(Object* object) {
@@ -199,6 +262,7 @@ class alignas(workload::kCacheLine) Server {
     workload::check(size == sizeof(Object) || workload::stamped(object, size, word, sizeof(Object)),
                     "superserver: an object does not hold what was written into it");
     object->label = 0;  // a second holder finds it
+    balance_ -= static_cast<std::int64_t>(size);
     timed(frees_, [&] {
       std::free(object);
       return nullptr;
@@ -217,15 +281,17 @@ class alignas(workload::kCacheLine) Server {
 
   const Parameters& p_;
   const std::uint64_t index_;
+  Shared& shared_;
   std::vector<Inbox>& inboxes_;
   workload::Random random_;
   std::uint64_t serial_;
-  std::vector<Place> places_;
+  workload::MappedArray<Place> places_;
   std::vector<Post> posts_;  // by receiver
-  workload::LiveBytes live_;
+  std::int64_t balance_ = 0;
+  std::int64_t peak_ = 0;
   std::uint64_t freed_ = 0;
-  workload::Histogram mallocs_;
-  workload::Histogram frees_;
+  workload::Histogram& mallocs_;
+  workload::Histogram& frees_;
 };
 
 }  // namespace
@@ -243,25 +309,24 @@ int main(int argc, char** argv) {
   p.latency = options.choice("latency", {"off", "on"}, "time every call") == 1;
   options.done();
 
-  std::vector<Inbox> inboxes(p.threads);
+  Shared shared(p.threads);
   std::deque<Server> servers;
-  for (std::uint64_t i = 0; i < p.threads; ++i) servers.emplace_back(p, i, inboxes);
-  std::barrier all_allocated(static_cast<std::ptrdiff_t>(p.threads));
-  const std::uint64_t elapsed = workload::run_threads(p.threads, [&](std::uint64_t i) {
-    servers[i].run();
-    all_allocated.arrive_and_wait();
-    servers[i].end();
-  });
+  for (std::uint64_t i = 0; i < p.threads; ++i) servers.emplace_back(p, i, shared);
+  const std::uint64_t elapsed = workload::run_threads(p.threads, [&](std::uint64_t i) { servers[i].run(); });
 
   std::uint64_t freed = 0;
-  std::int64_t peak = 0;
-  workload::Histogram mallocs, frees;
+  std::int64_t peak = 0, alive = 0;
   for (const Server& server : servers) {
     freed += server.freed();
-    peak += server.live().peak();
-    workload::check(server.live().now() == 0, "superserver: bytes alive at the end");
-    mallocs.merge(server.mallocs());
-    frees.merge(server.frees());
+    peak = std::max(peak, server.peak());
+  }
+  for (const Balance& balance : shared.balances) alive += balance.bytes.load();
+  workload::check(alive == 0, "superserver: bytes alive at the end");
+  workload::Histogram& mallocs = shared.mallocs[0];
+  workload::Histogram& frees = shared.frees[0];
+  for (std::uint64_t i = 1; i < p.threads; ++i) {
+    mallocs.merge(shared.mallocs[i]);
+    frees.merge(shared.frees[i]);
   }
   workload::check(freed == p.threads * p.allocations, "superserver: objects were lost");
 
