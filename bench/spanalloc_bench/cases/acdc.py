@@ -12,7 +12,7 @@ from __future__ import annotations
 from ..model import Case, Family
 
 # Bytes that all threads of an object-size case allocate in all, and the most that one allocates in a step.
-_TOTAL_KIB = 512 << 10
+_TOTAL_KIB = 1536 << 10
 _STEP_KIB = 8 << 10
 
 
@@ -44,7 +44,7 @@ def object_size(exponent: int, threads: int = 2, total_kib: int = _TOTAL_KIB, fu
                 quick: bool = False) -> Case:
     """scalloc 7.5 and 7.7.1: local objects of [2^x, 2^(x+2)) bytes; a step allocates 2^x KB, accesses the objects and
     frees those of the step before. The paper: 40 threads, 30 steps. Here: at most 8 MiB a step and thread (so 1/2 of
-    the paper's for x = 14, 1/8 for x = 16, 1/128 for x = 20), and as many steps as make 512 MiB over all threads, at
+    the paper's for x = 14, 1/8 for x = 16, 1/128 for x = 20), and as many steps as make 1.5 GiB over all threads, at
     least 30 and at most 15,000 / threads: with small objects, 30 steps last less than a millisecond."""
     if not 4 <= exponent <= 20:
         raise ValueError(f"exponent {exponent}: scalloc 7.5 has 4 to 20")
