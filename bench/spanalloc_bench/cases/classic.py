@@ -27,8 +27,8 @@ def threadtest(size: int = 64, threads: int = 2, work: int = 0, rounds: int | No
                quick: bool = False) -> Case:
     """scalloc 7.2.1 (64 bytes), 7.7.2 (256 bytes), 7.7.3 (64 bytes); a2alloc 3. The paper: 10^4 rounds a thread of
     allocating, then freeing, 10^5 / threads objects. Here: the same objects, and at 64 bytes 200 rounds (1/50), at other
-    sizes as many as allocate three times the bytes (256: 150 rounds, 1/67)."""
-    usual = 200 if size == 64 else max(1, 38_400 // size)
+    sizes as many as allocate twice the bytes (256: 100 rounds, 1/100)."""
+    usual = 200 if size == 64 else max(1, 25_600 // size)
     rounds = rounds or usual
     name = f"threadtest-{size}" + (f"-w{work}" if work else "") + (f"-r{rounds}" if rounds != usual else "")
     sections = {64: "scalloc 7.2.1, 7.7.3; a2alloc 3", 256: "scalloc 7.7.2"}
