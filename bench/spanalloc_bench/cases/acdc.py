@@ -40,17 +40,20 @@ def producer_consumer(threads: int = 2, steps: int = 300, full: bool = False, qu
     )
 
 
-def object_size(exponent: int, threads: int = 2, total_kib: int = _TOTAL_KIB, full: bool = False,
+def object_size(exponent: int, threads: int = 2, total_kib: int | None = None, full: bool = False,
                 quick: bool = False) -> Case:
     """scalloc 7.5 and 7.7.1: local objects of [2^x, 2^(x+2)) bytes; a step allocates 2^x KB, accesses the objects and
     frees those of the step before. The paper: 40 threads, 30 steps. Here: at most 8 MiB a step and thread (so 1/2 of
-    the paper's for x = 14, 1/8 for x = 16, 1/128 for x = 20), and as many steps as make 1.5 GiB over all threads, at
-    least 30 and at most 15,000 / threads: with small objects, 30 steps last less than a millisecond."""
+    the paper's for x = 14, 1/8 for x = 16, 1/128 for x = 20), and as many steps as make 1.5 GiB over all threads
+    (512 MiB beyond x = 18, where a byte takes longer), at least 30 and at most 15,000 / threads: with small objects, 30
+    steps last less than a millisecond."""
     if not 4 <= exponent <= 20:
         raise ValueError(f"exponent {exponent}: scalloc 7.5 has 4 to 20")
+    usual = _TOTAL_KIB if exponent <= 18 else _TOTAL_KIB // 3
+    total_kib = total_kib or usual
     step_kib = min(1 << exponent, _STEP_KIB)
     steps = max(30, min(total_kib // threads // step_kib, 15_000 // threads))
-    name = f"object-size-{exponent}" + (f"-k{total_kib}" if total_kib != _TOTAL_KIB else "")
+    name = f"object-size-{exponent}" + (f"-k{total_kib}" if total_kib != usual else "")
     low, high = 1 << exponent, 1 << (exponent + 2)
     return Case(
         id=f"{name}.t{threads}", group="object-size",
