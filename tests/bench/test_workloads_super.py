@@ -89,9 +89,9 @@ class SuperMallocTest(WorkloadTest):
         self.assertEqual(record["operations"], 160000)
 
     def test_superserver_counts_the_dead_in_the_mail_as_alive(self):
-        # One place for each k: of 16 objects 1 to 2 are in a place, the rest are on their way; one size only.
+        # 15 objects in 15 places at random: some 10 stand (235 bytes of 23.5 each), the others are on their way.
         record = self.record(run("superserver", "--threads", 1, "--allocations", 15, "--max-k", 4, "--slots", 1))
-        self.assertIn(record["peak_live_bytes"], range(15 * 16, 15 * 31 + 1))
+        self.assertIn(record["peak_live_bytes"], range(300, 15 * 31 + 1))
 
     def test_superserver_sizes(self):
         # One thread, every object in a place of its own while there are places: the smallest k alone is 16 to 31 bytes.
