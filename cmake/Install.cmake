@@ -3,7 +3,7 @@ include(CMakePackageConfigHelpers)
 
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/spanalloc)
 set(_libraries "")
-foreach(_target IN ITEMS spanalloc spanalloc_static spanalloc_oopsla15)
+foreach(_target IN ITEMS spanalloc spanalloc_static spanalloc_oopsla15 spanalloc_superblock)
   if(TARGET ${_target})
     list(APPEND _libraries ${_target})
   endif()
