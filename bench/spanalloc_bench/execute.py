@@ -163,7 +163,7 @@ class Runner:
         return text
 
     def run(self, case: Case, allocator: Allocator, round_: int, position: int) -> Sample:
-        sample = Sample(case.id, allocator.name, round_, position)
+        sample = Sample(case.id, allocator.name, round_, position, started=round(time.time(), 3))
         before = _descendants()
         try:
             self._require(case, allocator)
@@ -173,7 +173,8 @@ class Runner:
                 else:
                     self._execute(case, allocator, scratch, sample)
         except RunFailed as failure:
-            return Sample(case.id, allocator.name, round_, position, failure.status, str(failure))
+            status, problem = _of_the_floor(failure) if allocator.kind is Kind.BASELINE else (failure.status, str(failure))
+            return Sample(case.id, allocator.name, round_, position, status, problem, started=sample.started)
         finally:
             end_all_but(before)
         return sample
@@ -264,6 +265,9 @@ class Runner:
             return
         if record["exit_readings"] > 0 and not record["expected_mapped"]:
             raise RunFailed("the library was not loaded (static or set-user-id program?)", NOT_PRELOADED)
+        if context.case.family is Family.WORKLOAD and record["processes_without_expected"] > 0:
+            # What a real program starts may drop the preloading; a workload's processes are what it measures.
+            raise RunFailed(f"{record['processes_without_expected']} of its processes ran without the library", NOT_PRELOADED)
         if probe:
             with open(context.probe_out, encoding="utf-8", errors="replace") as file:
                 self._believe(program, context.allocator, verify.probe_lines(file.read()))
@@ -300,6 +304,15 @@ class _deadline:
 _CRASHES = {
     signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGILL, signal.SIGFPE, signal.SIGTRAP, signal.SIGSYS,
 }
+
+
+def _of_the_floor(failure) -> tuple[str, str]:
+    """(status, problem) of a run under the baseline, which never frees: that its memory ends is its nature, no failure."""
+    words = str(failure)
+    refused = failure.status == FAILED or failure.status == CRASHED and ("alloc" in words or "memory" in words)
+    if not refused:
+        return failure.status, words
+    return UNAVAILABLE, f"its limit of memory was reached, as it never frees ({words})"
 
 
 def _last_line(path) -> str:

@@ -108,6 +108,7 @@ class Sample:
     peak_live_bytes: int | None = None    # the floor for memory, where the workload knows it
     metrics: dict = dataclasses.field(default_factory=dict)   # name -> number
     latency: dict = dataclasses.field(default_factory=dict)   # "malloc" -> {"count", "p50_ns", ..., "max_ns"}
+    started: float | None = None          # seconds since the epoch
 
     def value(self, metric: str = "time") -> float | None:
         """The number that a case is judged by; None where this sample has none."""

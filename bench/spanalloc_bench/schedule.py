@@ -106,6 +106,30 @@ def _case_facts(case: Case) -> dict:
     return facts
 
 
+def _work_of(case: Case, runner) -> str:
+    """A digest of what a case does besides the programs that it runs: its arguments, its settings, the scripts and inputs
+    that they name, the code of its driver and of what makes its inputs. Titles, limits and metrics may change: they
+    change no sample."""
+    digest = hashlib.sha256()
+    digest.update(repr((case.argv, case.environment, case.driver, case.prepare)).encode())
+    for word in case.argv[1:]:
+        for part in word.split():  # sqlite3's ".read FILE" is one word
+            if part.startswith("{source}"):
+                digest.update(_sha256(runner.fill(part, Allocator("", "", Kind.PEER))).encode())
+    if case.driver or case.prepare:
+        digest.update(_programs_code().encode())
+    if case.family in (Family.WORKLOAD, Family.PAGES) and case.argv:
+        # What a workload starts stands beside it.
+        digest.update(_sha256(runner.fill(f"{case.argv[0]}_child", Allocator("", "", Kind.PEER))).encode())
+    return digest.hexdigest()
+
+
+def _programs_code() -> str:
+    """A digest of the code that makes inputs and drives servers: any module of its package."""
+    sources = sorted((pathlib.Path(__file__).parent / "programs").glob("*.py"))
+    return hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+
+
 def _allocator_facts(allocator: Allocator, known: dict) -> dict:
     facts = {
         "name": allocator.name, "kind": allocator.kind.value, "path": allocator.path, "version": "", "sha256": "",
@@ -174,7 +198,9 @@ def _describe(runner, cases, allocators, rounds, old) -> dict:
     known = _by_name(old)
     described = {}
     for case in cases:
-        described[case.id] = {**_case_facts(case), "programs": sorted(_programs(runner, [case]))}
+        described[case.id] = {
+            **_case_facts(case), "programs": sorted(_programs(runner, [case])), "work": _work_of(case, runner),
+        }
     return {
         "format": FORMAT, "started": now, "rounds": rounds, "git": machine.git_commit(tree.SOURCE),
         "machine": machine.describe(),
@@ -200,17 +226,21 @@ def _claim(results, runner, cases, allocators, rounds, again) -> dict:
     # Only a program that a stored sample ran under makes a difference.
     sampled = {sample.case for sample in results.samples()}
     programs = {p for p in programs if any(_uses(old["cases"].get(case, {}), p) for case in sampled)}
+    # A folder of an older version does not know what its cases did.
+    other_work = {case for case in sampled & new["cases"].keys()
+                  if old["cases"].get(case, {}).get("work", new["cases"][case]["work"]) != new["cases"][case]["work"]}
     if again:
         chosen, names = {case.id for case in cases}, {a.name for a in allocators}
 
         def stale(sample):
             facts = old["cases"].get(sample.case, {})
-            return bool(properties) or sample.allocator in changed or any(_uses(facts, p) for p in programs) or (
+            return bool(properties) or sample.allocator in changed or sample.case in other_work or any(_uses(facts, p) for p in programs) or (
                 sample.case in chosen and sample.allocator in names)
 
         results.set_aside(stale)
         return _join(old, new) if results.samples() else new
     differences = [f"allocator {name}" for name in sorted(changed)] + [f"program {name}" for name in sorted(programs)]
+    differences += [f"case {case}" for case in sorted(other_work)]
     differences += [f"the machine's {name} ({old['machine'].get(name)}, now {new['machine'].get(name)})"
                     for name in properties]
     if differences:
@@ -232,11 +262,8 @@ def make_fixtures(places, cases, say) -> dict[str, str]:
     problems = {}
     for name in dict.fromkeys(name for case in cases for name in case.prepare):
         try:
-            module = importlib.import_module("spanalloc_bench.programs.fixtures")
-            function = getattr(module, name)
-            # A fixture is made anew when the code that makes it has changed: any module of its package.
-            sources = sorted(pathlib.Path(module.__file__).parent.glob("*.py"))
-            made_from = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
+            function = getattr(importlib.import_module("spanalloc_bench.programs.fixtures"), name)
+            made_from = _programs_code()  # a fixture is made anew when the code that makes it has changed
             mark = folder / f".made-{name}"
             if mark.exists() and mark.read_text() == made_from:
                 continue
@@ -305,7 +332,8 @@ def run_cells(places, cases, allocators, rounds, folder, say, again=False) -> No
                 shown.begin(cell)
                 problem = next((problems[name] for name in cell.case.prepare if name in problems), None)
                 if problem:
-                    sample = Sample(cell.case.id, cell.allocator.name, cell.round, cell.position, UNAVAILABLE, problem)
+                    sample = Sample(cell.case.id, cell.allocator.name, cell.round, cell.position, UNAVAILABLE, problem,
+                                    started=round(time.time(), 3))
                 else:
                     sample = runner.run(cell.case, cell.allocator, cell.round, cell.position)
                 _append(results, sample)

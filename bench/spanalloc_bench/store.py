@@ -20,6 +20,7 @@ from spanalloc_bench.model import UNAVAILABLE, Sample
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Sample))
 _TYPES = typing.get_type_hints(Sample)
+ADDED = ("started",)  # the last columns, which older files lack
 SAMPLES, META, SET_ASIDE = "samples.csv", "meta.json", "samples-set-aside.csv"
 
 
@@ -60,6 +61,15 @@ def _line(values):
     return out.getvalue().encode()
 
 
+def _sample_line(sample):
+    return _line([_encode(getattr(sample, name), KINDS[name]) for name in FIELDS])
+
+
+def _lines(found):
+    """A whole file of these samples."""
+    return _line(FIELDS) + b"".join(map(_sample_line, found))
+
+
 def _whole_lines(path):
     """The file's bytes up to its last newline; b"" when there is none."""
     try:
@@ -85,14 +95,14 @@ def samples(folder) -> list[Sample]:
     header = next(rows, None)
     if header is None:
         return []
-    if tuple(header) != FIELDS:
+    if tuple(header) not in (FIELDS, FIELDS[: -len(ADDED)]):
         raise Damaged(f"{path}: its columns are not those of this version; choose another --out")
     cells = {}
     for number, row in enumerate(rows, start=2):
         try:
-            if len(row) != len(FIELDS):
+            if len(row) != len(header):
                 raise ValueError(f"{len(row)} columns")
-            sample = Sample(**{name: _decode(text, KINDS[name]) for name, text in zip(FIELDS, row)})
+            sample = Sample(**{name: _decode(text, KINDS[name]) for name, text in zip(header, row)})
         except ValueError as error:
             raise Damaged(f"{path}, line {number}: {error}") from None
         key = (sample.case, sample.allocator, sample.round)
@@ -156,14 +166,18 @@ class Store:
 
     def _open(self):
         path = os.path.join(self.folder, SAMPLES)
-        whole = len(_whole_lines(path))
+        content = _whole_lines(path)
+        if content and not content.startswith(_line(FIELDS)):  # a file without the newest columns
+            content = _lines(self._cells.values())
+            _replace(path, content)
+        whole = len(content)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         os.ftruncate(self._file, whole)
         if whole == 0:
             os.write(self._file, _line(FIELDS))
 
     def append(self, sample: Sample):
-        line = _line([_encode(getattr(sample, name), KINDS[name]) for name in FIELDS])
+        line = _sample_line(sample)
         written = os.write(self._file, line)
         if written != len(line):
             raise OSError(f"{self.folder}/{SAMPLES}: only {written} of {len(line)} bytes could be written; disk full?")
@@ -185,13 +199,10 @@ class Store:
         out = [s for s in self._cells.values() if unwanted(s)]
         if not out:
             return 0
-        lines = {False: [_line(FIELDS)], True: []}
-        for sample in self._cells.values():
-            lines[unwanted(sample)].append(_line([_encode(getattr(sample, name), KINDS[name]) for name in FIELDS]))
         with open(os.path.join(self.folder, SET_ASIDE), "ab") as file:
-            file.write(b"".join(lines[True] if file.tell() else [_line(FIELDS), *lines[True]]))
+            file.write(b"".join(map(_sample_line, out)) if file.tell() else _lines(out))
         os.close(self._file)
-        _replace(os.path.join(self.folder, SAMPLES), b"".join(lines[False]))
+        _replace(os.path.join(self.folder, SAMPLES), _lines(s for s in self._cells.values() if not unwanted(s)))
         self._cells = {key: s for key, s in self._cells.items() if not unwanted(s)}
         self._open()
         return len(out)

@@ -55,7 +55,7 @@ def database(test: str = "oltp_point_select", clients: int = 8, events: int = 80
     return _case("mariadb", f"MariaDB: {what}, {clients} clients",
                  "SuperMalloc 9, Figure 9" if test == "oltp_point_select" else BEYOND,
                  (test, str(clients), str(events)), variant, family=Family.DRIVER, driver="mariadb:run",
-                 needs=("sysbench",), prepare=("database",),
+                 needs=("mariadbd", "sysbench"), prepare=("database",),
                  threads=clients, full=full)
 
 
