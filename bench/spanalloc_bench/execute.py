@@ -173,7 +173,9 @@ class Runner:
                 else:
                     self._execute(case, allocator, scratch, sample)
         except RunFailed as failure:
-            status, problem = _of_the_floor(failure) if allocator.kind is Kind.BASELINE else (failure.status, str(failure))
+            status, problem = failure.status, str(failure)
+            if allocator.kind is Kind.BASELINE:
+                status, problem = _of_the_floor(failure)
             return Sample(case.id, allocator.name, round_, position, status, problem, started=sample.started)
         finally:
             end_all_but(before)
@@ -267,7 +269,8 @@ class Runner:
             raise RunFailed("the library was not loaded (static or set-user-id program?)", NOT_PRELOADED)
         if context.case.family is Family.WORKLOAD and record["processes_without_expected"] > 0:
             # What a real program starts may drop the preloading; a workload's processes are what it measures.
-            raise RunFailed(f"{record['processes_without_expected']} of its processes ran without the library", NOT_PRELOADED)
+            without = record["processes_without_expected"]
+            raise RunFailed(f"{without} of its processes ran without the library", NOT_PRELOADED)
         if probe:
             with open(context.probe_out, encoding="utf-8", errors="replace") as file:
                 self._believe(program, context.allocator, verify.probe_lines(file.read()))

@@ -234,8 +234,9 @@ def _claim(results, runner, cases, allocators, rounds, again) -> dict:
 
         def stale(sample):
             facts = old["cases"].get(sample.case, {})
-            return bool(properties) or sample.allocator in changed or sample.case in other_work or any(_uses(facts, p) for p in programs) or (
-                sample.case in chosen and sample.allocator in names)
+            return (bool(properties) or sample.allocator in changed or sample.case in other_work
+                    or any(_uses(facts, p) for p in programs)
+                    or sample.case in chosen and sample.allocator in names)
 
         results.set_aside(stale)
         return _join(old, new) if results.samples() else new

@@ -3,6 +3,7 @@ different things are not mixed."""
 
 import collections
 import ctypes.util
+import dataclasses
 import json
 import os
 import shutil
@@ -13,12 +14,13 @@ import tempfile
 import time
 import types
 import unittest
+import unittest.mock
 
 COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
-from spanalloc_bench import allocators, execute, progress, schedule, store  # noqa: E402
+from spanalloc_bench import allocators, execute, progress, schedule, store, tree  # noqa: E402
 from spanalloc_bench.model import (  # noqa: E402
     CRASHED, FAILED, HUNG, NOT_PRELOADED, OK, UNAVAILABLE, Allocator, Case, Family, Kind, Sample,
 )
@@ -153,6 +155,15 @@ class StoreTest(Folder):
             file.write("case,allocator\n")
         with self.assertRaisesRegex(store.Damaged, "columns"):
             store.samples(self.folder)
+
+    def test_a_file_without_the_newest_column_is_read_and_goes_on(self):
+        columns = store.FIELDS[:-1]
+        with open(self.path(store.SAMPLES), "w", encoding="utf-8") as file:
+            file.write(",".join(columns) + "\ncase,contender,1,1,ok" + "," * (len(columns) - 5) + "\n")
+        self.assertEqual(store.samples(self.folder), [self.sample(1)])
+        with store.Store(self.folder) as results:
+            results.append(self.sample(2, started=5.25))
+        self.assertEqual([s.started for s in store.samples(self.folder)], [None, 5.25])
 
     def test_set_aside(self):
         with store.Store(self.folder) as results:
@@ -299,6 +310,16 @@ class OutcomeTest(unittest.TestCase):
 
     def test_a_library_that_is_dropped_on_the_way_is_noticed(self):
         self.expect(program("drops", "LD_PRELOAD= exec sh -c 'sleep 0.1'"), NOT_PRELOADED, "not loaded")
+
+    def test_a_process_of_a_workload_that_drops_the_library_is_noticed(self):
+        script = "LD_PRELOAD= sh -c 'sleep 0.05'; "
+        self.expect(workload("child", script + record()), NOT_PRELOADED, "^[12] of its processes")
+        self.assertEqual(self.run_case(program("child", script)).status, OK)
+
+    def test_the_floor_may_refuse(self):
+        floor = Allocator("bump", STANDARD.path, Kind.BASELINE)
+        self.expect(program("x", "echo no memory >&2; exit 1"), UNAVAILABLE, "limit of memory.*exit code 1: no memory", floor)
+        self.expect(program("x", "kill -SEGV $$"), CRASHED, "SIGSEGV", floor)
 
     def test_unavailable(self):
         self.expect(program("needs", "true", needs=("no-such-command",)), UNAVAILABLE, "no-such-command is not installed")
@@ -452,6 +473,30 @@ class RunTest(Folder):
         with self.assertRaisesRegex(schedule.Mixed, "program tool"):
             self.run_cells([case])
         self.run_cells([self.counted()])  # which does not use it
+
+    def test_another_case_of_the_same_name_is_refused(self):
+        case = self.counted()
+        self.run_cells([case])
+        self.run_cells([dataclasses.replace(case, title="other words", timeout_s=9.0)])
+        for other in (dataclasses.replace(case, argv=(*case.argv, "more")),
+                      dataclasses.replace(case, environment=(("A", "b"),))):
+            with self.assertRaisesRegex(schedule.Mixed, "case counted.*--again"):
+                self.run_cells([other])
+        self.assertEqual(self.count(), 2)
+        self.run_cells([self.counted("another")])  # of which there is no sample
+        self.run_cells([dataclasses.replace(case, argv=(*case.argv, "more"))], again=True)
+        self.assertEqual(self.count(), 4)
+
+    def test_another_script_of_a_case_is_refused(self):
+        case = Case("scripted", "x", "x", "x", Family.PROGRAM, ("sh", "{source}/script"))
+        with unittest.mock.patch.object(tree, "SOURCE", self.folder):
+            for words in ("true\n", "true again\n"):
+                with open(self.path("script"), "w", encoding="utf-8") as file:
+                    file.write(words)
+                if "again" not in words:
+                    self.run_cells([case])
+            with self.assertRaisesRegex(schedule.Mixed, "case scripted"):
+                self.run_cells([case])
 
     def test_samples_of_unknown_origin_are_refused(self):
         self.run_cells([self.counted()])
