@@ -8,11 +8,15 @@ import importlib.util
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
 
-from spanalloc_bench import simulator
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
+
+from spanalloc_bench import simulator  # noqa: E402
 
 BENCH = os.environ.get("SPANALLOC_TEST_BENCH", "")
 PLUGIN = os.path.join(BENCH, simulator.PLUGIN)
