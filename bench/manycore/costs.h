@@ -1,7 +1,8 @@
-/* What things cost on the simulated machine, in cycles; each can be set as a plugin argument of the same name.
+/* What things cost on the simulated machine, in cycles; each can be set as a plugin argument of the same
+ * name.
  *
- * Orders of magnitude of one-socket x86-64 servers around 3 GHz, without a hypervisor. They weigh one against another
- * what an allocator can choose between: nothing here predicts nanoseconds. */
+ * Orders of magnitude of one-socket x86-64 servers around 3 GHz, without a hypervisor. They weigh one against
+ * another what an allocator can choose between: nothing here predicts nanoseconds. */
 #ifndef SPANALLOC_BENCH_MANYCORE_COSTS_H
 #define SPANALLOC_BENCH_MANYCORE_COSTS_H
 
@@ -36,32 +37,51 @@ static struct {
   int64_t ghz;    /* cycles in a nanosecond of the program's clock */
   int64_t cpus;   /* number of CPUs that the program is told of; 0: the real machine's */
   int64_t pin;    /* the real CPU that the simulation keeps to; -1: any */
-} cost = {.hit = 1, .llc = 40, .xfer = 120, .locked = 18, .fence = 30, .pause = 40,
-          .syscall = 400, .vdso = 70, .fault = 1500, .map = 1200, .page = 100, .shootdown = 1500, .interrupt = 600,
-          .wait = 1200, .wake = 1500, .wakeup = 6000, .clone = 15000,
-          .window = 2000, .exact = 60, .ghz = 3, .cpus = 0, .pin = -1};
+} cost = {.hit = 1,
+          .llc = 40,
+          .xfer = 120,
+          .locked = 18,
+          .fence = 30,
+          .pause = 40,
+          .syscall = 400,
+          .vdso = 70,
+          .fault = 1500,
+          .map = 1200,
+          .page = 100,
+          .shootdown = 1500,
+          .interrupt = 600,
+          .wait = 1200,
+          .wake = 1500,
+          .wakeup = 6000,
+          .clone = 15000,
+          .window = 2000,
+          .exact = 60,
+          .ghz = 3,
+          .cpus = 0,
+          .pin = -1};
 
 static const struct {
-  const char *name;
-  int64_t *value;
+  const char* name;
+  int64_t* value;
   int64_t least;
 } cost_options[] = {
 #define OPTION(name, least) {#name, &cost.name, least}
-    OPTION(hit, 0),  OPTION(llc, 0),    OPTION(xfer, 0),      OPTION(locked, 0),    OPTION(fence, 0), OPTION(pause, 0),
-    OPTION(fault, 0), OPTION(syscall, 0), OPTION(map, 0),      OPTION(page, 0),      OPTION(wait, 0),  OPTION(wake, 0),
-    OPTION(clone, 0), OPTION(wakeup, 0),  OPTION(shootdown, 0), OPTION(interrupt, 0), OPTION(window, 0), OPTION(exact, 0),
-    OPTION(ghz, 1),   OPTION(cpus, 0),    OPTION(pin, -1),   OPTION(vdso, 0),
+    OPTION(hit, 0),       OPTION(llc, 0),    OPTION(xfer, 0),    OPTION(locked, 0), OPTION(fence, 0),
+    OPTION(pause, 0),     OPTION(fault, 0),  OPTION(syscall, 0), OPTION(map, 0),    OPTION(page, 0),
+    OPTION(wait, 0),      OPTION(wake, 0),   OPTION(clone, 0),   OPTION(wakeup, 0), OPTION(shootdown, 0),
+    OPTION(interrupt, 0), OPTION(window, 0), OPTION(exact, 0),   OPTION(ghz, 1),    OPTION(cpus, 0),
+    OPTION(pin, -1),      OPTION(vdso, 0),
 #undef OPTION
 };
 
 /* Takes "name=value"; false for what is not such an option. */
-static bool set_cost(const char *text) {
-  const char *equals = strchr(text, '=');
+static bool set_cost(const char* text) {
+  const char* equals = strchr(text, '=');
   if (!equals) return false;
   for (size_t i = 0; i < sizeof cost_options / sizeof *cost_options; i++) {
-    const char *name = cost_options[i].name;
+    const char* name = cost_options[i].name;
     if (strlen(name) != (size_t)(equals - text) || strncmp(text, name, strlen(name)) != 0) continue;
-    char *end;
+    char* end;
     *cost_options[i].value = strtoll(equals + 1, &end, 10);
     return end != equals + 1 && *end == 0 && *cost_options[i].value >= cost_options[i].least;
   }

@@ -1,5 +1,5 @@
-/* System calls: what they cost, what they do to pages and to other cores, and what the program is told of the machine
- * (its clock and its CPUs). */
+/* System calls: what they cost, what they do to pages and to other cores, and what the program is told of the
+ * machine (its clock and its CPUs). */
 #ifndef SPANALLOC_BENCH_MANYCORE_KERNEL_H
 #define SPANALLOC_BENCH_MANYCORE_KERNEL_H
 
@@ -12,10 +12,26 @@
 
 /* Numbers of the guest's system calls are x86-64's. */
 enum {
-  NR_MMAP = 9, NR_MPROTECT = 10, NR_MUNMAP = 11, NR_BRK = 12, NR_SCHED_YIELD = 24, NR_MREMAP = 25,
-  NR_MADVISE = 28, NR_NANOSLEEP = 35, NR_CLONE = 56, NR_FORK = 57, NR_VFORK = 58, NR_EXIT = 60, NR_GETTIMEOFDAY = 96,
-  NR_FUTEX = 202, NR_SCHED_GETAFFINITY = 204, NR_CLOCK_GETTIME = 228, NR_CLOCK_NANOSLEEP = 230, NR_EXIT_GROUP = 231,
-  NR_GETCPU = 309, NR_CLONE3 = 435
+  NR_MMAP = 9,
+  NR_MPROTECT = 10,
+  NR_MUNMAP = 11,
+  NR_BRK = 12,
+  NR_SCHED_YIELD = 24,
+  NR_MREMAP = 25,
+  NR_MADVISE = 28,
+  NR_NANOSLEEP = 35,
+  NR_CLONE = 56,
+  NR_FORK = 57,
+  NR_VFORK = 58,
+  NR_EXIT = 60,
+  NR_GETTIMEOFDAY = 96,
+  NR_FUTEX = 202,
+  NR_SCHED_GETAFFINITY = 204,
+  NR_CLOCK_GETTIME = 228,
+  NR_CLOCK_NANOSLEEP = 230,
+  NR_EXIT_GROUP = 231,
+  NR_GETCPU = 309,
+  NR_CLONE3 = 435
 };
 enum { GUEST_CLONE_THREAD = 0x10000, GUEST_CLONE_CHILD_CLEARTID = 0x200000 };
 enum { FUTEX_COMMAND = 127 };
@@ -24,11 +40,19 @@ static int64_t monotonic_base, realtime_base; /* nanoseconds at the simulation's
 static int64_t map_free_at;                   /* when the last change to the process's mappings is done */
 static uint64_t heap_end;                     /* what brk said last */
 
-static void *guest(uint64_t address) { return (void *)(address + (&guest_base ? guest_base : 0)); }
+static void* guest(uint64_t address) {
+  return (void*)(address + (&guest_base ? guest_base : 0));
+}
 
-static int64_t nanoseconds(const struct timespec *t) { return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec; }
-static int64_t now_ns(const Core *c) { return clock_of[c->number] / (CYCLE * cost.ghz); }
-static int64_t ticks(int64_t ns) { return ns * CYCLE * cost.ghz; }
+static int64_t nanoseconds(const struct timespec* t) {
+  return (int64_t)t->tv_sec * 1000000000 + t->tv_nsec;
+}
+static int64_t now_ns(const Core* c) {
+  return clock_of[c->number] / (CYCLE * cost.ghz);
+}
+static int64_t ticks(int64_t ns) {
+  return ns * CYCLE * cost.ghz;
+}
 
 static void start_clocks(void) {
   struct timespec t;
@@ -38,36 +62,37 @@ static void start_clocks(void) {
   realtime_base = nanoseconds(&t);
 }
 
-static bool is_wait(const uint64_t *args) {
+static bool is_wait(const uint64_t* args) {
   const unsigned command = (unsigned)args[1] & FUTEX_COMMAND;
   return command == FUTEX_WAIT || command == FUTEX_WAIT_BITSET;
 }
-static bool is_wake(const uint64_t *args) {
+static bool is_wake(const uint64_t* args) {
   const unsigned command = (unsigned)args[1] & FUTEX_COMMAND;
   return command == FUTEX_WAKE || command == FUTEX_WAKE_BITSET;
 }
 /* The time on this core's clock when a futex wait gives up. */
-static int64_t futex_deadline(const Core *c, const uint64_t *args) {
+static int64_t futex_deadline(const Core* c, const uint64_t* args) {
   if (!args[3]) return INT64_MAX;
   const int64_t ns = nanoseconds(guest(args[3]));
   if (((unsigned)args[1] & FUTEX_COMMAND) == FUTEX_WAIT) return clock_of[c->number] + ticks(ns);
   return ticks(ns - ((unsigned)args[1] & FUTEX_CLOCK_REALTIME ? realtime_base : monotonic_base));
 }
 /* The real kernel's patience with a futex wait is replaced: none when its time is up already, else a day. */
-static bool write_guest(uint64_t address, const void *bytes, size_t n) { /* it may be read-only */
-  const struct iovec from = {(void *)bytes, n}, to = {guest(address), n};
+static bool write_guest(uint64_t address, const void* bytes, size_t n) { /* it may be read-only */
+  const struct iovec from = {(void*)bytes, n}, to = {guest(address), n};
   return process_vm_writev(getpid(), &from, 1, &to, 1, 0) == (ssize_t)n;
 }
-static void replace_timeout(Core *c, bool up) {
+static void replace_timeout(Core* c, bool up) {
   const bool absolute = ((unsigned)c->args[1] & FUTEX_COMMAND) != FUTEX_WAIT;
   struct timespec patience = {0};
-  if (!up && absolute) clock_gettime((unsigned)c->args[1] & FUTEX_CLOCK_REALTIME ? CLOCK_REALTIME : CLOCK_MONOTONIC, &patience);
+  if (!up && absolute)
+    clock_gettime((unsigned)c->args[1] & FUTEX_CLOCK_REALTIME ? CLOCK_REALTIME : CLOCK_MONOTONIC, &patience);
   if (!up) patience.tv_sec += 24 * 3600;
   memcpy(&c->timeout, guest(c->args[3]), sizeof c->timeout);
   c->timeout_replaced = write_guest(c->args[3], &patience, sizeof patience);
 }
 /* Nobody is left who could wake it before. */
-static bool first_at(const Core *c, int64_t clock) {
+static bool first_at(const Core* c, int64_t clock) {
   bool first = true;
   for (int i = 0; i < used_cores; i++)
     first &= i == c->number || (state_of[i] != READY && state_of[i] != DUE) || clock_of[i] > clock;
@@ -75,36 +100,74 @@ static bool first_at(const Core *c, int64_t clock) {
 }
 
 /* How long a sleep takes from now on. */
-static int64_t sleep_ticks(const Core *c, int64_t number, const uint64_t *args) {
+static int64_t sleep_ticks(const Core* c, int64_t number, const uint64_t* args) {
   const uint64_t wanted = number == NR_NANOSLEEP ? args[0] : args[2];
   if (!wanted) return 0;
   const int64_t ns = nanoseconds(guest(wanted));
   if (number == NR_NANOSLEEP || !(args[1] & TIMER_ABSTIME)) return ticks(ns);
-  const int64_t left = ticks(ns - (args[0] == CLOCK_REALTIME ? realtime_base : monotonic_base)) - clock_of[c->number];
+  const int64_t left =
+      ticks(ns - (args[0] == CLOCK_REALTIME ? realtime_base : monotonic_base)) - clock_of[c->number];
   return left > 0 ? left : 0;
 }
 
 /* Calls that end by themselves: the turn is kept. All others may wait for something. */
-static bool ends_by_itself(int64_t number, const uint64_t *args) {
+static bool ends_by_itself(int64_t number, const uint64_t* args) {
   switch (number) {
-    case NR_MMAP: case NR_MPROTECT: case NR_MUNMAP: case NR_BRK: case NR_SCHED_YIELD: case NR_MREMAP: case NR_MADVISE:
-    case NR_CLONE: case NR_CLONE3: case NR_EXIT: case NR_GETTIMEOFDAY: case NR_SCHED_GETAFFINITY:
-    case NR_CLOCK_GETTIME: case NR_GETCPU:
-    case 3 /* close */: case 5 /* fstat */: case 8 /* lseek */: case 13 /* rt_sigaction */: case 14 /* rt_sigprocmask */:
-    case 16 /* ioctl */: case 17 /* pread64 */: case 21 /* access */: case 39 /* getpid */: case 63 /* uname */:
-    case 97 /* getrlimit */: case 98 /* getrusage */: case 99 /* sysinfo */: case 102 /* getuid */:
-    case 131 /* sigaltstack */: case 157 /* prctl */: case 158 /* arch_prctl */: case 186 /* gettid */: case 201 /* time */:
-    case 203 /* sched_setaffinity */: case 218 /* set_tid_address */: case 229 /* clock_getres */: case 234 /* tgkill */:
-    case 257 /* openat */: case 262 /* newfstatat */: case 273 /* set_robust_list */: case 274 /* get_robust_list */:
-    case 302 /* prlimit64 */: case 318 /* getrandom */: case 324 /* membarrier */: case 334 /* rseq */:
+    case NR_MMAP:
+    case NR_MPROTECT:
+    case NR_MUNMAP:
+    case NR_BRK:
+    case NR_SCHED_YIELD:
+    case NR_MREMAP:
+    case NR_MADVISE:
+    case NR_CLONE:
+    case NR_CLONE3:
+    case NR_EXIT:
+    case NR_GETTIMEOFDAY:
+    case NR_SCHED_GETAFFINITY:
+    case NR_CLOCK_GETTIME:
+    case NR_GETCPU:
+    case 3 /* close */:
+    case 5 /* fstat */:
+    case 8 /* lseek */:
+    case 13 /* rt_sigaction */:
+    case 14 /* rt_sigprocmask */:
+    case 16 /* ioctl */:
+    case 17 /* pread64 */:
+    case 21 /* access */:
+    case 39 /* getpid */:
+    case 63 /* uname */:
+    case 97 /* getrlimit */:
+    case 98 /* getrusage */:
+    case 99 /* sysinfo */:
+    case 102 /* getuid */:
+    case 131 /* sigaltstack */:
+    case 157 /* prctl */:
+    case 158 /* arch_prctl */:
+    case 186 /* gettid */:
+    case 201 /* time */:
+    case 203 /* sched_setaffinity */:
+    case 218 /* set_tid_address */:
+    case 229 /* clock_getres */:
+    case 234 /* tgkill */:
+    case 257 /* openat */:
+    case 262 /* newfstatat */:
+    case 273 /* set_robust_list */:
+    case 274 /* get_robust_list */:
+    case 302 /* prlimit64 */:
+    case 318 /* getrandom */:
+    case 324 /* membarrier */:
+    case 334 /* rseq */:
       return true;
-    case NR_FUTEX: return is_wake(args);
-    default: return false;
+    case NR_FUTEX:
+      return is_wake(args);
+    default:
+      return false;
   }
 }
 
 /* Other cores forget a mapping: each that runs this process is interrupted. */
-static void shoot_down(Core *c) {
+static void shoot_down(Core* c) {
   pthread_mutex_lock(&turns_lock);
   int64_t told = 0, first = INT64_MAX;
   for (int i = 0; i < used_cores; i++) {
@@ -124,20 +187,20 @@ static void shoot_down(Core *c) {
 }
 
 /* A change to the mappings waits for the one before it. */
-static void change_mappings(Core *c) {
-  int64_t *clock = &clock_of[c->number];
+static void change_mappings(Core* c) {
+  int64_t* clock = &clock_of[c->number];
   if (*clock < map_free_at) *clock = map_free_at;
   *clock += cost.map * CYCLE;
   map_free_at = *clock;
 }
-static void pages_gone(Core *c, int64_t n) {
+static void pages_gone(Core* c, int64_t n) {
   if (n == 0) return;
   clock_of[c->number] += n * cost.page * CYCLE;
   shoot_down(c);
 }
 
-static void apply_mapping_call(Core *c, int64_t number, int64_t result) {
-  const uint64_t *a = c->args;
+static void apply_mapping_call(Core* c, int64_t number, int64_t result) {
+  const uint64_t* a = c->args;
   const bool failed = result < 0 && result > -4096;
   switch (number) {
     case NR_MMAP:
@@ -150,7 +213,8 @@ static void apply_mapping_call(Core *c, int64_t number, int64_t result) {
       break;
     case NR_MPROTECT:
       change_mappings(c);
-      if (!failed && a[2] != (PROT_READ | PROT_WRITE) && present_pages(a[0], a[1], false)) shoot_down(c); /* rights taken away */
+      if (!failed && a[2] != (PROT_READ | PROT_WRITE) && present_pages(a[0], a[1], false))
+        shoot_down(c); /* rights taken away */
       break;
     case NR_MREMAP:
       change_mappings(c);
@@ -161,7 +225,8 @@ static void apply_mapping_call(Core *c, int64_t number, int64_t result) {
       break;
     case NR_BRK:
       change_mappings(c);
-      if ((uint64_t)result < heap_end) pages_gone(c, present_pages((uint64_t)result, heap_end - (uint64_t)result, true));
+      if ((uint64_t)result < heap_end)
+        pages_gone(c, present_pages((uint64_t)result, heap_end - (uint64_t)result, true));
       heap_end = (uint64_t)result;
       break;
     case NR_MADVISE:
@@ -170,33 +235,34 @@ static void apply_mapping_call(Core *c, int64_t number, int64_t result) {
       if (a[2] == MADV_DONTNEED) pages_gone(c, present_pages(a[0], a[1], true));
       if (a[2] == MADV_FREE && present_pages(a[0], a[1], false)) shoot_down(c);
       break;
-    default: break;
+    default:
+      break;
   }
 }
 
 /* The machine's clock and CPUs in place of the real one's. */
-static void answer(const Core *c, int64_t number, int64_t result) {
-  const uint64_t *a = c->args;
+static void answer(const Core* c, int64_t number, int64_t result) {
+  const uint64_t* a = c->args;
   if (number == NR_CLOCK_GETTIME && result == 0) {
     const int clock = (int)a[0];
     const bool real = clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE;
-    if (!real && clock != CLOCK_MONOTONIC && clock != CLOCK_MONOTONIC_RAW && clock != CLOCK_MONOTONIC_COARSE &&
-        clock != CLOCK_BOOTTIME)
+    if (!real && clock != CLOCK_MONOTONIC && clock != CLOCK_MONOTONIC_RAW &&
+        clock != CLOCK_MONOTONIC_COARSE && clock != CLOCK_BOOTTIME)
       return;
-    struct timespec *t = guest(a[1]);
+    struct timespec* t = guest(a[1]);
     const int64_t ns = now_ns(c) + (real ? realtime_base : monotonic_base);
     t->tv_sec = ns / 1000000000;
     t->tv_nsec = ns % 1000000000;
   } else if (number == NR_GETTIMEOFDAY && result == 0 && a[0]) {
-    struct timeval *t = guest(a[0]);
+    struct timeval* t = guest(a[0]);
     const int64_t us = (now_ns(c) + realtime_base) / 1000;
     t->tv_sec = us / 1000000;
     t->tv_usec = us % 1000000;
   } else if (number == NR_GETCPU && result == 0) {
-    if (a[0]) *(unsigned *)guest(a[0]) = (unsigned)c->number;
-    if (a[1]) *(unsigned *)guest(a[1]) = 0;
+    if (a[0]) *(unsigned*)guest(a[0]) = (unsigned)c->number;
+    if (a[1]) *(unsigned*)guest(a[1]) = 0;
   } else if (number == NR_SCHED_GETAFFINITY && result > 0 && cost.cpus) {
-    unsigned char *mask = guest(a[2]);
+    unsigned char* mask = guest(a[2]);
     for (int64_t i = 0; i < result; i++) {
       const int64_t left = cost.cpus - 8 * i;
       mask[i] = left >= 8 ? 255 : left > 0 ? (unsigned char)((1 << left) - 1) : 0;
@@ -204,14 +270,14 @@ static void answer(const Core *c, int64_t number, int64_t result) {
   }
 }
 
-static __thread Core *calling; /* the core whose system call starts a thread */
+static __thread Core* calling; /* the core whose system call starts a thread */
 
 /* Answered by the vDSO on a real machine. */
 static bool is_in_vdso(int64_t number) {
   return number == NR_CLOCK_GETTIME || number == NR_GETTIMEOFDAY || number == NR_GETCPU;
 }
 
-static void enter_kernel(Core *c, int64_t number) {
+static void enter_kernel(Core* c, int64_t number) {
   if (number >= 0 && number < CALLS) counts.calls[number]++;
   if (is_in_vdso(number)) {
     clock_of[c->number] += cost.vdso * CYCLE;
@@ -251,13 +317,14 @@ static void enter_kernel(Core *c, int64_t number) {
   leave(c, AWAY);
 }
 
-static void return_from_kernel(Core *c, int64_t number, int64_t result) {
+static void return_from_kernel(Core* c, int64_t number, int64_t result) {
   calling = NULL;
   if (!ends_by_itself(number, c->args)) {
     const bool waited = number == NR_FUTEX && is_wait(c->args);
     if (c->timeout_replaced) write_guest(c->args[3], &c->timeout, sizeof c->timeout);
     c->timeout_replaced = false;
-    if (waited && result == -EAGAIN && c->waiting_on) clock_of[c->number] = c->asleep_since; /* the word had changed before */
+    if (waited && result == -EAGAIN && c->waiting_on)
+      clock_of[c->number] = c->asleep_since; /* the word had changed before */
     come_back(c, waited && result == 0);
     return;
   }
@@ -280,7 +347,7 @@ static void return_from_kernel(Core *c, int64_t number, int64_t result) {
 }
 
 /* The thread has ended; qemu wakes whoever joins it, after this. */
-static void thread_ended(Core *c) {
+static void thread_ended(Core* c) {
   const int64_t now = clock_of[c->number];
   pthread_mutex_lock(&turns_lock);
   for (int i = 0; i < used_cores && c->clear_at_exit; i++) {

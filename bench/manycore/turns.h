@@ -1,10 +1,10 @@
-/* Who runs. One core at a time has the turn, and only its thread executes the program: the one whose clock is behind
- * all others', until it is ahead of them by more than it may be. So the order of events follows from the clocks and
- * not from the real machine's scheduler, and a run can be repeated.
+/* Who runs. One core at a time has the turn, and only its thread executes the program: the one whose clock is
+ * behind all others', until it is ahead of them by more than it may be. So the order of events follows from
+ * the clocks and not from the real machine's scheduler, and a run can be repeated.
  *
- * A thread that may block in a system call gives the turn away before (AWAY, or DUE when the end is known) and asks
- * for it afterwards. What would depend on how fast the real kernel is, is waited for: a thread that goes to sleep in a
- * futex until it does sleep, one that is woken until it is back. */
+ * A thread that may block in a system call gives the turn away before (AWAY, or DUE when the end is known)
+ * and asks for it afterwards. What would depend on how fast the real kernel is, is waited for: a thread that
+ * goes to sleep in a futex until it does sleep, one that is woken until it is back. */
 #ifndef SPANALLOC_BENCH_MANYCORE_TURNS_H
 #define SPANALLOC_BENCH_MANYCORE_TURNS_H
 
@@ -19,14 +19,15 @@
 #include "machine.h"
 
 static pthread_mutex_t turns_lock = PTHREAD_MUTEX_INITIALIZER; /* state_of, holder's changes */
-static _Atomic(Core *) holder;             /* who has the turn; null while all are away */
-static _Atomic int64_t others_first;       /* the least clock among the cores that are ready or due, but the holder */
-static _Atomic bool ended;                 /* the program has: nothing is simulated or counted any more */
+static _Atomic(Core*) holder;                                  /* who has the turn; null while all are away */
+static _Atomic int64_t
+    others_first;          /* the least clock among the cores that are ready or due, but the holder */
+static _Atomic bool ended; /* the program has: nothing is simulated or counted any more */
 static _Atomic long turns;
-static _Atomic(Core *) expiring;           /* asleep in a futex, and its time is up */
-static _Atomic(Core *) departing;          /* on its way to sleep; the next one to run sees that it gets there */
-static _Atomic uint64_t waking;            /* futex that the holder wakes threads from */
-static _Atomic long woken;                 /* those that are back from it */
+static _Atomic(Core*) expiring;  /* asleep in a futex, and its time is up */
+static _Atomic(Core*) departing; /* on its way to sleep; the next one to run sees that it gets there */
+static _Atomic uint64_t waking;  /* futex that the holder wakes threads from */
+static _Atomic long woken;       /* those that are back from it */
 
 /* Patience with the real kernel, and with a turn that does not end. */
 enum { SETTLE_MS = 200, STALL_S = 60 };
@@ -37,7 +38,7 @@ static int64_t real_ms(void) {
   return t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
-static void *guest(uint64_t address);
+static void* guest(uint64_t address);
 
 static void hand_out(void) { /* turns_lock held; the caller has the turn, or nobody. Then: expire() */
   int first = -1;
@@ -56,7 +57,7 @@ static void hand_out(void) { /* turns_lock held; the caller has the turn, or nob
     if (first >= 0 && cores[first]->waiting_on) atomic_store(&expiring, cores[first]);
     return;
   }
-  Core *next = cores[first];
+  Core* next = cores[first];
   atomic_store(&others_first, second);
   if (atomic_load(&holder) == next) return;
   atomic_fetch_add(&turns, 1);
@@ -65,34 +66,35 @@ static void hand_out(void) { /* turns_lock held; the caller has the turn, or nob
   syscall(SYS_futex, &next->go, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
 }
 
-static bool asleep(Core *c) {
+static bool asleep(Core* c) {
   char text[256];
   const ssize_t n = pread(c->stat_fd, text, sizeof text - 1, 0);
   if (n <= 0) return true;
   text[n] = 0;
-  const char *state = strrchr(text, ')');
+  const char* state = strrchr(text, ')');
   return !state || state[1] == 0 || state[2] == 'S';
 }
 static void settle_departing(void) {
-  Core *c = atomic_exchange(&departing, NULL);
+  Core* c = atomic_exchange(&departing, NULL);
   if (!c) return;
   const int64_t limit = real_ms() + SETTLE_MS;
   while (c->waiting_on && !asleep(c) && real_ms() < limit) sched_yield();
 }
 
-/* Real futexes do not know simulated time: whose time is up is woken, as may happen for no reason on any system. Others
- * that sleep on the same word may come first. */
+/* Real futexes do not know simulated time: whose time is up is woken, as may happen for no reason on any
+ * system. Others that sleep on the same word may come first. */
 static void expire(void) {
-  Core *c = atomic_load(&expiring);
+  Core* c = atomic_load(&expiring);
   if (!c) return;
   const int64_t limit = real_ms() + SETTLE_MS;
   while (atomic_load(&expiring) == c && real_ms() < limit) {
-    syscall(SYS_futex, guest(c->waiting_on), FUTEX_WAKE | (c->args[1] & FUTEX_PRIVATE_FLAG), 1, NULL, NULL, 0);
+    syscall(SYS_futex, guest(c->waiting_on), FUTEX_WAKE | (c->args[1] & FUTEX_PRIVATE_FLAG), 1, NULL, NULL,
+            0);
     for (int i = 0; i < 1000 && atomic_load(&expiring) == c; i++) sched_yield();
   }
 }
 
-__attribute__((noinline, cold)) static void await_turn(Core *c) {
+__attribute__((noinline, cold)) static void await_turn(Core* c) {
   for (;;) {
     const uint32_t seen = atomic_load(&c->go);
     if (atomic_load(&ended)) return;
@@ -101,16 +103,17 @@ __attribute__((noinline, cold)) static void await_turn(Core *c) {
     const struct timespec patience = {.tv_sec = STALL_S};
     if (syscall(SYS_futex, &c->go, FUTEX_WAIT_PRIVATE, seen, &patience, NULL, 0) != 0 && errno == ETIMEDOUT &&
         turn == atomic_load(&turns) && atomic_load(&holder) && !atomic_load(&ended))
-      give_up("no core has moved for a minute: the program waits for something in a way that is not simulated");
+      give_up(
+          "no core has moved for a minute: the program waits for something in a way that is not simulated");
   }
   settle_departing();
 }
 /* Called first by everything that runs in the program's threads; false: the program has ended. */
-static inline bool take_turn(Core *c) {
+static inline bool take_turn(Core* c) {
   if (__builtin_expect(atomic_load_explicit(&holder, memory_order_acquire) != c, 0)) await_turn(c);
   return !atomic_load_explicit(&ended, memory_order_relaxed);
 }
-__attribute__((noinline)) static void pass_turn(Core *c) {
+__attribute__((noinline)) static void pass_turn(Core* c) {
   pthread_mutex_lock(&turns_lock);
   hand_out();
   pthread_mutex_unlock(&turns_lock);
@@ -118,15 +121,15 @@ __attribute__((noinline)) static void pass_turn(Core *c) {
   if (atomic_load(&holder) != c) await_turn(c);
 }
 /* Lets the others come up until this core is ahead of none by more than `cycles`. */
-static inline bool may_go(const Core *c, int64_t cycles) {
+static inline bool may_go(const Core* c, int64_t cycles) {
   const int64_t others = atomic_load_explicit(&others_first, memory_order_relaxed);
   return clock_of[c->number] - cycles * CYCLE <= others;
 }
-static inline void keep_within(Core *c, int64_t cycles) {
+static inline void keep_within(Core* c, int64_t cycles) {
   while (__builtin_expect(!may_go(c, cycles), 0) && !atomic_load(&ended)) pass_turn(c);
 }
 
-static void leave(Core *c, enum State state) {
+static void leave(Core* c, enum State state) {
   if (c->stat_fd < 0 || c->thread != (int)syscall(SYS_gettid)) {
     if (c->stat_fd >= 0) close(c->stat_fd);
     c->thread = (int)syscall(SYS_gettid);
@@ -142,7 +145,7 @@ static void leave(Core *c, enum State state) {
   expire();
 }
 /* Back from a system call that left. `woke`: out of a futex. */
-static void come_back(Core *c, bool woke) {
+static void come_back(Core* c, bool woke) {
   pthread_mutex_lock(&turns_lock);
   int64_t *clock = &clock_of[c->number], least = 0;
   Core *running = atomic_load(&holder), *late = atomic_load(&expiring);
@@ -175,7 +178,7 @@ static void settle_woken(long n) {
   atomic_store(&waking, 0);
 }
 /* A thread begins on the core that has been free longest in number, at `clock`. */
-static Core *occupy_core(int64_t clock) {
+static Core* occupy_core(int64_t clock) {
   pthread_mutex_lock(&turns_lock);
   int number = 0;
   while (number < used_cores && state_of[number] != FREE) number++;

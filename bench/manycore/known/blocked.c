@@ -1,6 +1,6 @@
-/* Thread 0 sleeps in a futex until thread 1 has computed `operations` steps and wakes it; then it computes as many.
- * All other threads compute a twentieth of it and are long gone. The sleeper neither advances nor holds anybody back,
- * and it wakes at the waker's time: two shares after one another. */
+/* Thread 0 sleeps in a futex until thread 1 has computed `operations` steps and wakes it; then it computes as
+ * many. All other threads compute a twentieth of it and are long gone. The sleeper neither advances nor holds
+ * anybody back, and it wakes at the waker's time: two shares after one another. */
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -19,4 +19,6 @@ static void body(int number) {
     compute(operations / 20);
   }
 }
-int main(int argc, char **argv) { run(argc, argv); }
+int main(int argc, char** argv) {
+  run(argc, argv);
+}

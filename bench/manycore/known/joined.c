@@ -1,7 +1,7 @@
-/* Thread 0 starts `operations` threads, one after the other, each of which computes 20000 steps, 40000 cycles, and joins
- * it: it wakes when the other one ends. */
+/* Thread 0 starts `operations` threads, one after the other, each of which computes 20000 steps, 40000
+ * cycles, and joins it: it wakes when the other one ends. */
 #include "known.h"
-static void *worker(void *unused) {
+static void* worker(void* unused) {
   compute(20000);
   return unused;
 }
@@ -12,4 +12,6 @@ static void body(int number) {
     pthread_join(other, NULL);
   }
 }
-int main(int argc, char **argv) { run(argc, argv); }
+int main(int argc, char** argv) {
+  run(argc, argv);
+}

@@ -1,7 +1,8 @@
-/* What the programs with a known answer share: threads that start together, and the marks around the measured part.
+/* What the programs with a known answer share: threads that start together, and the marks around the measured
+ * part.
  *
- * Every program takes the number of threads and of operations a thread. Their answers follow from the model's rules
- * alone; tests/bench/test_manycore.py states them. */
+ * Every program takes the number of threads and of operations a thread. Their answers follow from the model's
+ * rules alone; tests/bench/test_manycore.py states them. */
 #ifndef SPANALLOC_BENCH_MANYCORE_KNOWN_H
 #define SPANALLOC_BENCH_MANYCORE_KNOWN_H
 
@@ -24,12 +25,16 @@ static _Alignas(LINE) atomic_int arrived;
 static _Alignas(LINE) atomic_int go;
 
 /* The simulated machine counts from the last call of the first to the last call of the second. */
-__attribute__((noinline)) void measured_part_starts(void) { __asm__ volatile(""); }
-__attribute__((noinline)) void measured_part_ends(void) { __asm__ volatile(""); }
+__attribute__((noinline)) void measured_part_starts(void) {
+  __asm__ volatile("");
+}
+__attribute__((noinline)) void measured_part_ends(void) {
+  __asm__ volatile("");
+}
 
 static void body(int number);
 
-static void *thread_main(void *number) {
+static void* thread_main(void* number) {
   /* They start within a few hundred cycles: nobody sleeps. */
   atomic_fetch_add(&arrived, 1);
   if ((intptr_t)number == 0) {
@@ -43,8 +48,8 @@ static void *thread_main(void *number) {
   return NULL;
 }
 
-static inline void *fresh_pages(size_t pages) {
-  void *p = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+static inline void* fresh_pages(size_t pages) {
+  void* p = mmap(NULL, pages * PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) {
     perror("mmap");
     exit(1);
@@ -57,7 +62,7 @@ static inline void compute(long steps) {
   for (; steps > 0; steps--) __asm__ volatile("nop\n\tnop");
 }
 
-static void run(int argc, char **argv) {
+static void run(int argc, char** argv) {
   threads = argc > 1 ? atoi(argv[1]) : 4;
   operations = argc > 2 ? atol(argv[2]) : 1000;
   if (threads < 1 || threads > MOST_THREADS || operations < 1) {
@@ -67,7 +72,7 @@ static void run(int argc, char **argv) {
   pthread_t all[MOST_THREADS];
   pthread_barrier_init(&start_line, NULL, (unsigned)threads);
   for (intptr_t i = 0; i < threads; i++)
-    if (pthread_create(&all[i], NULL, thread_main, (void *)i) != 0) exit(1);
+    if (pthread_create(&all[i], NULL, thread_main, (void*)i) != 0) exit(1);
   for (int i = 0; i < threads; i++) pthread_join(all[i], NULL);
 }
 

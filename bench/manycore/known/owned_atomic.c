@@ -1,7 +1,13 @@
-/* Atomic additions on a line that nobody else touches: no transfers, but the instruction itself takes its time. */
+/* Atomic additions on a line that nobody else touches: no transfers, but the instruction itself takes its
+ * time. */
 #include "known.h"
-static struct { _Alignas(LINE) atomic_long n; } counters[MOST_THREADS];
+static struct {
+  _Alignas(LINE) atomic_long n;
+} counters[MOST_THREADS];
 static void body(int number) {
-  for (long i = 0; i < operations; i++) atomic_fetch_add_explicit(&counters[number].n, 1, memory_order_relaxed);
+  for (long i = 0; i < operations; i++)
+    atomic_fetch_add_explicit(&counters[number].n, 1, memory_order_relaxed);
 }
-int main(int argc, char **argv) { run(argc, argv); }
+int main(int argc, char** argv) {
+  run(argc, argv);
+}

@@ -3,11 +3,13 @@
 static void body(int number) {
   (void)number;
   enum { SIZE = 64 << 10 };
-  char *bytes = fresh_pages(SIZE / PAGE);
+  char* bytes = fresh_pages(SIZE / PAGE);
   for (long i = 0; i < operations; i++) {
-    void *to = bytes;
+    void* to = bytes;
     size_t n = SIZE;
     __asm__ volatile("rep stosb" : "+D"(to), "+c"(n) : "a"(i) : "memory");
   }
 }
-int main(int argc, char **argv) { run(argc, argv); }
+int main(int argc, char** argv) {
+  run(argc, argv);
+}

@@ -1,5 +1,6 @@
-/* Thread 0 waits in a futex with a limit of 1 ms: `operations` times thread 1 wakes it after 20000 cycles, then once
- * nobody does. Waking and giving up happen in simulated time: 20000 cycles and the way there and back, and 3,000,000. */
+/* Thread 0 waits in a futex with a limit of 1 ms: `operations` times thread 1 wakes it after 20000 cycles,
+ * then once nobody does. Waking and giving up happen in simulated time: 20000 cycles and the way there and
+ * back, and 3,000,000. */
 #include <errno.h>
 #include <linux/futex.h>
 #include <sys/syscall.h>
@@ -13,7 +14,8 @@ static void body(int number) {
   for (long i = 0; i < operations; i++) {
     if (number == 0) {
       while (atomic_load(&word) != 1)
-        if (syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &limit, NULL, 0) != 0 && errno == ETIMEDOUT) gave_up++;
+        if (syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &limit, NULL, 0) != 0 && errno == ETIMEDOUT)
+          gave_up++;
       atomic_store(&word, 0);
     } else if (number == 1) {
       compute(10000);
@@ -25,7 +27,7 @@ static void body(int number) {
   /* Whose time is up returns as timed out or, as may always happen, for no reason. */
   if (number == 0) syscall(SYS_futex, &word, FUTEX_WAIT_PRIVATE, 0, &limit, NULL, 0);
 }
-int main(int argc, char **argv) {
+int main(int argc, char** argv) {
   run(argc, argv);
   printf("{\"gave_up\": %d}\n", gave_up);
 }
