@@ -87,8 +87,9 @@ def _list(places, console, rounds):
         # Halves of one figure share their runs, and so do others: the total counts each case once.
         fresh = run.estimate(run.with_rounds(figure, rounds), cores, main, variants, seen)
         total += fresh
-        table.add_row(figure.id, figure.number, figure.title, str(len(figure.claims)),
-                      str(figure.rounds if rounds is None else rounds), f"{minutes:.1f}" if minutes >= 0.05 else "-")
+        taken = run.with_rounds(figure, rounds).rounds
+        table.add_row(figure.id, figure.number, figure.title, str(len(figure.claims)), str(taken) if taken else "-",
+                      f"{minutes:.1f}" if minutes >= 0.05 else "-")
     console.print(table)
     console.print(f"Minutes on this machine ({cores} cores) when nothing is in the folder yet; what figures share is "
                   f"run once: `spanalloc bench figure all` takes about {total:.0f} minutes, less what --out holds "

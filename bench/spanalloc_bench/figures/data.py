@@ -7,7 +7,7 @@ import math
 import statistics
 
 from spanalloc_bench.analyse import student_t
-from spanalloc_bench.figures.figure import Figure, Measure, Point
+from spanalloc_bench.figures.figure import PROCESS, Figure, Measure, Point, peak_kib
 from spanalloc_bench.model import OK, Sample
 
 FEWEST_ROUNDS = 3
@@ -72,6 +72,7 @@ class Data:
         self.variants = variants
         rows = figure.stand_ins(cores) if figure.stand_ins else []
         stand_ins = {row.case.id: (row.name, row.beside.id) for row in rows}
+        self.stand_ins = frozenset(row.name for row in rows)
         named = (*figure.allocators, *(row.name for row in rows), *given)
         self._rows = list(dict.fromkeys(named if variants else (*named, *figure.variants)))
         wanted = {point.case.id for point in self.points}
@@ -90,10 +91,23 @@ class Data:
         good |= {a for a, _ in self.facts}
         return [name for name in self._rows if name in good]
 
+    def contenders(self) -> list[str]:
+        """Those measured that are allocators, not a case that is shown as a row."""
+        return [name for name in self.measured() if name not in self.stand_ins]
+
+    def process_kib(self, point: Point) -> float | None:
+        """What the program itself needs at this point: the median of the row PROCESS."""
+        cells = self._cells.get((PROCESS, point.case.id), {})
+        found = [peak for sample in cells.values() if sample.status == OK and (peak := peak_kib(sample)) is not None]
+        return statistics.median(found) if found else None
+
     def values(self, allocator: str, measure: Measure, point: Point) -> dict[int, float]:
         """The measure by round."""
+        process = self.process_kib(point) if measure.net else None
+        if measure.net and (process is None or allocator in self.stand_ins):
+            return {}
         cells = self._cells.get((allocator, point.case.id), {})
-        found = {n: measure.get(sample) for n, sample in cells.items() if sample.status == OK}
+        found = {n: measure.of(sample, process) for n, sample in cells.items() if sample.status == OK}
         return {n: float(value) for n, value in found.items() if value is not None and value == value}
 
     def median(self, allocator, measure, point) -> float | None:
@@ -108,6 +122,8 @@ class Data:
             for sample in self._cells.get((allocator, point.case.id), {}).values():
                 if sample.status != OK:
                     return f"{allocator} {sample.status} in {sample.case}: {sample.problem}".rstrip(": ")
+        if measure is not None and measure.net and any(self.process_kib(p) is None for p in points or self.points):
+            return f"{PROCESS} has not been measured"
         return f"{allocator} has not been measured" + (f" for {measure.name}" if measure else "")
 
     # ---- places of the figure ----

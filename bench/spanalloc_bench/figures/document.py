@@ -21,6 +21,10 @@ command beside it, which runs the experiment scaled to the machine, draws the fi
 - **cannot be shown here**: needs more cores (`spanalloc bench manycore` simulates them) or something that this machine
   lacks.
 
+A claim about many cores is no verdict on a machine of two: what was seen there stands beside it. Memory is the peak of
+RSS and page tables without the workload's own tables; where next to nothing lives ("beyond the process") also without
+what the same program needs that allocates next to nothing. Claims marked "ours" are no paper's, and are not counted.
+
 A claim is judged on the engine that stands for the paper's system (in brackets); what others of ours do follows it.
 Claims are paraphrased as near to the paper's words as they can be measured; "here" marks what we made of a vague word.
 Peers are those that Debian packages, so younger than the papers' by years.
@@ -47,7 +51,7 @@ def _escaped(text):
 
 def _claim_row(claim, record):
     judged = next((c for c in record["claims"] if c["name"] == claim.name), None) if record else None
-    text = f"{_escaped(claim.text)} ({_escaped(claim.place)})"
+    text = f"{_escaped(claim.text)} ({'**ours**' if claim.own else _escaped(claim.place)})"
     if judged is None:
         return NOT_RUN, f"| {text} | {NOT_RUN} | |"
     subject = f" [{judged['subject']}]" if judged["subject"] else ""
@@ -66,8 +70,8 @@ def _figure_lines(figure, record):
         notes += [f"{record['cores']} cores"] + ([f"absent: {', '.join(absent)}"] if absent else [])
         lines += [f"Taken with {'; '.join(notes)}.", ""]
     lines += ["| claim | verdict | evidence |", "|---|---|---|"]
-    rows = [_claim_row(claim, record) for claim in figure.claims]
-    return [verdict for verdict, _ in rows], lines + [row for _, row in rows]
+    rows = [(claim, *_claim_row(claim, record)) for claim in figure.claims]
+    return [verdict for claim, verdict, _ in rows if not claim.own], lines + [row for _, _, row in rows]
 
 
 def papers(folder) -> str:

@@ -20,7 +20,7 @@ def rows(data: Data):
         yield name, data, name
     if data.variants:
         again = set(data.measured())
-        for name in data.variants.measured():
+        for name in data.variants.contenders():
             yield f"{name}, in turn with its variants" if name in again else name, data.variants, name
 
 
@@ -62,7 +62,7 @@ def _y_label(figure, measure):
 
 def _drawn_rows(data):
     """Variants stand beside the run of the paper's configuration that was made in turn with them, and no other."""
-    apart = data.variants.measured() if data.variants else []
+    apart = data.variants.contenders() if data.variants else []
     for name in data.measured():
         if name not in apart:
             yield name, data
@@ -94,11 +94,13 @@ def _lines_panel(plots, data, measure, part):
     names = None if all(isinstance(p.x, int) for p in points) else {i: p.x for i, p in enumerate(points)}
     curves = {}
     for name, source in _drawn_rows(data):
-        curves[name] = [
+        curve = [
             (i if names else point.x, _speed_up(source, data, name, measure, point) if figure.panel.base
              else _drawn(source, name, measure, point, figure.panel))
             for i, point in enumerate(points)
         ]
+        if name not in data.stand_ins or any(y is not None for _, y in curve):
+            curves[name] = curve
     log_x = not names and min(p.x for p in points) > 0 and max(p.x for p in points) >= 4 * min(p.x for p in points)
     return plots.lines(part, curves, x_label=figure.panel.x_label, y_label=_y_label(figure, measure), log_x=log_x,
                        log_y=figure.panel.log_y, x_names=names, width=9.0 if names else 5.0)
@@ -109,7 +111,8 @@ def _bar_panels(plots, data):
     figure, rows_ = data.figure, list(_drawn_rows(data))
 
     def bars(measure, point):
-        return {name: value(source, name, measure, point) for name, source in rows_}
+        found = {name: value(source, name, measure, point) for name, source in rows_}
+        return {name: y for name, y in found.items() if name not in data.stand_ins or y is not None}
 
     if len(data.points) == 1 and len({m.unit for m in figure.measures}) == 1 and len(figure.measures) > 1:
         groups = {m.name: bars(m, data.points[0]) for m in figure.measures}
@@ -157,7 +160,8 @@ def tables(data: Data) -> list[Table]:
         for label, source, name in rows(data):
             cells = ([_cell(source, name, m, source.points[0]) for _, m in columns] if single
                      else [_cell(source, name, measure, point) for point in source.points])
-            table.add_row(escape(label), *cells)
+            if name not in data.stand_ins or set(cells) != {"-"}:
+                table.add_row(escape(label), *cells)
         for name, reason in data.missing.items():
             table.add_row(escape(name), escape(_short(reason)), style="dim")
         found.append(table)
@@ -195,6 +199,6 @@ def claims_table(record) -> Table:
         evidence = escape(claim["evidence"])
         for name, other in claim["beside"].items():
             evidence += f"\n[dim]{escape(name)}: {other['verdict']}; {escape(other['evidence'])}[/]"
-        table.add_row(f"{escape(claim['text'])} [dim]({escape(claim['place'])})[/]",
-                      verdict, evidence, end_section=True)
+        place = "ours, beyond the paper" if claim["own"] else claim["place"]
+        table.add_row(f"{escape(claim['text'])} [dim]({escape(place)})[/]", verdict, evidence, end_section=True)
     return table

@@ -14,7 +14,8 @@ from typing import Callable
 from spanalloc_bench.model import Case, Sample
 
 FOLDER = "figures"  # below a run's folder: ID.json, ID.png
-FORMAT = 1          # of ID.json
+FORMAT = 2          # of ID.json
+PROCESS = "process alone"  # a row: the same program, hardly allocating, under glibc
 
 
 class Answer(enum.Enum):
@@ -37,12 +38,18 @@ class Verdict:
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """A number of a sample, lower or higher being better. `get` gives None where the sample has none."""
+    """A number of a sample, lower or higher being better. `get` gives None where the sample has none.
+
+    A `net` measure is of what is beyond the process itself: its `get` is given the row PROCESS's peak, too."""
 
     name: str
     unit: str
-    get: Callable[[Sample], float | None]
+    get: Callable[..., float | None]
     scale: float = 1.0  # times this for display
+    net: bool = False
+
+    def of(self, sample: Sample, process_kib: float | None = None) -> float | None:
+        return self.get(sample, process_kib) if self.net else self.get(sample)
 
 
 def metric(key, unit="", name=None, scale=1.0) -> Measure:
@@ -55,21 +62,37 @@ def worst(call, key="max_ns", name=None) -> Measure:
     return Measure(name or f"slowest {call}", "ms", lambda sample: sample.latency.get(call, {}).get(key), 1e-6)
 
 
+def peak_kib(sample) -> float | None:
+    """Peak of RSS + page tables, without the tables that the workload keeps for itself."""
+    return None if sample.peak_kib is None else sample.peak_kib - sample.metrics.get("own_kib", 0)
+
+
 TIME = Measure("time", "ns/op", lambda sample: sample.value(), 1e9)
 ELAPSED = Measure("elapsed", "s", lambda sample: sample.elapsed_s)
-MEMORY = Measure("memory", "MiB", lambda sample: sample.peak_kib, 1 / 1024)
+MEMORY = Measure("memory", "MiB", peak_kib, 1 / 1024)
 USER = Measure("user", "s", lambda sample: sample.user_s)
 SYSTEM = Measure("system", "s", lambda sample: sample.system_s)
 
 
-def _excess(sample):
+PAGE_KIB = 4.0
+
+
+def _beyond(sample, process_kib):
+    """At least a page: the process alone varies by as much."""
+    peak = peak_kib(sample)
+    return None if peak is None else max(PAGE_KIB, peak - process_kib)
+
+
+def _excess(sample, process_kib):
     """The suite's definition of fragmentation: what the peak holds beyond the peak of live bytes, as its share."""
-    if not sample.peak_live_bytes or sample.peak_kib is None:
+    beyond = _beyond(sample, process_kib)
+    if not sample.peak_live_bytes or beyond is None:
         return None
-    return max(0.0, sample.peak_kib * 1024 / sample.peak_live_bytes - 1)
+    return max(0.0, beyond * 1024 / sample.peak_live_bytes - 1)
 
 
-FRAGMENTATION = Measure("fragmentation", "", _excess)
+NET_MEMORY = Measure("memory beyond the process", "MiB", _beyond, 1 / 1024, net=True)
+FRAGMENTATION = Measure("fragmentation", "", _excess, net=True)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +111,23 @@ class StandIn:
     name: str
     case: Case
     beside: Case
+    seconds: float = 0.1  # of a run, for the stated time
+
+
+def altered(case: Case, name: str, **options) -> Case:
+    """The case with other values of its command line and a name of its own: a figure's, none of the suite's."""
+    argv = list(case.argv)
+    for option, value in options.items():
+        argv[argv.index(f"--{option.replace('_', '-')}") + 1] = str(value)
+    start, _, end = case.id.rpartition(".")
+    return dataclasses.replace(case, id=f"{start}-{name}.{end}", argv=tuple(argv), title=f"{case.title}, {name}",
+                               full=False, quick=False)
+
+
+def process_alone(case: Case, **options) -> StandIn:
+    """The row PROCESS beside a case: its program, libraries and threads with next to nothing allocated, as `options`
+    make it. Where little lives, most of a process's memory is none of the allocator's doing."""
+    return StandIn(PROCESS, dataclasses.replace(altered(case, "alone", **options), allocators=("glibc",)), case)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +146,7 @@ class Claim:
     needs: tuple[str, ...] = ()
     cores: int = 1           # a claim about scaling says nothing on a machine with fewer
     huge_pages: bool = False  # needs a kernel that gives huge pages where asked
+    own: bool = False         # ours: the paper says nothing of it
 
 
 @dataclasses.dataclass(frozen=True)

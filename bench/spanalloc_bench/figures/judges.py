@@ -20,6 +20,13 @@ SLACK = 1.02
 # must differ by to differ.
 _F = {6: 2.673, 7: 2.412, 8: 2.235, 9: 2.105, 10: 2.006, 12: 1.864, 15: 1.726, 20: 1.589, 30: 1.450}
 
+# What chance makes Spearman's rank correlation exceed, either way, once in twenty, by the number of pairs; with fewer
+# than five it may always be chance.
+_CRITICAL = {5: 1.0, 6: 0.886, 7: 0.786, 8: 0.738, 9: 0.700, 10: 0.648, 11: 0.618, 12: 0.587, 13: 0.560, 14: 0.538,
+             15: 0.521, 16: 0.503}
+# Two names of one of the papers' systems: ours that stands for it, and itself.
+_STANDS_FOR = {"supermalloc": "folio"}
+
 HOLDS, AGAINST, OPEN = Answer.HOLDS, Answer.DOES_NOT_HOLD, Answer.UNDECIDED
 
 
@@ -117,6 +124,24 @@ def _present(data, names, subject) -> list[str]:
     return [name for name in names if name in there and name != subject]
 
 
+def _systems(names) -> list[str]:
+    return list(dict.fromkeys(_STANDS_FOR.get(name, name) for name in names))
+
+
+def _among(data, names, one, answer, text, doubtful=HOLDS) -> Verdict:
+    """A verdict on `one` against whoever of `names` is there. It names the absent; where fewer than half of them are
+    there, the answer that any of the absent could turn round is left open."""
+    asked = _systems(name for name in names if name != one)
+    there = _systems(_present(data, names, one))
+    absent = [name for name in asked if name not in there]
+    if not absent:
+        return Verdict(answer, text)
+    text += f"; absent: {', '.join(absent)}"
+    if answer is doubtful and 2 * len(there) < len(asked):
+        return Verdict(OPEN, f"{text}: more than half")
+    return Verdict(answer, text)
+
+
 # ---- judges ----
 
 
@@ -145,8 +170,8 @@ def less(measure: Measure, than, of=SUBJECT, at=everywhere, by=1.0):
             ratio = data.compare(one, other, measure, points)
             verdicts.append(Verdict(_against_band(ratio, None, by, slack), ""))
             texts.append(f"{other} {ratio}")
-        where = _where(data, points)
-        return Verdict(_join(verdicts).answer, f"{measure.name} of {one}{where} against " + ", ".join(texts))
+        text = f"{measure.name} of {one}{_where(data, points)} against {', '.join(texts)}"
+        return _among(data, () if names == (SUBJECT,) else names, one, _join(verdicts).answer, text)
 
     return judge
 
@@ -161,8 +186,8 @@ def close_to_best(measure: Measure, among, factor, of=SUBJECT, at=everywhere):
             raise NoData("none of the others has been measured")
         best = min(scores, key=lambda name: statistics.median(scores[name].values()))
         ratio = data.compare(one, best, measure, points)
-        return Verdict(_against_band(ratio, None, factor),
-                       f"{measure.name} of {one}{_where(data, points)} against {best}, the best of the others, {ratio}")
+        text = f"{measure.name} of {one}{_where(data, points)} against {best}, the best of the others, {ratio}"
+        return _among(data, among, one, _against_band(ratio, None, factor), text)
 
     return judge
 
@@ -172,7 +197,7 @@ def not_best(measure: Measure, others, at, of=SUBJECT):
     best = close_to_best(measure, others, 1.0, of, at)
 
     def judge(data, subject):
-        found = best(data, subject)
+        found = best(data, subject)  # the best of few is left open, not taken for the best of all
         turned = {HOLDS: AGAINST, AGAINST: HOLDS}.get(found.answer, found.answer)
         return Verdict(turned, found.evidence)
 
@@ -207,7 +232,8 @@ def not_below_best(measure: Measure, among, factor, of=SUBJECT, at=everywhere):
             raise NoData("none of the others has been measured")
         best = min(scores, key=lambda name: statistics.median(scores[name].values()))
         ratio = data.compare(one, best, measure, points)
-        return Verdict(_against_band(ratio, factor, None), f"{measure.name} {one}/{best}{_where(data, points)} {ratio}")
+        text = f"{measure.name} {one}/{best}{_where(data, points)} {ratio}"
+        return _among(data, among, one, _against_band(ratio, factor, None), text, doubtful=AGAINST)
 
     return judge
 
@@ -239,9 +265,9 @@ def best_at_each(measure: Measure, others, at, of=SUBJECT):
             verdicts.append(Verdict(_against_band(ratio, None, 1.0, SLACK), ""))
             texts.append(f"{point.x}: {ratio} of {best}'s")
         won = sum(v.answer is HOLDS for v in verdicts)
-        return Verdict(_join(verdicts).answer,
-                       f"{measure.name} of {one} is below the best other's at {won} of {len(verdicts)} "
-                       f"{data.figure.panel.x_label}; " + ", ".join(texts))
+        text = f"{measure.name} of {one} is below the best other's at {won} of {len(verdicts)} " \
+               f"{data.figure.panel.x_label}; {', '.join(texts)}"
+        return _among(data, others, one, _join(verdicts).answer, text)
 
     return judge
 
@@ -253,23 +279,20 @@ def each(names, judge, least=1):
         there = _present(data, names, None)
         if len(there) < least:
             raise NoData("; ".join(data.why_not(name) for name in names if name not in there))
-        return _join([judge(data, name) for name in there])
+        found = _join([judge(data, name) for name in there])
+        return _among(data, names, None, found.answer, found.evidence)
 
     return judge_each
 
 
-def changes(measure: Measure, before, after, low=None, high=None, of=SUBJECT, a_thread=False):
-    """`of`'s measure at `after` is between low and high times that at `before`; with `a_thread`, per thread."""
+def changes(measure: Measure, before, after, low=None, high=None, of=SUBJECT):
+    """`of`'s measure at `after` is between low and high times that at `before`."""
 
     def judge(data, subject):
         one, first, last = _name(of, subject), before(data), after(data)
         ratio = data.ratio(data.score(one, measure, last), data.score(one, measure, first))
-        if a_thread:
-            factor = first[0].x / last[0].x
-            ratio = Ratio(ratio.rounds, ratio.low * factor, ratio.middle * factor, ratio.high * factor)
-        what = f"{measure.name}{' a thread' if a_thread else ''} of {one}"
         return Verdict(_against_band(ratio, low, high),
-                       f"{what}{_where(data, last)} / {_where(data, first).strip()} {ratio}")
+                       f"{measure.name} of {one}{_where(data, last)} / {_where(data, first).strip()} {ratio}")
 
     return judge
 
@@ -316,6 +339,8 @@ def scalability_above(measure: Measure, better, worse, place):
 
     def score(data, name):
         points = sorted(place(data), key=lambda p: p.x)
+        if len(points) < 2:
+            raise NoData("one core only")
         base = data.score(name, measure, points[:1])
         others = [(p.x, data.score(name, measure, [p])) for p in points[1:]]
         rounds = set(base).intersection(*(set(s) for _, s in others))
@@ -331,21 +356,27 @@ def scalability_above(measure: Measure, better, worse, place):
 
 
 def trade_off(one: Measure, other: Measure, at=full):
-    """Over the contenders the two measures run against each other: rank correlation below 0."""
+    """Over the contenders the two measures run against each other, further than chance would make them: their rank
+    correlation is below 0 in every round, and beyond the critical value of so many contenders. Rounds repeat the same
+    contenders, so they add no certainty beyond that."""
 
     def judge(data, subject):
-        points, names = at(data), data.measured()
+        points, names = at(data), data.contenders()
         scores = {name: (data.score(name, one, points), data.score(name, other, points)) for name in names}
         rounds = set.intersection(*(set(s) for pair in scores.values() for s in pair)) if scores else set()
-        if len(names) < 4 or not rounds:
-            raise NoData("fewer than four contenders have been measured")
+        if len(names) < min(_CRITICAL) or not rounds:
+            raise NoData(f"fewer than {min(_CRITICAL)} contenders have been measured, and a correlation of so few "
+                         f"tells nothing")
         found = sorted(_rank_correlation([scores[m][0][n] for m in names], [scores[m][1][n] for m in names])
                        for n in rounds)
         text = f"rank correlation of {one.name} and {other.name} over {len(names)} allocators{_where(data, points)} " \
                f"{statistics.median(found):.2f} ({found[0]:.2f} to {found[-1]:.2f})"
-        if len(found) < 6:
-            return Verdict(OPEN, f"{text}, {len(found)} rounds")
-        return Verdict(HOLDS if found[-1] < 0 else AGAINST if found[0] > 0 else OPEN, text)
+        critical = _CRITICAL[min(len(names), max(_CRITICAL))]
+        text += f"; beyond chance from {critical:.2f} on"
+        one_sign = found[-1] < 0 or found[0] > 0
+        if len(found) < FEWEST_ROUNDS or not one_sign or abs(statistics.median(found)) < critical - 1e-9:
+            return Verdict(OPEN, text)
+        return Verdict(HOLDS if found[-1] < 0 else AGAINST, text)
 
     return judge
 
@@ -386,8 +417,9 @@ def majority(names, judge):
             groups[judge(data, name).answer].append(name)
         half = len(there) / 2
         words = {HOLDS: "holds for", AGAINST: "does not hold for", OPEN: "undecided for"}
-        text = "; ".join(f"{words[answer]} {', '.join(names)}" for answer, names in groups.items() if names)
-        return Verdict(HOLDS if len(groups[HOLDS]) > half else AGAINST if len(groups[AGAINST]) >= half else OPEN, text)
+        text = "; ".join(f"{words[answer]} {', '.join(found)}" for answer, found in groups.items() if found)
+        answer = HOLDS if len(groups[HOLDS]) > half else AGAINST if len(groups[AGAINST]) >= half else OPEN
+        return _among(data, names, None, answer, text, doubtful=answer)
 
     return judge_majority
 

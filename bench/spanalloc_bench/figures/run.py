@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 import os
+import re
 import statistics
 
 from spanalloc_bench import allocators, schedule, store, tree
@@ -19,6 +20,8 @@ from spanalloc_cli import libraries
 VARIANTS = "variants"  # below a run's folder
 ABSENT = "absent: not packaged; name one with --with {}=PATH"
 BUILD_VARIANTS = "scripts/bench --build-only --ablations   (or -DSPANALLOC_ABLATIONS=ON in a build of yours)"
+# Seconds that every run, and that every program's first run under an allocator, takes besides.
+START_S, ASK_S = 0.05, 0.1
 # Peers of the papers that Debian does not package; where one is installed or given by --with, it takes its place.
 UNPACKAGED = ("hoard", "llalloc", "streamflow", "supermalloc", "dlmalloc")
 
@@ -34,15 +37,21 @@ def _named(places, name) -> Allocator:
     if name in UNPACKAGED and name not in libraries.other_allocators():
         return Allocator(name, "", Kind.PEER, missing=ABSENT.format(name))
     found = allocators.named(places, name)
-    if found.missing and found.kind is Kind.OURS and not os.path.isfile(_source_of(name)):
+    if found.missing and found.ours and not has_source(name):
         return dataclasses.replace(found, missing="not built: this engine does not exist yet")
     return found
 
 
-def _source_of(name):
-    """What a library of ours is compiled from (src/api/CMakeLists.txt)."""
+def has_source(name) -> bool:
+    """Whether a library of ours can be built: from a file of src/api, or as a config that its CMakeLists.txt names
+    (oopsla15-no-madvise: Oopsla15NoMadvise)."""
+    api = os.path.join(tree.SOURCE, "src", "api")
     stem = "lib_standard" if name == libraries.DEFAULT_CONFIG else f"lib_{name.replace('-', '_')}"
-    return os.path.join(tree.SOURCE, "src", "api", f"{stem}.cpp")
+    if os.path.isfile(os.path.join(api, f"{stem}.cpp")):
+        return True
+    config = "".join(part[:1].upper() + part[1:] for part in name.split("-"))
+    with open(os.path.join(api, "CMakeLists.txt"), encoding="utf-8") as file:
+        return config in re.findall(r"\w+", file.read())
 
 
 def contenders(places, figure: Figure, with_=(), nbbs=None) -> list[Allocator]:
@@ -106,14 +115,19 @@ def estimate(figure: Figure, count, main: int, variants: int, seen: set | None =
     """Minutes that the figure takes when nothing of it is there yet; `seen` holds the cases that earlier figures of the
     same command have run, which cost nothing again."""
     seen = set() if seen is None else seen
-    runs = 0
+    runs, seconds = 0, 0.0
     for part, row in (("main", main), (VARIANTS, variants)):
         fresh = {(part, point.case.id) for point in figure.points(count)} - seen
         seen |= fresh
         runs += len(fresh) * row
-    runs += len(figure.stand_ins(count)) if figure.stand_ins else 0
-    # Every allocator is first asked whose malloc it is: half a second.
-    return (runs * figure.rounds * (figure.seconds_a_run + 0.05) + (0.5 * (main + variants) if runs else 0)) / 60
+    seconds += runs * figure.seconds_a_run
+    for row in figure.stand_ins(count) if figure.stand_ins else ():
+        if ("main", row.case.id) not in seen:
+            seen.add(("main", row.case.id))
+            runs, seconds = runs + 1, seconds + row.seconds
+    # Every allocator is first asked whose malloc it is.
+    asked = ASK_S * (main + variants) if runs else 0
+    return ((seconds + runs * START_S) * figure.rounds + asked) / 60
 
 
 def measure(places, figure: Figure, rounds, folder, say, *, with_=(), nbbs=None, renewal=None) -> Data:
@@ -136,7 +150,10 @@ def measure(places, figure: Figure, rounds, folder, say, *, with_=(), nbbs=None,
         points = [point.case for point in figure.points(count)]
         if len(_present(variants)) > 1:
             _run(places, points, variants, rounds, beside, say, renewal)
-        apart = Data(figure, count, store.samples(beside), missing, machine=machines.describe())
+        # What the process alone needs is the same beside both.
+        shared = {row.case.id for row in figure.stand_ins(count)} if figure.stand_ins else set()
+        samples = [*store.samples(beside), *(s for s in store.samples(folder) if s.case in shared)]
+        apart = Data(figure, count, samples, missing, machine=machines.describe())
     facts = figure.facts(places, row) if figure.facts else {}
     given = [allocator.name for allocator in row if allocator.name not in figure.allocators]
     return Data(figure, count, store.samples(folder), missing, facts, machines.describe(), apart, given)
@@ -158,7 +175,8 @@ def _judged(claim, data):
         return {"verdict": verdict.answer.value, "evidence": verdict.evidence}
 
     return {
-        "name": claim.name, "text": claim.text, "place": claim.place, "subject": claim.subject, **of(claim.subject),
+        "name": claim.name, "text": claim.text, "place": claim.place, "own": claim.own, "subject": claim.subject,
+        **of(claim.subject),
         "beside": {name: of(name) for name in claim.beside},
     }
 
@@ -188,7 +206,7 @@ def outcome(data: Data) -> dict:
     return {
         "format": FORMAT, "id": figure.id, "paper": figure.paper, "number": figure.number, "title": figure.title,
         "command": f"spanalloc bench figure {figure.id}",
-                   "cores": data.cores, "processor": data.machine.get("processor", ""),
+        "cores": data.cores, "processor": data.machine.get("processor", ""),
         "rounds": max((n["rounds"] for n in numbers if "rounds" in n), default=0),
         "absent": data.missing, "claims": [_judged(claim, data) for claim in figure.claims], "data": numbers,
     }

@@ -45,6 +45,6 @@ def verdict(claim: Claim, data: Data, subject=None) -> Verdict:
         text = f"{data.cores} cores are too few for it (judged from {claim.cores} on; `spanalloc bench manycore` " \
                f"simulates them)"
         if not seen.evidence.startswith(_NO_NUMBERS):
-            text += f"; seen here: {seen.evidence}"
+            text += f"; seen with {data.cores}: {seen.answer.value}; {seen.evidence}"
         return Verdict(Answer.CANNOT_BE_SHOWN_HERE, text)
     return _asked(claim, data, subject)
