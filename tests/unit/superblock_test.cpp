@@ -143,7 +143,7 @@ TEST_F(SuperblockBlocks, AreSplitAndWhatIsLeftOverServesOthers) {
   EXPECT_EQ(E::usable_size(front), 400u);
   void* back = E::allocate(500);
   EXPECT_EQ(address_of(back), address_of(hole) + 400 + 16);
-  // 84 bytes are left over, header included: a block of 80, or 16 bytes with somebody else.
+  // 80 bytes are left over, header included: just a block for 60.
   void* last = E::allocate(60);
   EXPECT_EQ(address_of(last), address_of(back) + 512 + 16);
   EXPECT_EQ(E::usable_size(last) + 16, address_of(wall) - address_of(last));
