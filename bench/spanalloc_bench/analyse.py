@@ -1,13 +1,17 @@
 """What the samples of a folder say: medians, ratios, and who wins, ties or loses, with how sure that is.
 
 Everything is a ratio of one contender to another in one case, and **lower is better everywhere**: values of which more
-is better are inverted before they are compared. Two contenders are compared round by round, because what disturbs a
-machine disturbs a whole round: the interval is that of the mean of the logarithms of the per-round ratios (Student's t,
-95 %). A verdict needs MIN_ROUNDS rounds; it is a tie where the interval contains 1. How far a ratio is from 1 is
-told beside every verdict: a difference may be certain and not matter.
+is better are inverted before they are compared. Two contenders are compared within rounds (ratios.py): rounds in which
+the two ran further apart than APART_S do not count for a verdict. How far a ratio is from 1 is told beside every
+verdict: a difference may be certain and not matter.
 
 A contender that failed in any round of a case has no figures there: it is counted as failed, by name, and the geometric
 means are taken over the cases that both contenders finished.
+
+Memory is the peak less the workload's own tables. Two kinds of cases are in no mean of memory and no tally of it: those
+that hold less than START_UP_KIB, which compare what a process has at its start (they have a mean of their own), and
+those that are judged by another number than their time: either that is their memory, or the same allocations stand in
+a case that is judged by time.
 """
 
 from __future__ import annotations
@@ -15,91 +19,29 @@ from __future__ import annotations
 import collections
 import dataclasses
 import math
-import re
 import statistics
 
 from spanalloc_bench import store
-from spanalloc_bench.model import OK, UNAVAILABLE, Family, Kind, Sample
-
-MIN_ROUNDS = 6
-NOTABLE = 0.05  # a difference beyond this is counted apart from the merely certain ones
-WIN, TIE, LOSS, UNDECIDED = "win", "tie", "loss", ""
-FLOOR, PRODUCT = "bump", "standard"
-
-# Measures. A case has "time" or "metric", whatever it is judged by, never both; latency measures are (call, key).
-TIME, METRIC, MEMORY = "time", "metric", "memory"
-PERCENTILES = {"p50_ns": "p50", "p99_ns": "p99", "p999_ns": "p99.9", "p9999_ns": "p99.99", "max_ns": "worst"}
-LATENCY_KEYS = {key: PERCENTILES[key] for key in ("p9999_ns", "max_ns")}  # those that are compared
-_TIME_NAMES = re.compile(r"(^|_)(s|ms|us|ns|per_s|per_second)$")
-_TAIL_NAMES = re.compile(r"(^|_)(p\d+|max|worst)_")
-
-# Two-sided 95 % quantiles of Student's t for 1 to 30 degrees of freedom.
-_T = (
-    12.7062, 4.3027, 3.1824, 2.7764, 2.5706, 2.4469, 2.3646, 2.3060, 2.2622, 2.2281, 2.2010, 2.1788, 2.1604, 2.1448,
-    2.1314, 2.1199, 2.1098, 2.1009, 2.0930, 2.0860, 2.0796, 2.0739, 2.0687, 2.0639, 2.0595, 2.0555, 2.0518, 2.0484,
-    2.0452, 2.0423,
+from spanalloc_bench.facts import METRIC, TIME, CaseFacts, of_allocators, of_cases
+from spanalloc_bench.model import OK, UNAVAILABLE, Kind, Sample
+from spanalloc_bench.ratios import (
+    LOSS, MIN_ROUNDS, ROUNDING, TIE, UNDECIDED, WIN, geometric_mean, logarithms, over_cases, paired,
+    student_t,  # for the figures
 )
 
+NOTABLE = 0.05  # a difference beyond this is counted apart from the merely certain ones
+APART_S = 600.0  # two runs of one round that began further apart than this may have met different machines
+START_UP_KIB = 1024  # most live bytes of a case below this: its memory is that of a process that has just started
+MOST = 0.9  # of the cases of a mean must have enough rounds for it to have one
 
-def student_t(freedom: int) -> float:
-    """The two-sided 95 % quantile of Student's t; beyond the table by Fisher's expansion, right to four digits."""
-    if freedom <= len(_T):
-        return _T[freedom - 1]
-    z = 1.959964
-    return z + (z**3 + z) / (4 * freedom) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * freedom**2)
-
-
-def geometric_mean(values) -> float | None:
-    """None of nothing; every value is positive."""
-    values = list(values)
-    return math.exp(math.fsum(map(math.log, values)) / len(values)) if values else None
+# Measures. A case has TIME or METRIC, whatever it is judged by, never both; latency measures are (call, key).
+MEMORY = "memory"
+OWN_TABLES = "own_kib"  # a metric: what of a workload's peak its own tables are
+PERCENTILES = {"p50_ns": "p50", "p99_ns": "p99", "p999_ns": "p99.9", "p9999_ns": "p99.99", "max_ns": "worst"}
+LATENCY_KEYS = {key: PERCENTILES[key] for key in ("p9999_ns", "max_ns")}  # those that are compared
 
 
 # ---- what is compared ----
-
-
-@dataclasses.dataclass(frozen=True)
-class CaseFacts:
-    """What the report has to know of a case; from meta.json, so that it needs no catalogue."""
-
-    id: str
-    group: str
-    title: str
-    source: str = ""
-    threads: int = 1
-    metric: str = "time"
-    better: str = "lower"
-    family: str = Family.WORKLOAD.value
-    parameters: tuple[tuple[str, str], ...] = ()
-    full: bool = True   # part of the full suite
-    quick: bool = False
-
-    @property
-    def judged_by(self) -> str:
-        """TIME where the case's metric is one, else METRIC: a count, a share or the tail of a latency is in no mean of
-        times."""
-        timed = _TIME_NAMES.search(self.metric) and not _TAIL_NAMES.search(self.metric)
-        return TIME if self.metric == "time" or timed else METRIC
-
-    @property
-    def series(self) -> str:
-        """The same for cases that differ in nothing but their threads."""
-        return re.sub(r"\.t\d+(?=$|\.)", "", self.id)
-
-
-@dataclasses.dataclass(frozen=True)
-class AllocatorFacts:
-    name: str
-    kind: Kind
-    path: str = ""
-    version: str = ""
-    sha256: str = ""
-    environment: tuple[tuple[str, str], ...] = ()
-    missing: str = ""
-
-    @property
-    def ours(self) -> bool:
-        return self.kind in (Kind.OURS, Kind.ABLATION)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +60,7 @@ class Summary:
 @dataclasses.dataclass(frozen=True)
 class Versus:
     """One contender against another in one case and measure. `ratio` < 1: the first is better; None where a value is
-    zero, so that there is no ratio. `low` and `high` are None below two rounds."""
+    zero, so that there is no ratio. `low` and `high` are None below two rounds, and where the runs lie `apart`."""
 
     case: str
     mine: str
@@ -129,38 +71,13 @@ class Versus:
     high: float | None
     rounds: int
     verdict: str
+    apart: bool = False
+    logs: dict[int, float] = dataclasses.field(default_factory=dict, compare=False, repr=False)  # the ratios', by round
 
     @property
     def notable(self) -> bool:
         """Certain, and far enough from 1 to matter."""
         return self.verdict in (WIN, LOSS) and (self.ratio is None or abs(math.log(self.ratio)) > math.log1p(NOTABLE))
-
-
-def paired(mine: dict[int, float], other: dict[int, float], higher_is_better=False):
-    """(ratio, low, high, rounds, verdict) of two contenders' values by round; rounds that only one has do not count.
-
-    A zero (counts have them) has no logarithm: there the verdict is that of the paired differences, without a ratio.
-    """
-    rounds = sorted(mine.keys() & other.keys())
-    if not rounds:
-        return None, None, None, 0, UNDECIDED
-    pairs = [(other[r], mine[r]) if higher_is_better else (mine[r], other[r]) for r in rounds]
-    if all(a > 0 and b > 0 for a, b in pairs):
-        differences, outside = [math.log(a / b) for a, b in pairs], math.exp
-    else:
-        differences, outside = [a - b for a, b in pairs], None
-    n = len(differences)
-    mean = math.fsum(differences) / n
-    low = high = None
-    if n >= 2:
-        half = student_t(n - 1) * statistics.stdev(differences) / math.sqrt(n)
-        low, high = mean - half, mean + half
-    # What rounding leaves of equal values is no difference.
-    certain = n >= MIN_ROUNDS and max(low, -high) > 1e-12
-    verdict = UNDECIDED if n < MIN_ROUNDS else TIE if not certain else WIN if mean < 0 else LOSS
-    if outside is None:
-        return (1.0 if all(a == b for a, b in pairs) else None), None, None, n, verdict
-    return outside(mean), None if low is None else outside(low), None if high is None else outside(high), n, verdict
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,10 +89,14 @@ class Score:
     wins: int
     ties: int
     losses: int
-    undecided: int          # too few rounds for a verdict
+    undecided: int          # too few rounds for a verdict, or
+    apart: int              # of these: too far apart
     notable_wins: int       # by more than NOTABLE
     notable_losses: int
     ratio: float | None     # geometric mean
+    low: float | None       # its 95 % interval, where there is a verdict
+    high: float | None
+    verdict: str
     cases: int              # how many the mean covers
     no_ratio: int           # compared, but a zero has no ratio
     mine_failed: tuple[str, ...]   # cases that only the other finished
@@ -187,7 +108,7 @@ class Score:
         """ "31/5/4" (wins, ties, losses), or what there is instead."""
         if self.wins + self.ties + self.losses:
             return f"{self.wins}/{self.ties}/{self.losses}"
-        return "too few rounds" if self.undecided else "-"
+        return "apart" if self.apart else "too few rounds" if self.undecided else "-"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -214,6 +135,7 @@ class Cell:
         self.rounds = len(samples)
         self.values: dict = {}   # measure -> round -> value
         self.metrics: dict = {}  # the record's further metrics: name -> values
+        self.started = {s.round: s.started for s in samples if s.started is not None}
         for sample in samples:
             if sample.status == OK:
                 self._take(facts, sample)
@@ -224,7 +146,8 @@ class Cell:
                 self.values.setdefault(measure, {})[sample.round] = value
 
         put(facts.judged_by, sample.value(facts.metric))
-        put(MEMORY, sample.peak_kib)
+        if sample.peak_kib is not None:
+            put(MEMORY, sample.peak_kib - sample.metrics.get(OWN_TABLES, 0))
         put("live_kib", None if sample.peak_live_bytes is None else sample.peak_live_bytes / 1024)
         for name, value in sample.metrics.items():
             if name != facts.metric:
@@ -232,6 +155,14 @@ class Cell:
         for call, values in sample.latency.items():
             for key, value in values.items():
                 put((call, key), value)
+
+    def near(self, other: Cell, rounds) -> list[int]:
+        """Those of the rounds in which both ran at about the same time, as far as that is known."""
+        def apart(round_):
+            mine, its = self.started.get(round_), other.started.get(round_)
+            return mine is not None and its is not None and abs(mine - its) > APART_S
+
+        return [round_ for round_ in rounds if not apart(round_)]
 
 
 # ---- the folder ----
@@ -247,15 +178,31 @@ class Analysis:
     def __init__(self, samples: list[Sample], meta: dict, folder: str = ""):
         self.folder = folder
         self.meta = meta
-        self.cases = _case_facts(samples, meta)
+        self.cases = of_cases(samples, meta)
         self.suite = [case for case, facts in self.cases.items() if facts.full or facts.quick] or list(self.cases)
-        self.allocators = _allocator_facts(samples, meta)
+        self.allocators = of_allocators(samples, meta)
         by_cell = collections.defaultdict(list)
         for sample in samples:
             by_cell[sample.case, sample.allocator].append(sample)
         self._cells = {key: Cell(self.cases[key[0]], found) for key, found in by_cell.items()}
-        self.rounds = max((s.round for s in samples), default=0)
+        self.rounds = self._complete_rounds()
+        small = {case for case in self.suite if self._live_kib(case) < START_UP_KIB}
+        judged_by_time = [case for case in self.suite if self.cases[case].judged_by == TIME]
+        self.start_up = [case for case in judged_by_time if case in small]
+        self.memory_cases = [case for case in judged_by_time if case not in small]
         self._versus: dict = {}
+
+    def _complete_rounds(self) -> int:
+        """Rounds that every case of the suite has, under one contender at least; cases that nobody finished aside."""
+        most = collections.Counter()
+        for (case, _), cell in self._cells.items():
+            most[case] = max(most[case], cell.statuses[OK])
+        return min((most[case] for case in self.suite if most[case]), default=0)
+
+    def _live_kib(self, case) -> float:
+        """The most that the program held; of one that does not know it, without end."""
+        values = [self.median(case, name, "live_kib") for name in self.contenders(case)]
+        return max((value for value in values if value is not None), default=math.inf)
 
     # -- names --
 
@@ -347,7 +294,8 @@ class Analysis:
         return choose(found, key=lambda pair: pair[1])
 
     def floor(self, case: str, allocator: str, measure) -> float | None:
-        """What no allocator should be able to beat: the baseline's time, the peak of live bytes (KiB) for memory."""
+        """For time the baseline's, which has no work but faults in fresh memory all the time, so that one that reuses
+        memory may be faster; for memory the peak of live bytes (KiB), which takes no allocator into account."""
         if measure == MEMORY:
             return self.median(case, allocator, "live_kib")
         baseline = self.baseline()
@@ -366,14 +314,26 @@ class Analysis:
         cells = [self._cells.get((case, name)) for name in (mine, other)]
         if not all(cell and cell.ok and cell.values.get(measure) for cell in cells):
             return None
-        values = [cell.values[measure] for cell in cells]
-        result = paired(*values, self._higher(case, measure))
-        return Versus(case, mine, other, measure, *result) if result[3] else None
+        mine_by_round, other_by_round = (cell.values[measure] for cell in cells)
+        common = sorted(mine_by_round.keys() & other_by_round.keys())
+        near = cells[0].near(cells[1], common)
+        apart = MIN_ROUNDS > len(near) < len(common)
+        rounds = common if apart else near
+        if not rounds:
+            return None
+        higher = self._higher(case, measure)
+        result = paired({r: mine_by_round[r] for r in rounds}, other_by_round, higher)
+        if apart:  # a ratio there is, but nobody knows what it owes to the time between
+            return Versus(case, mine, other, measure, result[0], None, None, result[3], UNDECIDED, True)
+        logs = logarithms(mine_by_round, other_by_round, rounds, higher)
+        return Versus(case, mine, other, measure, *result, False, logs)
 
-    def score(self, mine: str, other: str, measure, cases=None) -> Score:
+    def score(self, mine: str, other: str, measure, cases=None, start_up=False) -> Score:
         """Over `cases` (default: the suite) that have the measure and were run under both; a contender that is not
-        there (not built, not installed) has not failed."""
-        tally, ratios = collections.Counter(), []
+        there (not built, not installed) has not failed. Memory: over the memory_cases among them, or, with `start_up`,
+        over those that compare only that."""
+        tally, compared = collections.Counter(), []
+        counted = set(self.start_up if start_up else self.memory_cases) if measure == MEMORY else None
         failed = {(True, False): [], (False, True): [], (False, False): []}
         for case in self.suite if cases is None else cases:
             cells = [self._cells.get((case, name)) for name in (mine, other)]
@@ -385,16 +345,16 @@ class Analysis:
                     failed[good].append(case)
                 continue
             found = self.versus(case, mine, other, measure)
-            if found is None:
+            if found is None or counted is not None and case not in counted:
                 continue
             tally[found.verdict] += 1
             tally["big " + found.verdict] += found.notable
-            ratios.append(found.ratio)
-        known = [ratio for ratio in ratios if ratio is not None]
+            tally["apart"] += found.apart
+            compared.append(found)
+        known = [found for found in compared if found.ratio is not None]
         return Score(
-            mine, other, tally[WIN], tally[TIE], tally[LOSS], tally[UNDECIDED],
-            tally["big " + WIN], tally["big " + LOSS],
-            geometric_mean(known), len(known), len(ratios) - len(known),
+            mine, other, tally[WIN], tally[TIE], tally[LOSS], tally[UNDECIDED], tally["apart"],
+            tally["big " + WIN], tally["big " + LOSS], *_mean(known), len(known), len(compared) - len(known),
             tuple(failed[False, True]), tuple(failed[True, False]), tuple(failed[False, False]),
         )
 
@@ -404,7 +364,7 @@ class Analysis:
 
         With fewer than MIN_ROUNDS rounds there are no verdicts, and the ratios alone choose."""
         found = []
-        for case in self.suite:
+        for case in self.memory_cases if measure == MEMORY else self.suite:
             versus = [self.versus(case, mine, other, measure) for other in self.rivals() if other != mine]
             versus = [v for v in versus if v and v.ratio is not None]
             if worst:
@@ -423,15 +383,18 @@ class Analysis:
         half = len(set().union(*done.values())) / 2
         return [name for name in names if len(done[name]) >= half]
 
-    def _means(self, names, ratios_of) -> tuple[dict[str, float], int]:
+    def _means(self, names, ratios_of, cases) -> tuple[dict[str, float], int]:
         """Geometric mean of each name's ratios over the cases where all of them have one, and how many these are."""
-        rows = [ratios_of(case) for case in self.suite]
+        rows = [ratios_of(case) for case in cases]
         rows = [row for row in rows if row is not None and all(row.get(name) for name in names)]
         return ({name: geometric_mean(row[name] for row in rows) for name in names} if rows else {}), len(rows)
 
-    def standing(self, measure, names) -> tuple[dict[str, float], int]:
+    def _counted(self, measure) -> list[str]:
+        return self.memory_cases if measure == MEMORY else self.suite
+
+    def standing(self, measure, names, cases=None) -> tuple[dict[str, float], int]:
         """Each contender's geometric mean of (its median / the best median of the case), over the cases that every one
-        of `names` finished, and how many these are."""
+        of `names` finished, and how many these are. `cases`: others than those that count for the measure."""
         def ratios_of(case):
             medians = {name: self.median(case, name, measure) for name in names}
             if any(value is None for value in medians.values()):
@@ -439,14 +402,14 @@ class Analysis:
             best = (max if self._higher(case, measure) else min)(medians.values())
             return {name: self.relative(case, value, best, measure) for name, value in medians.items()}
 
-        return self._means(names, ratios_of)
+        return self._means(names, ratios_of, self._counted(measure) if cases is None else cases)
 
     def above_floor(self, measure, names) -> tuple[dict[str, float], int]:
         """The same for the ratio to the floor."""
         return self._means(names, lambda case: {
             name: self.relative(case, self.median(case, name, measure), self.floor(case, name, measure), measure)
             for name in names
-        })
+        }, self._counted(measure))
 
     # -- what went wrong --
 
@@ -466,44 +429,22 @@ class Analysis:
         return [problem for problem in self.problems() if problem.status != UNAVAILABLE]
 
 
+def _mean(compared: list[Versus]):
+    """(ratio, low, high, verdict) over cases: the geometric mean of all, with the interval of those that have enough
+    rounds, where these are MOST of them."""
+    ratio = geometric_mean(versus.ratio for versus in compared)
+    rows = [versus.logs for versus in compared if len(versus.logs) >= MIN_ROUNDS]
+    half = over_cases(rows)[0] if rows and len(rows) >= MOST * len(compared) else None
+    if half is None:
+        return ratio, None, None, UNDECIDED
+    mean = math.log(ratio)
+    verdict = TIE if abs(mean) - half <= ROUNDING else WIN if mean < 0 else LOSS
+    return ratio, math.exp(mean - half), math.exp(mean + half), verdict
+
+
 def load(folder) -> Analysis:
     """The analysis of a run's folder; FileNotFoundError where it has no samples, store.Damaged for a damaged file."""
     samples = store.samples(folder)
     if not samples:
         raise FileNotFoundError(f"{folder}: no samples there (no {store.SAMPLES}, or an empty one)")
     return Analysis(samples, store.read_meta(folder), str(folder))
-
-
-def _case_facts(samples, meta) -> dict[str, CaseFacts]:
-    """Cases with samples: in the order of meta.json, then those that it does not know."""
-    known, present = meta.get("cases", {}), list(dict.fromkeys(s.case for s in samples))
-    order = [case for case in known if case in set(present)] + [case for case in present if case not in known]
-    names = {field.name for field in dataclasses.fields(CaseFacts)}
-    facts = {}
-    for case in order:
-        given = {key: value for key, value in known.get(case, {}).items() if key in names and value is not None}
-        given["parameters"] = tuple(dict(given.get("parameters", {})).items())
-        given = {"group": case.split(".")[0], "title": case, **given, "id": case}
-        facts[case] = CaseFacts(**given)
-    return facts
-
-
-def _guessed_kind(name) -> Kind:
-    """For a folder without meta.json."""
-    fixed = {"standard": Kind.OURS, "oopsla15": Kind.OURS, "glibc": Kind.SYSTEM, FLOOR: Kind.BASELINE}
-    return fixed.get(name, Kind.ABLATION if name.startswith("oopsla15-") else Kind.PEER)
-
-
-def _allocator_facts(samples, meta) -> dict[str, AllocatorFacts]:
-    facts = {}
-    for given in meta.get("allocators", []):
-        environment = given.get("environment") or {}
-        facts[given["name"]] = AllocatorFacts(
-            given["name"], Kind(given.get("kind") or _guessed_kind(given["name"]).value), given.get("path") or "",
-            given.get("version") or "", given.get("sha256") or "", tuple(dict(environment).items()),
-            given.get("missing") or "",
-        )
-    for name in dict.fromkeys(s.allocator for s in samples):
-        facts.setdefault(name, AllocatorFacts(name, _guessed_kind(name)))
-    order = (Kind.OURS, Kind.ABLATION, Kind.SYSTEM, Kind.PEER, Kind.GIVEN, Kind.BASELINE, Kind.PAGES)
-    return dict(sorted(facts.items(), key=lambda item: (item[0] != PRODUCT, order.index(item[1].kind))))

@@ -53,6 +53,8 @@ def readme_table(folder) -> str:
         text += [f"| `{mine}` against | time | W/T/L | memory | W/T/L |", "|---|--:|--:|--:|--:|"]
         text += [_row(found, mine, other) for other in found.opponents(mine)]
         text.append("")
+        if tables.memory_words(found, mine):
+            text += [tables.memory_words(found, mine), ""]
     for mine in ours:
         failed = [f"{p.case} ({p.status})" for p in found.failures() if p.allocator == mine]
         if failed:

@@ -11,12 +11,13 @@ import math
 import statistics
 
 from spanalloc_bench import units
-from spanalloc_bench.analyse import LATENCY_KEYS, LOSS, MEMORY, METRIC, MIN_ROUNDS, PERCENTILES, TIME, WIN
+from spanalloc_bench.analyse import (
+    APART_S, LATENCY_KEYS, LOSS, MEMORY, METRIC, MIN_ROUNDS, PERCENTILES, START_UP_KIB, TIE, TIME, UNDECIDED, WIN,
+)
 from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, UNAVAILABLE, Kind
 
 # What a cell is to the reader; the drawers choose colours.
 PLAIN, OURS, BAD, DIM = "", "ours", "bad", "dim"
-LEVEL = 0.01  # means closer to 1 than this are called level
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,12 +47,6 @@ class Table:
     note: str = ""
 
 
-def _tone(ratio, level=0.0):
-    if ratio is None or abs(math.log(ratio)) <= level:
-        return PLAIN
-    return WIN if ratio < 1 else LOSS
-
-
 def _name(found, allocator) -> Cell:
     return Cell(allocator, OURS if found.allocators[allocator].ours else PLAIN)
 
@@ -73,11 +68,10 @@ def measure_name(measure, facts=None) -> str:
 
 
 def mean_cell(score) -> Cell:
+    """Coloured where it is certain."""
     if score.ratio is None:
         return Cell("-", DIM)
-    undecided = score.ties and not score.wins + score.losses  # a mean of nothing but ties says nothing
-    tone = PLAIN if undecided else _tone(score.ratio, math.log1p(LEVEL))
-    return Cell(f"{units.ratio(score.ratio)} {units.change(score.ratio).rjust(6)}", tone)
+    return Cell(f"{units.ratio(score.ratio)} {units.change(score.ratio).rjust(6)}", score.verdict)
 
 
 def versus_cell(versus) -> Cell:
@@ -89,6 +83,7 @@ def versus_cell(versus) -> Cell:
 
 
 def interval_cell(versus) -> Cell:
+    """Of a Versus or of a Score."""
     if versus is None or versus.low is None:
         return Cell("", DIM)
     low, high = units.ratio(versus.low), units.ratio(versus.high)
@@ -102,7 +97,8 @@ def interval_cell(versus) -> Cell:
 LEGEND = (
     "W/T/L: wins, ties, losses; a tie is where the 95 % interval of the per-round ratio contains 1. > 5 %: wins : "
     "losses by more than that. mean: geometric mean of the ratios ours / the other's; below 1, and with a minus, ours "
-    "is better. floor: against an allocator that never frees."
+    "is better; coloured where its own interval, of the rounds' means, does not contain 1. floor: against an allocator "
+    "that never frees."
 )
 
 
@@ -111,7 +107,7 @@ def _tally_cells(score) -> list[Cell]:
     notable = "-" if undecided else f"{score.notable_wins} : {score.notable_losses}"
     shares = (score.wins, score.ties, score.losses)
     tone = DIM if undecided else PLAIN
-    return [Cell(score.tally, tone, shares=shares), Cell(notable, tone), mean_cell(score)]
+    return [Cell(score.tally, tone, shares=shares), Cell(notable, tone), mean_cell(score), interval_cell(score)]
 
 
 def _failed(score) -> list[Cell]:
@@ -121,7 +117,7 @@ def _failed(score) -> list[Cell]:
 
 _AGAINST = (
     Column("wins / ties / losses", short="W/T/L"), Column("by > 5 %", short="> 5 %"),
-    Column("geometric mean", short="mean"),
+    Column("geometric mean", short="mean"), Column("95 % interval", extra=True),
 )
 
 
@@ -143,9 +139,24 @@ def matrix(found, mine) -> Table:
     if baseline:
         floor = found.score(mine, baseline, TIME)
         mean = Cell(units.ratio(floor.ratio), DIM)
-        rows.append([Cell(f"{baseline} (floor)", DIM), Cell(""), Cell(""), mean, *[Cell("")] * 3,
+        rows.append([Cell(f"{baseline} (floor)", DIM), Cell(""), Cell(""), mean, *[Cell("")] * 5,
                      Cell(str(floor.cases), DIM), *_failed(floor)])
-    return Table(f"{mine} in time and memory", columns, rows)
+    return Table(f"{mine} in time and memory", columns, rows, memory_words(found, mine))
+
+
+def memory_words(found, mine) -> str:
+    """Which cases the comparison of memory leaves out, and what these say; nothing where there are none."""
+    words = []
+    if found.start_up:
+        scores = [(other, found.score(mine, other, MEMORY, start_up=True)) for other in found.opponents(mine)]
+        means = ", ".join(f"{other} {units.ratio(score.ratio)}" for other, score in scores if score.ratio is not None)
+        count = f"{len(found.start_up)} case{'s' * (len(found.start_up) > 1)}"
+        words.append(f"{count} that hold less than {units.kib(START_UP_KIB)}, which compare what a process has at its "
+                     f"start ({mine} / each there: {means or 'nothing to compare'})")
+    by_metric = len(found.suite) - len(found.memory_cases) - len(found.start_up)
+    if by_metric:
+        words.append(f"{by_metric} that {'is' if by_metric == 1 else 'are'} judged by another number than time")
+    return f"Memory leaves out {' and '.join(words)}." if words else ""
 
 
 def too_few_rounds(found) -> str:
@@ -155,18 +166,34 @@ def too_few_rounds(found) -> str:
     return f"{found.rounds} of the {MIN_ROUNDS} rounds that a verdict takes: ratios only, no wins, ties or losses."
 
 
-def headline(found, mine, measure) -> str:
-    """One sentence: whom `mine` is ahead of, level with, and behind, by the geometric means."""
-    places = {"ahead of": [], "level with": [], "behind": []}
-    for other in found.rivals():
-        ratio = found.score(mine, other, measure).ratio
-        if ratio is not None:
-            place = "level with" if abs(math.log(ratio)) <= math.log1p(LEVEL) else "ahead of" if ratio < 1 else "behind"
-            places[place].append((ratio, f"{other} ({units.change(ratio)})"))
-    parts = [f"{place} {', '.join(text for _, text in sorted(names))}" for place, names in places.items() if names]
+def measured_apart(found, mine) -> str:
+    """A sentence where runs that are compared lie too far apart, else nothing."""
+    counts = {other: max(found.score(mine, other, measure).apart for measure in (TIME, MEMORY))
+              for other in found.opponents(mine)}
+    parts = [f"{other} in {count} case{'s' * (count > 1)}" for other, count in counts.items() if count]
     if not parts:
-        return f"In {measure}, {mine} has nothing to compare with."
-    return f"In {measure}, {mine} is {'; '.join(parts)}."
+        return ""
+    return (f"Run more than {APART_S / 60:.0f} minutes before or after {mine} in the same round: {', '.join(parts)}. "
+            "There are ratios there, but no verdicts.")
+
+
+_PLACES = {WIN: "ahead of", TIE: "level with", LOSS: "behind"}
+
+
+def headline(found, mine, measure) -> str:
+    """One sentence: whom `mine` is ahead of, level with, and behind, by the geometric means and their intervals."""
+    places = {verdict: [] for verdict in (*_PLACES, UNDECIDED)}
+    for other in found.rivals():
+        score = found.score(mine, other, measure)
+        if score.ratio is not None:
+            interval = "" if score.low is None else f", {units.change(score.low)} to {units.change(score.high)}"
+            places[score.verdict].append((score.ratio, f"{other} ({units.change(score.ratio)}{interval})"))
+    texts = {verdict: ", ".join(text for _, text in sorted(names)) for verdict, names in places.items() if names}
+    undecided = texts.pop(UNDECIDED, "")
+    said = [f"{mine} is " + "; ".join(f"{_PLACES[verdict]} {text}" for verdict, text in texts.items())] if texts else []
+    if undecided:
+        said.append(f"{mine} is not yet told from {undecided}")
+    return f"In {measure}, {'; '.join(said) or f'{mine} has nothing to compare with'}."
 
 
 def extremes(found, mine, worst: bool, count=5) -> Table:
@@ -195,10 +222,15 @@ def by_group(found, mine) -> Table:
         for other in others:
             for measure in (TIME, MEMORY):
                 score = found.score(mine, other, measure, cases)
-                tone = _tone(score.ratio, math.log1p(LEVEL)) if score.ratio else DIM
-                cells.append(Cell(units.ratio(score.ratio), tone))
+                cells.append(Cell(units.ratio(score.ratio), score.verdict if score.ratio else DIM))
         if any(cell.text != "-" for cell in cells):
             rows.append([Cell(group), Cell(str(len(cases))), *cells])
+    if found.start_up:
+        cells = []
+        for other in others:
+            score = found.score(mine, other, MEMORY, start_up=True)
+            cells += [Cell("-", DIM), Cell(units.ratio(score.ratio), score.verdict if score.ratio else DIM)]
+        rows.append([Cell(f"below {units.kib(START_UP_KIB)} live"), Cell(str(len(found.start_up))), *cells])
     return Table(f"{mine} over each, by group (geometric means; below 1 {mine} is better)", columns, rows)
 
 
@@ -228,6 +260,10 @@ def standing(found) -> Table:
         "time / floor ({} cases)": found.above_floor(TIME, names),
         "memory / live bytes ({} cases)": found.above_floor(MEMORY, names),
     }
+    if found.start_up:
+        parts["start-up memory / best ({} cases)"] = found.standing(MEMORY, names, found.start_up)
+        note = (f" Start-up: the cases that hold less than {units.kib(START_UP_KIB)}; they are in no other column of "
+                f"memory.{note}")
     columns = [Column("allocator", left=True)] + [Column(text.format(count)) for text, (_, count) in parts.items()]
     first = next(iter(parts.values()))[0]
     rows = [
@@ -309,6 +345,36 @@ def group_table(found, group, measure, mine) -> Table | None:
         rows.append(row)
     what = "memory (peak of RSS + page tables)" if measure == MEMORY else measure_name(measure, found.cases[cases[0]])
     return Table(f"{what[0].upper()}{what[1:]}", columns, rows)
+
+
+def group_brief(found, group, measure) -> Table | None:
+    """Cases by allocators, for a screen: medians, below each its ratio to the best of the others, and to the floor."""
+    cases = [case for case in found.cases_of(group) if measure in found.measures(case)]
+    if not cases:
+        return None
+    names = [name for name in found.allocators if any(found.cell(case, name) for case in cases)]
+    rows = []
+    for case in cases:
+        row = [Cell(case)]
+        for name in names:
+            cell, value = found.cell(case, name), found.median(case, name, measure)
+            if cell is None or (cell.ok and value is None):
+                row.append(Cell("-", DIM))
+            elif not cell.ok:
+                row.append(_status_cell(cell))
+            else:
+                best = found.best_other(case, name, measure)
+                to_best = found.relative(case, value, best[1], measure) if best else None
+                to_floor = found.relative(case, value, found.floor(case, name, measure), measure)
+                below = " ".join(units.ratio(ratio) for ratio in (to_best, to_floor) if ratio is not None)
+                row.append(Cell(f"{_value(found, case, value, measure)}\n{below}", _name(found, name).tone))
+        rows.append(row)
+    what = measure_name(measure, found.cases[cases[0]])
+    floor = {TIME: f" and to {found.baseline()}", MEMORY: " and to the live bytes"}.get(measure, "")
+    if measure == TIME and not found.baseline():
+        floor = ""
+    return Table(f"{group}: {what}; below, the ratio to the best other{floor}",
+                 [Column("case", left=True)] + [Column(name) for name in names], rows)
 
 
 def case_table(found, case, ours=None, measures=None, further=True) -> Table:

@@ -188,6 +188,113 @@ class ScoreTest(unittest.TestCase):
         self.assertEqual(list(analyse.Analysis(data, {}).allocators), ["standard", "oopsla15", "glibc"])
 
 
+class MeanTest(unittest.TestCase):
+    """The interval and the verdict of a mean over cases."""
+
+    def score(self, *cases, measure=analyse.TIME, **more):
+        data = []
+        for number, ratios in enumerate(cases):
+            data += samples(f"c{number}", "standard", ratios) + samples(f"c{number}", "glibc", [1.0] * len(ratios))
+        return analyse.Analysis(data, {}).score("standard", "glibc", measure, **more)
+
+    def test_known_interval(self):
+        # A round's mean over both cases: logarithms -0.3, -0.2, -0.2, -0.1, -0.1, 0.0 as in IntervalTest.
+        logs, swing = [-0.3, -0.2, -0.2, -0.1, -0.1, 0.0], [0.4, -0.3, 0.2, -0.1, 0.3, -0.5]
+        score = self.score(*([math.exp(v + sign * s) for v, s in zip(logs, swing)] for sign in (1, -1)))
+        half = 2.5706 * math.sqrt(0.011) / math.sqrt(6)
+        self.assertEqual((score.ties, score.verdict), (2, "win"))  # neither case is certain by itself
+        self.assertAlmostEqual(score.ratio, math.exp(-0.15), 9)
+        self.assertAlmostEqual(score.low, math.exp(-0.15 - half), 9)
+        self.assertAlmostEqual(score.high, math.exp(-0.15 + half), 9)
+
+    def test_level_where_it_contains_one(self):
+        rounds = [1.2, 0.9, 1.1, 0.95, 1.0, 1.0]  # of all cases: no number of them makes it certain
+        self.assertEqual(self.score(*[rounds] * 20).verdict, "tie")
+        self.assertEqual(self.score([0.999] * 6).verdict, "win")
+        self.assertEqual(self.score([1.0] * 6, [1.0] * 6).verdict, "tie")
+
+    def test_too_few_rounds(self):
+        score = self.score([0.5] * 5, [0.5] * 5)
+        self.assertEqual((score.low, score.high, score.verdict), (None, None, ""))
+        self.assertAlmostEqual(score.ratio, 0.5)
+        # A round that is missing in one case of many is told by the others; in a quarter of them it is not.
+        self.assertEqual(self.score([0.5] * 5, *[[0.5] * 6] * 9).verdict, "win")
+        self.assertEqual(self.score([0.5] * 5, *[[0.5] * 6] * 3).verdict, "")
+
+    def test_zeros(self):
+        self.assertEqual(self.score([0.0] * 6).verdict, "")
+
+
+class ApartTest(unittest.TestCase):
+    """Runs of one round that lie far apart in time."""
+
+    def against(self, rounds, apart, by=601.0):
+        data = samples("a", "standard", [1.0] * rounds) + samples("a", "glibc", [2.0] * rounds)
+        for sample in data:
+            late = sample.round in apart and sample.allocator == "glibc"
+            sample.started = 1e9 + 3600 * sample.round + (by if late else 0)
+        found = analyse.Analysis(data, {})
+        return found.versus("a", "standard", "glibc", analyse.TIME), found.score("standard", "glibc", analyse.TIME)
+
+    def test_a_ratio_but_no_verdict(self):
+        versus, score = self.against(6, SIX)
+        self.assertEqual((versus.ratio, versus.low, versus.verdict, versus.apart), (0.5, None, "", True))
+        self.assertEqual((score.undecided, score.apart, score.verdict, score.tally), (1, 1, "", "apart"))
+        self.assertTrue(self.against(6, [3])[0].apart)
+
+    def test_near_enough(self):
+        versus, score = self.against(6, SIX, by=599.0)
+        self.assertEqual((versus.verdict, versus.apart, score.verdict), ("win", False, "win"))
+
+    def test_the_other_rounds_suffice(self):
+        versus, _ = self.against(7, [2])
+        self.assertEqual((versus.verdict, versus.rounds, versus.apart), ("win", 6, False))
+
+    def test_too_few_rounds_near_together_are_too_few(self):
+        self.assertEqual(self.against(5, [])[1].tally, "too few rounds")
+
+
+class MemoryTest(unittest.TestCase):
+    MIB = 1 << 20
+
+    def found(self):
+        data, cases = [], {}
+        for case, live, metric, mine in (
+            ("small", self.MIB - 1, "time", 4000.0), ("large", self.MIB, "time", 500.0), ("unknown", None, "time", 500.0),
+            ("view", 8 * self.MIB, "malloc_p9999_ns", 9000.0),
+        ):
+            cases[case] = {"group": case, "title": case, "metric": metric}
+            for name, peak in (("standard", mine), ("glibc", 1000.0), ("jemalloc", 2000.0)):
+                data += samples(case, name, [1.0] * 6, peak, peak_live_bytes=live)
+        data += samples("large", "crasher", [1.0] * 6) + crashed("small", "crasher")
+        return analyse.Analysis(data, {"cases": cases})
+
+    def test_own_tables_are_no_memory_of_the_allocator(self):
+        data = samples("a", "standard", [1.0] * 6, 1500.0, metrics={"own_kib": 1000})
+        data += samples("a", "glibc", [1.0] * 6, 2000.0, metrics={"own_kib": 1000})
+        found = analyse.Analysis(data, {})
+        self.assertEqual(found.median("a", "standard", analyse.MEMORY), 500)
+        self.assertAlmostEqual(found.versus("a", "standard", "glibc", analyse.MEMORY).ratio, 0.5)
+
+    def test_start_up_and_further_views_are_in_no_mean(self):
+        found = self.found()
+        self.assertEqual((found.memory_cases, found.start_up), (["large", "unknown"], ["small"]))
+        score = found.score("standard", "glibc", analyse.MEMORY)
+        self.assertEqual((score.wins, score.losses, score.cases), (2, 0, 2))
+        self.assertAlmostEqual(score.ratio, 0.5)
+        self.assertEqual(found.extremes("standard", analyse.MEMORY, worst=True), [])
+        self.assertEqual(found.standing(analyse.MEMORY, ["standard", "glibc"]), ({"standard": 1.0, "glibc": 2.0}, 2))
+        self.assertEqual(found.above_floor(analyse.MEMORY, ["standard"])[1], 1)
+
+    def test_start_up_has_a_mean_of_its_own(self):
+        score = self.found().score("standard", "glibc", analyse.MEMORY, start_up=True)
+        self.assertEqual((score.losses, score.cases, score.verdict), (1, 1, "loss"))
+        self.assertAlmostEqual(score.ratio, 4.0)
+
+    def test_failures_count_wherever_they_are(self):
+        self.assertEqual(self.found().score("standard", "crasher", analyse.MEMORY).other_failed, ("small",))
+
+
 class MeasuresTest(unittest.TestCase):
     def test_time_is_per_operation(self):
         data = samples("a", "standard", [2.0, 4.0, 3.0], operations=100)
@@ -215,7 +322,7 @@ class MeasuresTest(unittest.TestCase):
         def judged(metric):
             return analyse.CaseFacts("a", "a", "a", metric=metric).judged_by
 
-        for name in ("time", "allocator_s", "requests_per_s", "step_ns"):
+        for name in ("time", "allocator_s", "allocator_build_s", "requests_per_s", "step_ns"):
             self.assertEqual(judged(name), analyse.TIME, name)
         for name in ("failures", "false_sharing", "malloc_p9999_ns", "malloc_max_ns", "frees"):
             self.assertEqual(judged(name), analyse.METRIC, name)
@@ -268,6 +375,14 @@ class MeasuresTest(unittest.TestCase):
         self.assertEqual(found.median("only-figure", "glibc", analyse.TIME), 2.0)
         alone = analyse.Analysis([s for s in data if s.case == "only-figure"], {"cases": apart})
         self.assertEqual(alone.suite, ["only-figure"])
+
+    def test_rounds_are_those_that_every_case_of_the_suite_has(self):
+        data = samples("a", "standard", [1.0] * 4) + samples("a", "glibc", [1.0]) + samples("b", "standard", [1.0] * 3)
+        data += samples("figure", "standard", [1.0] * 8) + crashed("nobody", "standard")
+        names = ("a", "b", "figure", "nobody")
+        facts = {case: {"group": case, "title": case, "full": case != "figure"} for case in names}
+        self.assertEqual(analyse.Analysis(data, {"cases": facts}).rounds, 3)
+        self.assertEqual(analyse.Analysis(crashed("a", "standard"), {}).rounds, 0)
 
     def test_status_of_good_rows(self):
         self.assertEqual(analyse.Analysis(samples("a", "standard", [1.0]), {}).cell("a", "standard").status, OK)
