@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fnmatch
 import os
+import shlex
 import signal
 import sys
 from typing import List, Optional
@@ -166,7 +167,8 @@ def run_command(
 
     The full suite takes about an hour on 2 cores, --quick under 5 minutes; leave the machine alone meanwhile. It can be
     interrupted at any time: the same command goes on from there. A contender that crashes or hangs is a row that says
-    so. At the end the summary is printed, and DIR holds report.html, the plots, samples.csv and meta.json.
+    so. At the end each workload's medians and ratios are printed, then the summary, and DIR holds report.html, the plots,
+    samples.csv, medians.csv and meta.json.
 
     Exit code: 0; 1 when one of our libraries crashed, hung or failed somewhere; 125 when nothing could be run; 130 when
     interrupted.
@@ -193,7 +195,11 @@ def run_command(
             print(f"{len(runs)} runs, {count} of each case under each contender: very roughly {guess}. Results: {folder}")
             return
         schedule.run_cells(_places, cases, chosen, count, folder, _say, again=again)
+        from spanalloc_bench import summary
+
+        summary.print_groups(folder, _console())
         _show(folder)
+        print(f"One case with everything about it: spanalloc bench report {shlex.quote(folder)} --only CASE")
         _judge_ours(folder, cases, chosen)
 
     _guarded(work)

@@ -8,7 +8,7 @@ import io
 import json
 import os
 
-from spanalloc_bench import analyse, drawings, plots, store, tables
+from spanalloc_bench import analyse, drawings, medians, plots, store, tables
 from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, MIN_ROUNDS, TIE, TIME, WIN
 from spanalloc_bench.model import Kind
 
@@ -137,6 +137,8 @@ class _Page:
             body.append('<p class="warn">None of our libraries ran: there is nothing to compare.</p>')
         if tables.too_few_rounds(found):
             body.append(f'<p class="warn">{tables.too_few_rounds(found)}</p>')
+        if product and tables.measured_apart(found, product):
+            body.append(f'<p class="warn">{_escape(tables.measured_apart(found, product))}</p>')
         failed = tables.problem_lines(found)
         if failed:
             lines = "".join(f"<p>No figures: {_escape(line)}.</p>" for line in failed)
@@ -202,8 +204,9 @@ class _Page:
         if self.product:
             drawing = drawings.overview(self.found, self.product, MEMORY)
             body = ("<h2>Memory</h2><p>Peak of resident memory and page tables of the whole process tree: a control "
-                    "group is charged for both. The floor is the peak of the bytes that the program holds at once, where "
-                    "it knows them.</p>")
+                    "group is charged for both. What a workload needs for its own tables is subtracted. The floor is the "
+                    "peak of the bytes that the program holds at once, where it knows them. "
+                    f"{_escape(tables.memory_words(self.found, self.product))}</p>")
             alt = f"Ratio of {self.product}'s memory to each allocator's in every case"
             self.add("memory", "Memory", body + self.figure(drawing, "overview-memory", alt))
 
@@ -273,25 +276,33 @@ class _Page:
     def method(self):
         self.add("method", "How measured", f"""<h2>How this was measured</h2>
 <p>A <b>case</b> is one workload with its parameters fixed. In every round each case runs once under every
-allocator, preloaded into the process, in an order that rotates from round to round. Before a row is believed, a
-probe inside the process says which object defines <code>malloc</code>.</p>
+allocator, preloaded into the process; over the rounds each takes every place in the order, and follows each of the
+others equally often. Before a row is believed, a probe says which object defines <code>malloc</code>: of a workload in
+one more start of the same program, of a real program inside the first run that is measured. At the end of every run the
+library must have been in the process, and of a workload in every process that it started.</p>
 <p><b>Time</b> is the workload's own clock, per operation where it counts operations; a real program's is the wall
 clock's. Where a case is judged by a rate, of which more is better, the ratio is inverted, so that below 1 is better
-everywhere. <b>Memory</b> is the peak of RSS + page tables.</p>
+everywhere. <b>Memory</b> is the peak of RSS + page tables, less the workload's own tables.</p>
 <p><b>Ratios</b> are taken round by round, as what disturbs a machine disturbs a whole round. A case's ratio is the
 geometric mean over its rounds, with its 95 % interval (Student's t, of the logarithms). A <b>tie</b> is where the
-interval contains 1; fewer than {MIN_ROUNDS} rounds give no verdict. One verdict in twenty is chance where two
+interval contains 1; fewer than {MIN_ROUNDS} rounds give no verdict, and rounds in which the two ran more than
+{analyse.APART_S / 60:.0f} minutes apart do not count for one. One verdict in twenty is chance where two
 allocators are equal. A certain difference may be too small to matter, so each is shown with its size, and those
 beyond {analyse.NOTABLE:.0%} are counted apart.</p>
 <p><b>Means</b> are geometric, every case weighing the same, over the cases that both allocators finished; how many
-these are stands beside them. <b>Floors</b>: for time <code>bump</code>, which takes the next bytes of a region and
-never frees; for memory the program's own peak of live bytes. <b>Spread</b> is (largest − smallest) / median over
+these are stands beside them. The interval of a mean is that of the rounds' own means: it says how far the figure would
+move if these cases were measured again, not what other programs would show. Memory is compared where a program holds
+{analyse.START_UP_KIB // 1024} MiB or more at its peak; below that it compares what a process has at its start, which
+stands apart. Cases judged by another number than their time are in no mean of time or memory. <b>Floors</b>: for time
+<code>bump</code>, which takes the next bytes of a region and never frees (where others reuse warm memory, they can be
+faster: fresh memory costs page faults); for memory the program's own peak of live bytes. <b>Spread</b> is (largest − smallest) / median over
 the rounds. <b>Best other</b>, for one of our libraries, is the best of the allocators people use; for these, the
 best of all others.</p>""")
 
     def raw(self):
         self.add("raw", "Raw data", f"<h2>Raw data</h2><p>Every sample is a line of <code>{store.SAMPLES}</code> "
-                 f"beside this page, what it was taken under is in <code>{store.META}</code>. "
+                 f"beside this page, what it was taken under is in <code>{store.META}</code>, the medians of each case and "
+                 f"contender, with user and system time, faults and switches, in <code>{medians.MEDIANS}</code>. "
                  "<code>spanalloc bench run</code> continues this run or makes another. Every plot of this page is a PNG beside it.</p>")
 
     def text(self) -> str:
@@ -362,8 +373,9 @@ def _paper_figure(figure, path) -> str:
 
 
 def write(folder) -> str:
-    """Writes report.html and the PNGs into the run's folder; returns the report's path."""
+    """Writes report.html, the PNGs and medians.csv into the run's folder; returns the report's path."""
     folder = os.fspath(folder)
+    medians.write(folder)
     text = _Page(analyse.load(folder), folder).text()
     path = os.path.join(folder, REPORT)
     with open(path + ".new", "w", encoding="utf-8") as file:

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from spanalloc_bench import analyse, tables, units
-from spanalloc_bench.analyse import LOSS, MEMORY, TIE, TIME, WIN
+from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, TIE, TIME, WIN
 from spanalloc_bench.model import Kind
 
 _STYLES = {WIN: "green", LOSS: "red", TIE: "", tables.OURS: "bold", tables.BAD: "bold red", tables.DIM: "dim"}
@@ -110,6 +110,8 @@ def print_summary(folder, to: Console | None = None):
         to.print(Text(tables.headline(found, product, measure)))
     if tables.too_few_rounds(found):
         to.print(Text(tables.too_few_rounds(found), "yellow"))
+    if tables.measured_apart(found, product):
+        to.print(Text(tables.measured_apart(found, product), "yellow"))
     for line in tables.problem_lines(found):
         to.print(Text(f"No figures: {line}.", "red"))
     to.print()
@@ -123,6 +125,17 @@ def print_summary(folder, to: Console | None = None):
         _print(to, tables.matrix(found, name))
     if found.latencies():
         _print(to, tables.latency_matrix(found, product))
+
+
+def print_groups(folder, to: Console | None = None):
+    """Every workload: the medians of all, and their ratios to the best of the others and to the floors."""
+    found = folder if isinstance(folder, analyse.Analysis) else analyse.load(folder)
+    to = to or console()
+    for group in found.groups():
+        for measure in (TIME, METRIC, MEMORY):
+            table = tables.group_brief(found, group, measure)
+            if table:
+                _print(to, table)
 
 
 def print_case_table(folder, case: str, to: Console | None = None):

@@ -1,6 +1,7 @@
 """The terminal's summary, the HTML report and the README's table, of a small made-up run."""
 
 import contextlib
+import csv
 import html.parser
 import importlib.util
 import io
@@ -18,7 +19,7 @@ sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 from spanalloc_bench import analyse, readme, store, tables, units  # noqa: E402
 from spanalloc_bench.model import CRASHED, HUNG, UNAVAILABLE, Sample  # noqa: E402
 
-MISSING = [name for name in ("matplotlib", "rich") if importlib.util.find_spec(name) is None]
+MISSING = [name for name in ("matplotlib", "pandas", "rich") if importlib.util.find_spec(name) is None]
 WHY = f"no {' and no '.join(MISSING)} for {sys.executable}: run with build/venv/bin/python3"
 
 # Seconds per case and allocator; memory is ten times the time in MiB, the other way round.
@@ -138,7 +139,50 @@ class TablesTest(Run):
 
     def test_headline_orders_by_how_much(self):
         text = tables.headline(self.found, "standard", analyse.TIME)
-        self.assertRegex(text, r"^In time, standard is ahead of glibc \(−\d+ %\), jemalloc")
+        self.assertRegex(text, r"^In time, standard is ahead of glibc \(−\d+ %, −\d+ % to −\d+ %\), jemalloc")
+
+    def test_headline_of_a_tie_and_of_too_few_rounds(self):
+        def sentence(rounds, ratios):
+            data = []
+            for number, ratio in zip(range(1, rounds + 1), ratios):
+                data += [Sample("a", "standard", number, 1, elapsed_s=ratio),
+                         Sample("a", "glibc", number, 2, elapsed_s=1.0)]
+            return tables.headline(analyse.Analysis(data, {}), "standard", analyse.TIME)
+
+        swinging = [0.5, 1.2, 0.9, 0.8, 1.3, 0.7]
+        self.assertRegex(sentence(6, swinging),
+                         r"^In time, standard is level with glibc \(−\d+ %, −\d+ % to \+\d+ %\)\.$")
+        self.assertEqual(sentence(5, [0.5] * 5), "In time, standard is not yet told from glibc (−50 %).")
+
+    def test_what_is_left_out_of_memory_is_told(self):
+        self.assertEqual(tables.memory_words(self.found, "standard"), "")
+        data = []
+        for name, peak in (("standard", 3000.0), ("glibc", 2000.0)):
+            for number in range(1, 7):
+                data += [Sample("tiny", name, number, 1, elapsed_s=1.0, peak_kib=peak, peak_live_bytes=99),
+                         Sample("count", name, number, 1, elapsed_s=1.0, peak_kib=peak, metrics={"failures": 1})]
+        found = analyse.Analysis(data, {"cases": {"count": {"group": "count", "title": "x", "metric": "failures"},
+                                                  "tiny": {"group": "tiny", "title": "x"}}})
+        words = tables.memory_words(found, "standard")
+        self.assertRegex(words, r"^Memory leaves out 1 case that .*1.00 MiB.*glibc 1.50\) and 1 that is judged")
+        self.assertEqual(tables.matrix(found, "standard").note, words)
+        by_group = tables.by_group(found, "standard")
+        self.assertEqual([cell.text for cell in by_group.rows[-1]], ["below 1.00 MiB live", "1", "-", "1.50"])
+        self.assertIn("start-up memory / best (1 cases)", [column.text for column in tables.standing(found).columns])
+
+    def test_runs_far_apart_are_told(self):
+        self.assertEqual(tables.measured_apart(self.found, "standard"), "")
+        data = [Sample("a", name, number, 1, elapsed_s=1.0, started=started) for number in range(1, 7)
+                for name, started in (("standard", 0.0), ("glibc", 1e4), ("jemalloc", 1.0))]
+        text = tables.measured_apart(analyse.Analysis(data, {}), "standard")
+        self.assertRegex(text, "^Run more than 10 minutes before or after standard .*: glibc in 1 case[.]")
+
+    def test_groups_for_the_screen(self):
+        table = tables.group_brief(self.found, "mill", analyse.TIME)
+        cell = next(cell.text for cell, column in zip(table.rows[0], table.columns) if column.text == "jemalloc")
+        self.assertRegex(cell, r"^1\.\d+ µs\n1\.[45]\d (2\.9|3\.0)\d$")  # beside standard, and beside bump
+        self.assertIn("hung", [cell.text for cell in table.rows[0]])
+        self.assertIsNone(tables.group_brief(self.found, "mill", analyse.METRIC))
 
     def test_problems_tell_rounds_and_join_what_is_missing(self):
         rows = [[cell.text for cell in row] for row in tables.problems(self.found).rows]
@@ -166,8 +210,15 @@ class SummaryTest(Run):
                        "oopsla15 in time and memory", "malloc p99.99"):
             self.assertIn(wanted, text)
         first = text.splitlines()
-        self.assertTrue(any("2/2/0" in line for line in first[:24]), "the matrix is not on the first screen")
+        self.assertTrue(any("2/2/0" in line for line in first[:26]), "the matrix is not on the first screen")
         self.assertTrue(all(len(line.rstrip()) <= 110 for line in first))
+
+    def test_groups(self):
+        from spanalloc_bench import summary
+
+        text = self.text(summary.print_groups)
+        for wanted in ("mill: time; below, the ratio to the best other and to bump", "programs: memory", "mill.t2"):
+            self.assertIn(wanted, text)
 
     def test_narrow_console_cuts_nothing(self):
         from spanalloc_bench import summary
@@ -239,6 +290,8 @@ class ReportTest(Run):
         from spanalloc_bench import plots
 
         plots.save(plots.figure([plots.lines("a", {"standard": [(1, 1.0)]})]), os.path.join(figures, "x-1.png"))
+        with open(os.path.join(cls.folder, report.MANYCORE), "w", encoding="utf-8") as file:
+            file.write("<h2>Many cores</h2><p>from one core to many</p>")
         with open(report.write(cls.folder), encoding="utf-8") as file:
             cls.page = file.read()
         cls.links = Links()
@@ -261,13 +314,13 @@ class ReportTest(Run):
         self.assertIn("Test CPU &lt;model&gt;", self.page)
 
     def test_has_every_section_and_case(self):
-        for section in ("summary", "overall", "groups", "latency", "memory", "failures", "papers", "machine", "method",
-                        "cases", "raw"):
+        for section in ("summary", "overall", "groups", "latency", "memory", "failures", "papers", "manycore", "machine",
+                        "method", "cases", "raw"):
             self.assertIn(section, self.links.ids)
         for case in TIMES:
             self.assertIn(f"case-{case}", self.links.ids)
         for wanted in ("2/2/0", "c0ffeec0ffee", "OPTION=a&lt;b", "not installed", "killed by SIGSEGV", "it scales",
-                       ">holds<", ">does not hold<", "1 &lt; 2",
+                       ">holds<", ">does not hold<", "1 &lt; 2", "from one core to many",
                        "data:image/png;base64,"):
             self.assertIn(wanted, self.page)
 
@@ -276,6 +329,18 @@ class ReportTest(Run):
             with open(os.path.join(self.folder, f"{name}.png"), "rb") as file:
                 self.assertEqual(file.read(4), b"\x89PNG", name)
         self.assertEqual(self.page.count("<svg"), len([n for n in os.listdir(self.folder) if n.endswith(".png")]))
+
+    def test_medians(self):
+        from spanalloc_bench import medians
+
+        with open(os.path.join(self.folder, medians.MEDIANS), encoding="utf-8", newline="") as file:
+            rows = {(row["case"], row["allocator"]): row for row in csv.DictReader(file)}
+        row = rows["mill.t2", "tbbmalloc"]  # crashed in the last round
+        self.assertEqual((row["rounds"], row["finished"], row["elapsed_s"], row["peak_kib"]), ("6", "5", "1", "5000"))
+        self.assertEqual((row["elapsed_spread"], row["user_s"]), ("0", ""))
+        hung = rows["mill.t1", "tbbmalloc"]
+        self.assertEqual((hung["finished"], hung["elapsed_s"]), ("0", ""))
+        self.assertEqual(len(rows), len({(s.case, s.allocator) for s in store.samples(self.folder)}))
 
     def test_is_small(self):
         self.assertLess(len(self.page), 600_000)  # 4 cases; 60 must stay below 3 MB
