@@ -1,5 +1,5 @@
 # shellcheck shell=sh
-# What scripts/try and scripts/test share: saying things, installing Debian packages, the Python environment.
+# What scripts/try, scripts/test and scripts/bench share: saying things, installing Debian packages, the Python environment.
 # Sourced, not run. `root` is the source tree, `build` the folder for everything that is made.
 
 build=${SPANALLOC_BUILD:-$root/build}
