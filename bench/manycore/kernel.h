@@ -36,9 +36,12 @@ enum {
 enum { GUEST_CLONE_THREAD = 0x10000, GUEST_CLONE_CHILD_CLEARTID = 0x200000 };
 enum { FUTEX_COMMAND = 127 };
 
-static int64_t monotonic_base, realtime_base; /* nanoseconds at the simulation's start */
-static int64_t map_free_at;                   /* when the last change to the process's mappings is done */
-static uint64_t heap_end;                     /* what brk said last */
+/* Nanoseconds at the simulation's start: always the same, so that nothing depends on the real time. */
+enum { START_S = 1000000 };
+static const int64_t monotonic_base = START_S * 1000000000ll,
+                     realtime_base = (1700000000ll + START_S) * 1000000000ll;
+static int64_t map_free_at; /* when the last change to the process's mappings is done */
+static uint64_t heap_end;   /* what brk said last */
 
 static void* guest(uint64_t address) {
   return (void*)(address + (&guest_base ? guest_base : 0));
@@ -52,14 +55,6 @@ static int64_t now_ns(const Core* c) {
 }
 static int64_t ticks(int64_t ns) {
   return ns * CYCLE * cost.ghz;
-}
-
-static void start_clocks(void) {
-  struct timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  monotonic_base = nanoseconds(&t);
-  clock_gettime(CLOCK_REALTIME, &t);
-  realtime_base = nanoseconds(&t);
 }
 
 static bool is_wait(const uint64_t* args) {
@@ -77,19 +72,28 @@ static int64_t futex_deadline(const Core* c, const uint64_t* args) {
   if (((unsigned)args[1] & FUTEX_COMMAND) == FUTEX_WAIT) return clock_of[c->number] + ticks(ns);
   return ticks(ns - ((unsigned)args[1] & FUTEX_CLOCK_REALTIME ? realtime_base : monotonic_base));
 }
-/* The real kernel's patience with a futex wait is replaced: none when its time is up already, else a day. */
+/* The real kernel's patience is replaced: with a sleep, and with a futex wait whose time is up, none; with
+ * others a day. */
 static bool write_guest(uint64_t address, const void* bytes, size_t n) { /* it may be read-only */
   const struct iovec from = {(void*)bytes, n}, to = {guest(address), n};
   return process_vm_writev(getpid(), &from, 1, &to, 1, 0) == (ssize_t)n;
 }
-static void replace_timeout(Core* c, bool up) {
+static void replace_timeout(Core* c, uint64_t address, const struct timespec* patience) {
+  if (!address) return;
+  memcpy(&c->timeout, guest(address), sizeof c->timeout);
+  if (write_guest(address, patience, sizeof *patience)) c->replaced_timeout = address;
+}
+static void restore_timeout(Core* c) {
+  if (c->replaced_timeout) write_guest(c->replaced_timeout, &c->timeout, sizeof c->timeout);
+  c->replaced_timeout = 0;
+}
+static struct timespec futex_patience(const Core* c, bool up) {
   const bool absolute = ((unsigned)c->args[1] & FUTEX_COMMAND) != FUTEX_WAIT;
   struct timespec patience = {0};
   if (!up && absolute)
     clock_gettime((unsigned)c->args[1] & FUTEX_CLOCK_REALTIME ? CLOCK_REALTIME : CLOCK_MONOTONIC, &patience);
   if (!up) patience.tv_sec += 24 * 3600;
-  memcpy(&c->timeout, guest(c->args[3]), sizeof c->timeout);
-  c->timeout_replaced = write_guest(c->args[3], &patience, sizeof patience);
+  return patience;
 }
 /* Nobody is left who could wake it before. */
 static bool first_at(const Core* c, int64_t clock) {
@@ -294,8 +298,9 @@ static void enter_kernel(Core* c, int64_t number) {
     atomic_store(&waking, c->args[0]);
   }
   if (ends_by_itself(number, c->args)) return;
-  if (number == NR_NANOSLEEP || number == NR_CLOCK_NANOSLEEP) {
+  if (number == NR_NANOSLEEP || number == NR_CLOCK_NANOSLEEP) { /* only the simulated core sleeps */
     clock_of[c->number] += sleep_ticks(c, number, c->args) + cost.wakeup * CYCLE;
+    replace_timeout(c, number == NR_NANOSLEEP ? c->args[0] : c->args[2], &(struct timespec){0});
     leave(c, DUE);
     return;
   }
@@ -307,7 +312,8 @@ static void enter_kernel(Core* c, int64_t number) {
     c->waiting_on = c->args[0];
     if (c->deadline != INT64_MAX) {
       const bool up = first_at(c, c->deadline);
-      replace_timeout(c, up);
+      const struct timespec patience = futex_patience(c, up);
+      replace_timeout(c, c->args[3], &patience);
       if (c->deadline > clock_of[c->number]) clock_of[c->number] = c->deadline;
       if (up) c->waiting_on = 0;
       leave(c, DUE);
@@ -321,8 +327,7 @@ static void return_from_kernel(Core* c, int64_t number, int64_t result) {
   calling = NULL;
   if (!ends_by_itself(number, c->args)) {
     const bool waited = number == NR_FUTEX && is_wait(c->args);
-    if (c->timeout_replaced) write_guest(c->args[3], &c->timeout, sizeof c->timeout);
-    c->timeout_replaced = false;
+    restore_timeout(c);
     if (waited && result == -EAGAIN && c->waiting_on)
       clock_of[c->number] = c->asleep_since; /* the word had changed before */
     come_back(c, waited && result == 0);

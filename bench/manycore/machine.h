@@ -25,11 +25,11 @@ enum { LINE_BITS = 6, PAGE_BITS = 12, LINES_A_PAGE = 1 << (PAGE_BITS - LINE_BITS
 /* How long a line counts as contended after it has moved from cache to cache. */
 enum { REMEMBER = 20000 * CYCLE };
 
-#define EACH_COUNT(X)                                                                                \
-  X(instructions)                                                                                    \
-  X(accesses)                                                                                        \
-  X(llc) X(transfers) X(invalidations) X(locked) X(written_back) X(faults) X(syscalls) X(shootdowns) \
-      X(interrupts) X(waits) X(wakes)
+/* clang-format off */
+#define EACH_COUNT(X) \
+  X(instructions) X(accesses) X(llc) X(transfers) X(invalidations) X(locked) X(written_back) X(faults) \
+  X(syscalls) X(shootdowns) X(interrupts) X(waits) X(wakes)
+/* clang-format on */
 typedef struct {
 #define X(name) int64_t name;
   EACH_COUNT(X)
@@ -88,8 +88,8 @@ typedef struct Core {
   uint64_t args[6];
   uint64_t waiting_on; /* futex, 0 if none */
   int64_t asleep_since, deadline;
-  struct timespec timeout; /* what the program wrote for it */
-  bool timeout_replaced;
+  struct timespec timeout;   /* what the program wrote for it */
+  uint64_t replaced_timeout; /* and where; 0: nowhere */
   uint64_t clear_at_exit;
   struct Core* child;  /* of the clone that it is in */
   int stat_fd, thread; /* of the real thread: /proc/self/task/N/stat */

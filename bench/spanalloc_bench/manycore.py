@@ -4,9 +4,9 @@
     long - short                                  ->  one point of a curve
 
 The difference of two runs of different length is the steady state: what starting the program and its threads, and an
-allocator's first contact with each size, cost is in both. A simulation gives the same counts each time it is run, so there
-are no rounds: a line that is there, of the same program, library, plugin and settings, is not simulated again. The real
-machine's speed does not enter; its CPUs each simulate one line at a time.
+allocator's first contact with each size, cost is in both. A simulation gives the same counts each time it is run, so
+there are no rounds: a line that is there, of the same program, library, plugin and settings, is not simulated again.
+The real machine's speed does not enter; its CPUs each simulate one line at a time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import sys
 import time
 
 from spanalloc_bench import allocators, execute, progress, simulator, tree
-from spanalloc_bench.model import CRASHED, HUNG, NOT_PRELOADED, OK, Allocator
+from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, OK, Allocator
 
 CORES, QUICK_CORES = (1, 2, 4, 8, 16, 32, 64), (1, 4, 16)
 ALLOCATORS = ("standard", "oopsla15", "glibc", "jemalloc", "tcmalloc", "mimalloc", "tbbmalloc", "bump")
@@ -42,23 +42,27 @@ SHORT, LONG = "short", "long"
 
 @dataclasses.dataclass(frozen=True)
 class Workload:
-    """`argv(cores, turns)` of a run of so many rounds, generations, steps or batches: `short` in the short one, and
-    `steady(cores)` more in the long one. `least` cores are what it needs."""
+    """`argv(cores, turns)` of a run of so many rounds, generations, steps or batches: `short(cores)` in the short one,
+    and `steady(cores)` more in the long one. The short one is long enough that no thread ends while others still
+    start: 64 threads that allocate for the first time at once may take a millisecond. `least` cores are what it
+    needs."""
 
     name: str
     title: str
     argv: callable
-    short: int
+    short: callable
     steady: callable
     least: int = 1
     in_allocator: bool = False  # judged by the time in malloc and free alone, which the workload measures itself
 
-    def turns(self, length, cores, scale) -> int:
-        return self.short if length == SHORT else self.short + max(2, self.steady(cores) // scale)
+    def turns(self, length, cores, scale) -> str:
+        """In as many digits for both, so that memory is laid out alike and the runs begin alike, event by event."""
+        turns = self.short(cores) + (0 if length == SHORT else max(2, self.steady(cores) // scale))
+        return f"{turns:04d}"
 
 
 def _threadtest(cores, rounds):
-    return ["threadtest", "--threads", cores, "--objects", 1000 * cores, "--rounds", rounds, "--size", 64]
+    return ["threadtest", "--threads", cores, "--objects", 500 * cores, "--rounds", rounds, "--size", 64]
 
 
 def _larson(cores, generations):
@@ -76,14 +80,17 @@ def _malloc_test(cores, batches):
 
 
 WORKLOADS = {workload.name: workload for workload in (
-    Workload("threadtest", "threadtest: rounds of 1000 objects of 64 bytes a thread", _threadtest, 4, lambda cores: 16),
-    Workload("larson", "larson: 7 to 499 bytes, 200 objects a chain, a new thread after every 1600 replacements", _larson, 2,
-             lambda cores: 4),
+    Workload("threadtest", "threadtest: rounds of 500 objects of 64 bytes a thread", _threadtest,
+             lambda cores: 24 + cores, lambda cores: 32),
+    Workload("larson", "larson: 7 to 499 bytes, 200 objects a chain, a new thread after every 1600 replacements",
+             _larson, lambda cores: 4, lambda cores: 4),
     # Every thread walks every live object: the work of a step grows with the square of the cores.
-    Workload("producer-consumer", "ACDC producer-consumer: 16 to 512 bytes, the last of all threads to access an object frees it",
-             _producer_consumer, 8, lambda cores: max(16, 400 // cores), in_allocator=True),
-    Workload("malloc-test", "malloc-test: half of the cores allocate batches of 512 objects of 64 bytes, the others free them",
-             _malloc_test, 3, lambda cores: 8, least=2),
+    Workload("producer-consumer",
+             "ACDC producer-consumer: 16 to 512 bytes, the last of all threads to access an object frees it",
+             _producer_consumer, lambda cores: 8, lambda cores: max(16, 400 // cores), in_allocator=True),
+    Workload("malloc-test",
+             "malloc-test: half of the cores allocate batches of 512 objects of 64 bytes, the others free them",
+             _malloc_test, lambda cores: 6, lambda cores: 8, least=2),
 )}
 
 
@@ -101,7 +108,7 @@ OUR_ARENA_BITS = 34
 
 # Why the others need none; shown beside the curves.
 NO_SETTING = {
-    "tcmalloc": "none needed: caches per thread; its limit for all of them together (32 MiB) does not depend on the CPUs",
+    "tcmalloc": "none needed: caches per thread; their limit for all together (32 MiB) does not depend on the CPUs",
     "mimalloc": "none needed: a heap per thread",
     "tbbmalloc": "none available: a heap per thread",
     "bump": "none needed: a region per thread",
@@ -158,8 +165,9 @@ class Row:
     status: str = OK
     problem: str = ""
     operations: int | None = None
-    cycles: float | None = None         # of one core, from the common start to the last thread's end; where the workload
-                                        # is judged by its time in the allocator: the mean thread's cycles there
+    # Of one core, from the common start to the last thread's end; where the workload is judged by its time in the
+    # allocator: the mean thread's cycles there.
+    cycles: float | None = None
     threads: int | None = None
     cores_used: int | None = None
     instructions: int | None = None
@@ -181,14 +189,16 @@ class Row:
 
     @property
     def key(self):
-        return (self.workload, self.allocator, str(self.cores), self.length, self.arguments, self.settings, self.fingerprint)
+        return (self.workload, self.allocator, str(self.cores), self.length, self.arguments, self.settings,
+                self.fingerprint)
 
 
 class Point:
     """A point of a curve: what the long run has more than the short one. `problem` says why there is none."""
 
     def __init__(self, short: Row, long: Row):
-        self.workload, self.allocator, self.cores, self.settings = long.workload, long.allocator, long.cores, long.settings
+        self.workload, self.allocator = long.workload, long.allocator
+        self.cores, self.settings = long.cores, long.settings
         bad = next((row for row in (long, short) if row.status != OK), None)
         self.status, self.problem = (bad.status, bad.problem) if bad else (OK, "")
         self.lines = long.details.get("lines", [])
@@ -197,7 +207,7 @@ class Point:
         for name in DIFFERENCES:
             setattr(self, name, getattr(long, name) - getattr(short, name))
         if self.operations <= 0 or self.cycles <= 0:
-            self.status, self.problem = CRASHED, "the long run took no longer than the short one"
+            self.status, self.problem = FAILED, "the long run took no longer than the short one"
             return
         before = short.details["calls"]
         self.calls = {number: n - before.get(number, 0) for number, n in long.details["calls"].items()}
@@ -206,7 +216,7 @@ class Point:
         self.sites = []
         for site in long.details["sites"]:
             less = known.get(_site_key(site), {})
-            self.sites.append(site | {name: site[name] - less.get(name, 0) for name in ("transfers", "invalidations", "cycles")})
+            self.sites.append(site | {name: site[name] - less.get(name, 0) for name in _OF_SITES})
 
     @property
     def core_cycles(self) -> float:
@@ -225,6 +235,9 @@ class Point:
 
     def each(self, name) -> float:
         return max(0.0, getattr(self, name) / self.operations)
+
+
+_OF_SITES = ("transfers", "invalidations", "cycles")
 
 
 def _site_key(site):
@@ -465,7 +478,7 @@ def _parser():
         description="Speed-up and cache lines that change owner, for 1 to 64 cores, on a simulated machine.\n\n"
         "Every workload runs under every allocator on a machine with a core per thread, simulated by a plugin of\n"
         "qemu-x86_64 (Debian's qemu-user). The counts do not depend on the real machine, nor on what else it is doing.\n"
-        "The default takes about 15 minutes on 2 CPUs, --quick about one; an interrupted run goes on where it was.\n"
+        "The default takes about half an hour on 2 CPUs, --quick two minutes; an interrupted run goes on where it was.\n"
         "docs/manycore.md describes the model, what it was validated with, and what it leaves out.",
         epilog="examples: spanalloc bench manycore --quick\n"
         "          spanalloc bench manycore --workloads larson --allocators standard,mimalloc --cores 1,16,64\n\n"

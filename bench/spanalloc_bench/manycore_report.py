@@ -55,6 +55,8 @@ def place(site) -> str:
     at = bisect.bisect_right(addresses, site["offset"] + (63 if "moves" in site else 0)) - 1
     if at >= 0 and site["offset"] < addresses[at] + max(known[at][0], 1):
         return f"{name}: {_short(known[at][1])}"
+    if "moves" in site and (at < 0 or site["offset"] > addresses[-1] + 4096):
+        return "heap"  # mapped behind the file, but none of its own
     return f"{name}+{site['offset']:#x}"
 
 
@@ -114,7 +116,7 @@ def panels(rows, workload):
              for name, points in _curves(rows, workload, lambda row: row.moves).items()}
     scale = {"x_label": "cores", "log_x": True}
     return [
-        plots.lines("Speed-up", speed_up(rows, workload), ideal=True, log_y=True, y_label=f"times one core{of}", **scale),
+        plots.lines("Speed-up", speed_up(rows, workload), ideal=True, log_y=True, y_label=f"times its own one core{of}", **scale),
         plots.lines("Cycles of a core for an operation", _curves(rows, workload, lambda row: row.core_cycles), log_y=True,
                     y_label=f"cycles{of}", **scale),
         plots.lines("Lines that change owner", moves, log_y=True, y_label="transfers and invalidations an operation", **scale),

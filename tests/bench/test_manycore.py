@@ -193,8 +193,13 @@ class KernelTest(KnownAnswer):
             self.counts("private_data", 2, 10, options=[("no-such-cost", 1)])
 
     def test_a_run_that_does_not_end_is_cut_short(self):
+        program = os.path.join(BENCH, "manycore-known", "contended_counter")
         with self.assertRaises(simulator.TimedOut):
-            self.simulator.run(["/bin/sleep", "100"], 4, timeout=2)
+            self.simulator.run([program, "4", "1000000000"], 4, timeout=2)
+
+    def test_sleeping_takes_no_real_time(self):
+        counts, _ = self.simulator.run(["/bin/sleep", "1000"], 4, timeout=20)
+        self.assertWithin(counts["cycles"], 1000e9 * GHZ, 1000e9 * GHZ + 10e6, "cycles")
 
 
 def row(manycore, length, **values):
@@ -218,8 +223,8 @@ class PointTest(unittest.TestCase):
         site = {"object": "/lib/a.so", "offset": 16, "address": 1}
         short = row(self.manycore, "short", operations=100, cycles=5000, transfers=40, invalidations=2, calls={"24": 5},
                     sites=[site | {"transfers": 30, "invalidations": 2, "cycles": 4000}])
-        long = row(self.manycore, "long", operations=300, cycles=7000, transfers=90, invalidations=12, calls={"24": 9, "28": 1},
-                   sites=[site | {"transfers": 70, "invalidations": 10, "cycles": 9000}])
+        long = row(self.manycore, "long", operations=300, cycles=7000, transfers=90, invalidations=12,
+                   calls={"24": 9, "28": 1}, sites=[site | {"transfers": 70, "invalidations": 10, "cycles": 9000}])
         (point,) = self.manycore.points([short, long])
         self.assertEqual(point.core_cycles, 2000 * 4 / 200)
         self.assertEqual(point.throughput, 1000 * 200 / 2000)
