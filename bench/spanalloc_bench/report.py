@@ -276,10 +276,11 @@ class _Page:
     def method(self):
         self.add("method", "How measured", f"""<h2>How this was measured</h2>
 <p>A <b>case</b> is one workload with its parameters fixed. In every round each case runs once under every
-allocator, preloaded into the process; over the rounds each takes every place in the order, and follows each of the
-others equally often. Before a row is believed, a probe says which object defines <code>malloc</code>: of a workload in
-one more start of the same program, of a real program inside the first run that is measured. At the end of every run the
-library must have been in the process, and of a workload in every process that it started.</p>
+allocator, preloaded into the process, in balanced orders: over the cases and the rounds each allocator takes every
+place, and follows each of the others, about equally often. Before a row is believed, a probe says which object defines
+<code>malloc</code>: of a workload in one more start of the same program, of a real program inside the first run that is
+measured. At the end of every run the library must have been in the process, and of a workload in every process that it
+started.</p>
 <p><b>Time</b> is the workload's own clock, per operation where it counts operations; a real program's is the wall
 clock's. Where a case is judged by a rate, of which more is better, the ratio is inverted, so that below 1 is better
 everywhere. <b>Memory</b> is the peak of RSS + page tables, less the workload's own tables.</p>
@@ -295,9 +296,9 @@ move if these cases were measured again, not what other programs would show. Mem
 {analyse.START_UP_KIB // 1024} MiB or more at its peak; below that it compares what a process has at its start, which
 stands apart. Cases judged by another number than their time are in no mean of time or memory. <b>Floors</b>: for time
 <code>bump</code>, which takes the next bytes of a region and never frees (where others reuse warm memory, they can be
-faster: fresh memory costs page faults); for memory the program's own peak of live bytes. <b>Spread</b> is (largest − smallest) / median over
-the rounds. <b>Best other</b>, for one of our libraries, is the best of the allocators people use; for these, the
-best of all others.</p>""")
+faster: fresh memory costs page faults); for memory the program's own peak of live bytes. <b>Spread</b> is
+(largest − smallest) / median over the rounds. <b>Best other</b>, for one of our libraries, is the best of the
+allocators people use; for these, the best of all others.</p>""")
 
     def raw(self):
         self.add("raw", "Raw data", f"<h2>Raw data</h2><p>Every sample is a line of <code>{store.SAMPLES}</code> "
