@@ -51,6 +51,7 @@ int main(int argc, char** argv) {
   workload::Record record(options, 1);
   record.operations(starts);
   record.elapsed_ns(elapsed);
+  record.peak_live(100);  // the block of a child
   record.print();
   return 0;
 }

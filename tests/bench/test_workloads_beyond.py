@@ -151,7 +151,7 @@ class BeyondTest(WorkloadTest):
 
     def test_startup(self):
         for record in self.records("startup", "--starts", 3):
-            self.assertEqual(record["operations"], 3)
+            self.assertEqual((record["operations"], record["peak_live_bytes"]), (3, 100))
 
     def test_bad_options(self):
         for program, *arguments in (
