@@ -31,7 +31,8 @@
 //   allocator_s  in malloc and free alone: pointers and sizes lie in tables made before
 //   build_s      linking and the first write of new objects: where first touches of fresh pages are paid
 //   access_s     the accesses of step (2)
-//   allocator_build_s  the sum of the first two: what the allocator is answerable for in malloc, in free and in
+//   allocator_build_s  the sum of the first two: what the allocator is answerable for in malloc, in free and
+//   in
 //                the first write of what it hands out
 // mean_rss_kib is the mean of RSS + page tables, less the workload's own tables, at the end of up to 64 steps
 // spread evenly over the run, sampled by the first thread outside those parts; base_rss_kib is the same

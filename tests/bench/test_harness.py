@@ -517,8 +517,7 @@ class RunTest(Folder):
 
 class ContendersTest(Folder):
     def test_what_is_not_there_says_so(self):
-        for name in ("folio", "superblock", "kheap"):
-            self.assertRegex(allocators.named(PLACES, name).missing, "^not built")
+        self.assertRegex(allocators.named(PLACES, "folio").missing, "^not built")
         nbbs = next(m for m in allocators.page_managers(PLACES) if m.name == "nbbs")
         self.assertIn("--nbbs", nbbs.missing)
 
@@ -528,7 +527,8 @@ class ContendersTest(Folder):
         self.assertIn("libc.so.6", found["glibc"].path)
         self.assertFalse(any(a.kind is Kind.ABLATION for a in found.values()))
         ablations = [a for a in allocators.discover(PLACES, ablations=True) if a.kind is Kind.ABLATION]
-        self.assertEqual(len(ablations), len(allocators.ABLATIONS))
+        self.assertGreaterEqual({a.name for a in ablations}, set(allocators.ABLATIONS))
+        self.assertTrue(all(a.missing or os.path.isfile(a.path) for a in ablations))
 
     def refuse(self, text, why):
         with self.assertRaisesRegex(allocators.BadChoice, why):
