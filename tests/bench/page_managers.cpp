@@ -40,7 +40,8 @@ class Ranges final : public pages::PageManager {
 
   void free(void* address, std::size_t count) override {
     const std::lock_guard lock(mutex_);
-    auto range = free_.emplace((static_cast<char*>(address) - base_) / pages::kPageSize, count).first;
+    const auto offset = static_cast<std::size_t>(static_cast<char*>(address) - base_);
+    auto range = free_.emplace(offset / pages::kPageSize, count).first;
     if (!behaviour_.merges) return;
     if (range != free_.begin()) {
       auto before = std::prev(range);
