@@ -1,9 +1,9 @@
 """a2alloc (Jakop, Le Hoang; CSC469 report, 2016): section 3.
 
 Our `superblock` engine stands for a2alloc, `kheap` for the kheap that it is compared with, glibc for libc's malloc. The
-report gives no parameters of its benchmarks: they are Hoard's, as the suite runs them elsewhere, but shorter, as both
-search lists of free blocks; a run of more than 20 seconds is a row that says so. Larson has sizes of 7 to 499 bytes and
-4000 objects a thread: with the 7 bytes of scalloc's there is no memory to speak of.
+report gives no parameters of its benchmarks: they are Hoard's, as the suite runs them elsewhere. But larson and
+threadtest are shorter, as both engines search lists of free blocks (a run of more than 20 seconds is a row that says so),
+and larson has sizes of 7 to 499 bytes and 4000 objects a thread: with 7 bytes there is no memory to speak of.
 """
 
 from __future__ import annotations
@@ -27,14 +27,12 @@ TIMEOUT_S = 20.0
 
 
 def _larson(threads):
-    return altered(classic.larson(threads, 7, 500, rounds=24), f"o{LARSON_OBJECTS}", objects=LARSON_OBJECTS)
+    return altered(classic.larson(threads, 7, 500, rounds=80), f"o{LARSON_OBJECTS}", objects=LARSON_OBJECTS)
 
 
 BENCHMARKS = {
-    "cache-scratch": lambda threads: classic.cache_scratch(threads, 5000),
-    "cache-thrash": lambda threads: classic.cache_thrash(threads, 5000),
-    "larson": _larson,
-    "threadtest": lambda threads: classic.threadtest(64, threads, rounds=50),
+    "cache-scratch": classic.cache_scratch, "cache-thrash": classic.cache_thrash, "larson": _larson,
+    "threadtest": lambda threads: classic.threadtest(64, threads, rounds=100),
 }
 
 
@@ -80,7 +78,7 @@ FIGURE_1 = Figure(
                "more than libc's.", "§3, Figure 1", j.narrows(TIME, j.SUBJECT, LIBC, j.fewest, j.full), needs=(LIBC,),
                cores=SCALING_CORES),
     ),
-    _points("cache-scratch"), ALL, (TIME,), RUN_TIME, seconds_a_run=0.25,
+    _points("cache-scratch"), ALL, (TIME,), RUN_TIME, seconds_a_run=0.3,
 )
 
 FIGURE_2 = Figure(
@@ -94,7 +92,7 @@ FIGURE_2 = Figure(
         _claim("beats-kheap", "Our allocator outperforms kheap for all 1 to 8 threads.", "§3, Figure 2",
                j.best_at_each(TIME, (KHEAP,), j.everywhere), needs=(KHEAP,), cores=SCALING_CORES),
     ),
-    _points("cache-thrash"), ALL, (TIME,), RUN_TIME, seconds_a_run=0.25,
+    _points("cache-thrash"), ALL, (TIME,), RUN_TIME, seconds_a_run=0.3,
 )
 
 THROUGHPUT = Panel("lines", "threads", rate=True)
@@ -184,8 +182,12 @@ _NOTHING_LIVES = j.cannot("a thread holds four objects of 8 bytes: there is the 
 
 
 def _less_fragmented(text, benchmark, better, worse):
-    judge = _NOTHING_LIVES if benchmark.startswith("cache") else \
-        j.less(FRAGMENTATION, worse, of=better, at=j.series(benchmark))
+    if benchmark.startswith("cache"):
+        judge = _NOTHING_LIVES
+    else:
+        # Threads of threadtest run out of step: with one only, all that it counts as live is.
+        place = j.series(benchmark, j.fewest if benchmark == "threadtest" else j.everywhere)
+        judge = j.less(FRAGMENTATION, worse, of=better, at=place)
     return Claim(f"{benchmark}-{better}-below-{worse}", f"{benchmark}: {text}", "Figure 7", judge, subject=better,
                  needs=(worse,))
 
@@ -194,7 +196,8 @@ FIGURE_7 = Figure(
     "a2alloc-7", "a2alloc", "Figure 7 (table)", "Fragmentation scores",
     "The report does not define its fragmentation. Ours is (peak − peak live) / peak live, over all thread counts, the "
     "peak without what the same process needs that allocates next to nothing; orders are compared, not values. In "
-    "cache-scratch and cache-thrash nothing lives that could be measured.",
+    "cache-scratch and cache-thrash nothing lives that could be measured; in threadtest, whose threads run out of step, "
+    "one thread is judged.",
     (
         *(_less_fragmented(f"a2alloc {mine} is less fragmented than kheap {theirs}.", benchmark, A2ALLOC, KHEAP)
           for benchmark, mine, theirs in (("cache-scratch", 0.480, 11.625), ("cache-thrash", 0.523, 11.0),

@@ -222,6 +222,28 @@ def value_within(measure: Measure, low=None, high=None, of=SUBJECT, at=everywher
     return judge
 
 
+def mean_within(measure: Measure, low=None, high=None, of=SUBJECT, at=everywhere):
+    """The mean of `of`'s measure over the points lies between low and high in every round."""
+
+    def judge(data, subject):
+        one, points = _name(of, subject), at(data)
+        columns = [data.values(one, measure, point) for point in points]
+        rounds = set.intersection(*map(set, columns))
+        if not rounds:
+            raise NoData(data.why_not(one, measure, points))
+        means = sorted(statistics.fmean(c[n] for c in columns) for n in rounds)
+        everything, _ = data.pooled(one, measure, points)
+        shown = [number(v * measure.scale) for v in (means[0], means[-1], min(everything), max(everything))]
+        text = f"mean {measure.name} of {one}{_where(data, points)} {shown[0]} to {shown[1]} {measure.unit} in " \
+               f"{len(means)} rounds (at single points {shown[2]} to {shown[3]})"
+        inside = sum((low is None or v >= low) and (high is None or v <= high) for v in means)
+        if len(means) < FEWEST_ROUNDS:
+            return Verdict(OPEN, text)
+        return Verdict(HOLDS if inside == len(means) else AGAINST if inside == 0 else OPEN, text)
+
+    return judge
+
+
 def not_below_best(measure: Measure, among, factor, of=SUBJECT, at=everywhere):
     """`of` needs at least `factor` times what the best of the others needs: it has no particular advantage."""
 

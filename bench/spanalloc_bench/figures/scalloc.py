@@ -163,7 +163,7 @@ TABLE_1 = Figure(
               "%).", "§7.3", j.value_within(REMOTE_FREES, 45, 55, "glibc", j.series("producer-consumer"))),
     ),
     lambda cores: [Point(acdc.producer_consumer(2), "", "producer-consumer"),
-                   Point(acdc.object_size(8, 2, _TOTAL_KIB), "", "object sizes"),
+                   Point(acdc.object_size(8, 2), "", "object sizes"),
                    Point(acdc.locality(100), "", "locality")],
     ("glibc",), (REMOTE_FREES,), Panel("bars", ""), rounds=3,
 )
@@ -180,7 +180,7 @@ FIGURE_5 = Figure(
         _claim("small-differences", "The differences among the best performing allocators including scalloc are small "
                "(here: within 10 % of the best other).", "§7.1", j.close_to_best(TIME, OTHERS, 1.10)),
     ),
-    lambda cores: [Point(programs.xalan(), "")], ALL, (TIME, MEMORY), Panel("bars", "allocator"), seconds_a_run=3.0,
+    lambda cores: [Point(programs.xalan(), "")], ALL, (TIME, MEMORY), Panel("bars", "allocator"), seconds_a_run=2.0,
 )
 
 # ---- Figures 6 to 8: thread-local workloads ----
@@ -235,7 +235,7 @@ FIGURES_7 = _pair(
                "performance.", "§7.2.2", j.trade_off(TIME, NET_MEMORY), subject="", beside=()),
     ),
     TIME, NET_MEMORY, (SPEED_UP, OVER_THREADS), stand_ins=_alone(classic.shbench, rounds=1),
-    variants=(SCALLOC, NO_REUSE), seconds_a_run=0.65,
+    variants=(SCALLOC, NO_REUSE), seconds_a_run=0.5,
 )
 
 FIGURES_8 = _pair(
@@ -313,7 +313,7 @@ FIGURES_9 = _pair(
                    j.less(ALLOCATOR_TIME, j.SUBJECT, of=SCALLOC, at=_UP_TO_CORES))), needs=(SCALLOC,),
                subject="", beside=()),
     ),
-    ALLOCATOR_TIME, AVERAGE_MEMORY, (OVER_THREADS, OVER_THREADS), points_b=_with_longer, seconds_a_run=0.65,
+    ALLOCATOR_TIME, AVERAGE_MEMORY, (OVER_THREADS, OVER_THREADS), points_b=_with_longer, seconds_a_run=0.4,
 )
 
 # ---- Figures 10 and 12: object sizes, virtual spans ----
@@ -322,13 +322,13 @@ SIZES = {4: "16-64B", 6: "64-256B", 8: "256B-1KB", 10: "1-4KB", 12: "4-16KB", 14
          18: "256KB-1MB", 20: "1-4MB"}
 
 
-# KiB that all threads allocate in all: less than in the suite, as there are many points. Up to 2^8 bytes the memory of a
-# few threads is too little to be measured in a process of megabytes, that of the paper's 40 is not.
-_TOTAL_KIB, _PAPER_THREADS, _STEPS, _SMALL = 512 << 10, 40, 30, 8
+# The paper's threads and steps. Up to 2^8 bytes the memory of a few threads is too little to be measured in a process of
+# megabytes, that of the paper's 40 is not.
+_PAPER_THREADS, _STEPS, _SMALL = 40, 30, 8
 
 
 def _sizes(cores):
-    return [Point(acdc.object_size(exponent, cores, _TOTAL_KIB), name) for exponent, name in SIZES.items()]
+    return [Point(acdc.object_size(exponent, cores), name) for exponent, name in SIZES.items()]
 
 
 def _sizes_of_40(cores):
@@ -336,7 +336,7 @@ def _sizes_of_40(cores):
     allocate what 40 did, in as many steps."""
 
     def case(exponent):
-        usual = acdc.object_size(exponent, cores, _TOTAL_KIB)
+        usual = acdc.object_size(exponent, cores)
         if exponent > _SMALL or cores >= _PAPER_THREADS:
             return usual
         return altered(usual, f"as-{_PAPER_THREADS}", steps=_STEPS, step_kib=(_PAPER_THREADS << exponent) // cores)
@@ -374,7 +374,7 @@ FIGURES_10 = _pair(
                "and ptmalloc2 (here: from 64 KB on at most 10 % above the best other).", "§7.5",
                j.close_to_best(AVERAGE_MEMORY, OTHERS, 1.10, at=_size(16, 20))),
     ),
-    ALLOCATOR_TIME, AVERAGE_MEMORY, (OVER_SIZES, OVER_SIZES), points_b=_sizes_of_40, seconds_a_run=0.2,
+    ALLOCATOR_TIME, AVERAGE_MEMORY, (OVER_SIZES, OVER_SIZES), points_b=_sizes_of_40, seconds_a_run=0.35,
 )
 
 _VARIANTS = (SCALLOC, NO_MADVISE, HUGE, HUGE_NO_MADVISE)
@@ -425,7 +425,7 @@ FIGURES_12 = _pair(
                   *_VARIANTS[1:], huge_pages=True),
     ),
     ALLOCATOR_TIME, AVERAGE_MEMORY, (OVER_SIZES, OVER_SIZES), points_b=_sizes_of_40, variants=_VARIANTS,
-    seconds_a_run=0.2,
+    seconds_a_run=0.5,
 )
 
 # ---- Figure 11: locality ----
@@ -467,7 +467,7 @@ FIGURE_11 = Figure(
                                                                 "read"), subject="", beside=()),
     ),
     lambda cores: [Point(acdc.locality(p), p) for p in LISTS], ALL, (ACCESS_TIME, MEMORY),
-    Panel("lines", "% in allocation order"), stand_ins=_compact, variants=(SCALLOC, NO_REUSE), seconds_a_run=0.45,
+    Panel("lines", "% in allocation order"), stand_ins=_compact, variants=(SCALLOC, NO_REUSE), seconds_a_run=0.25,
 )
 
 # ---- Figures 13 and 14: span-pool, frontend ----

@@ -102,20 +102,19 @@ FIGURE_5 = Figure(
         _counter("order", "Per-thread is cheaper than per-CPU without getcpu.", "Figure 5",
                 j.measures_within(PER_THREAD, NO_GETCPU, None, 1.0, of="glibc")),
     ),
-    lambda cores: [Point(workloads.lock_contention(threads=max(2, cores)), "")], ("glibc",),
-    (GLOBAL, PER_CPU, PER_CPU_RSEQ, NO_GETCPU, PER_THREAD), Panel("bars", "", log_y=True),
+    lambda cores: [Point(workloads.lock_contention(max(2, cores), 5_000_000), "")], ("glibc",),
+    (GLOBAL, PER_CPU, PER_CPU_RSEQ, NO_GETCPU, PER_THREAD), Panel("bars", "", log_y=True), seconds_a_run=1.0,
 )
 
 # ---- Figures 6 to 8: malloc-test ----
 
 
 def _malloc_test(cores):
-    return [Point(workloads.malloc_test(producers, BATCHES), producers) for producers in thread_axis(cores)]
+    return [Point(workloads.malloc_test(producers), producers) for producers in thread_axis(cores)]
 
 
-BATCHES = 1200
 _SHOWS = "Producers allocate batches of 4096 objects, as many consumers free them; the x axis counts the producers. " \
-         f"{BATCHES} batches in all."
+         f"{workloads.MALLOC_TEST_BATCHES} batches in all."
 RATE = Panel("lines", "producers", rate=True)
 
 
@@ -147,7 +146,7 @@ FIGURE_6 = Figure(
                 "§9 \"Speed\"", j.within(TIME, 1 / 1.2, 1.2, of="tbbmalloc", to="jemalloc", at=j.most), "tbbmalloc",
                 "jemalloc", cores=4),
     ),
-    _malloc_test, ALL, (TIME, MEMORY), RATE, seconds_a_run=0.8,
+    _malloc_test, ALL, (TIME, MEMORY), RATE, seconds_a_run=0.5,
 )
 
 FIGURE_7 = Figure(
@@ -161,7 +160,7 @@ FIGURE_7 = Figure(
                "This machine has 32 hardware threads, and SuperMalloc saturates the hardware at about 16 producers: "
                "it gains until then.", "§9 \"Speed\"", j.scales(TIME), cores=16),
     ),
-    _malloc_test, ALL, (TIME, MEMORY), RATE, seconds_a_run=0.8,
+    _malloc_test, ALL, (TIME, MEMORY), RATE, seconds_a_run=0.5,
 )
 
 FIGURE_8 = Figure(
@@ -187,8 +186,8 @@ FIGURE_8 = Figure(
                 j.each(("hoard", "jemalloc", "tbbmalloc", "folio"), j.less(TIME, "dlmalloc", at=at_eight)),
                 "dlmalloc", cores=SCALING_CORES),
     ),
-    lambda cores: [Point(workloads.malloc_test(8, BATCHES), 8)], ALL, (TIME,), Panel("bars", "producers"),
-    seconds_a_run=0.3, rounds=8,
+    lambda cores: [Point(workloads.malloc_test(8), 8)], ALL, (TIME,), Panel("bars", "producers"),
+    seconds_a_run=0.5, rounds=8,
 )
 
 # ---- Figures 9 and 10: a database, Ghostscript ----
@@ -215,7 +214,7 @@ FIGURE_9 = Figure(
         _claim("as-fast", "All five are essentially the same speed: SuperMalloc (here: within 5 % of the best other).",
                "§9 \"Speed\"", j.close_to_best(TIME, ("glibc", *OTHERS), 1.05)),
     ),
-    lambda cores: [Point(programs.database(), "")], ALL, (TIME, MEMORY), Panel("bars", "allocator"), seconds_a_run=2.5,
+    lambda cores: [Point(programs.database(), "")], ALL, (TIME, MEMORY), Panel("bars", "allocator"), seconds_a_run=1.7,
 )
 
 FIGURE_10 = Figure(
@@ -237,7 +236,7 @@ FIGURE_10 = Figure(
                j.each(OTHERS, j.less(MEMORY, SUPERMALLOC)), beside=()),
     ),
     lambda cores: [Point(programs.ghostscript(), "")], ALL, (TIME, MEMORY), Panel("bars",
-                                                                                  "allocator"), seconds_a_run=4.0,
+                                                                                  "allocator"), seconds_a_run=1.8,
 )
 
 # ---- Figures 11 and 12: larson, SuperServer ----
