@@ -21,7 +21,11 @@ struct Chunks {
   static void unmap(void* chunk, std::size_t) { std::free(chunk); }
   static inline std::atomic<bool> refuse{false};
 };
-using Tree = TreeController<Chunks, 64, 4096>;
+using Controller = TreeController<Chunks, 64, 4096>;
+// A pool of nodes keeps its memory for ever, as part of an allocator; here it ends with the test.
+struct Tree : Controller {
+  ~Tree() { release(); }
+};
 
 std::vector<Block> blocks_in(Tree& tree) {
   std::vector<Block> found;
@@ -133,13 +137,14 @@ TEST(CoalescingTree, SaysWhenItsNodesAreOut) {
 
 template <bool kRecursive>
 struct PaperRegion {
-  using Manager = PaperManager<Tree, kRecursive>;
+  using Manager = PaperManager<Controller, kRecursive>;
   explicit PaperRegion(std::size_t units)
       : metadata(std::make_unique<std::uint64_t[]>(Manager::metadata_bytes(units) / 8)),
         manager(std::make_unique<Manager>()) {
     EXPECT_TRUE(manager->attach(metadata.get(), units));
     EXPECT_TRUE(manager->extend(units));
   }
+  ~PaperRegion() { manager->release_nodes(); }
   std::size_t free_blocks() {
     std::size_t count = 0;
     manager->for_each_free([&](Block) { ++count; });
