@@ -95,11 +95,16 @@ class Tree final : public pages::PageManager {
   bool good() const { return good_; }
   // The published mechanism refuses while others hold the block that they are splitting, and then turns to
   // the operating system (Listing 3, line 4). A region of a fixed size has none to turn to: a refusal is
-  // believed after kAttempts.
+  // believed after kYields attempts, and kSleeps more that let whoever holds the block have the processor.
   void* allocate(std::size_t count) override {
-    for (unsigned attempt = 0; attempt < kAttempts; ++attempt) {
+    for (unsigned attempt = 0; attempt < kYields + kSleeps; ++attempt) {
       if (const Block got = manager_.allocate(count)) return region_.at(got.first);
-      sched_yield();
+      const timespec pause = {0, 100'000};
+      if (attempt < kYields) {
+        sched_yield();
+      } else {
+        nanosleep(&pause, nullptr);
+      }
     }
     return nullptr;
   }
@@ -113,7 +118,8 @@ class Tree final : public pages::PageManager {
   }
 
  private:
-  static constexpr unsigned kAttempts = 1000;
+  static constexpr unsigned kYields = 1000;
+  static constexpr unsigned kSleeps = 100;
   Mapping region_, metadata_;
   mutable Manager manager_;
   bool good_ = false;
