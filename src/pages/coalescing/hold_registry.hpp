@@ -59,12 +59,7 @@ class HoldRegistry {
     }
   }
 
-  static unsigned shard_here() {
-    // Stacks of threads lie at least a page apart; the product mixes the bits above that.
-    return static_cast<unsigned>(((address_of(__builtin_frame_address(0)) >> 12) * 0x9E3779B97F4A7C15u) >>
-                                 40) %
-           kShards;
-  }
+  static unsigned shard_here() { return spread_by_stack() % kShards; }
 
  private:
   struct alignas(kCacheLine) Shard {

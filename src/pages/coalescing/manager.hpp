@@ -103,15 +103,6 @@ class CoalescingManager {
     return taken ? carve(taken, size, alignment, hold) : Allocation{};
   }
 
-  /// Like allocate(), but content with a look that may miss memory in other threads' hands: for callers that
-  /// have other memory to turn to.
-  Allocation try_allocate(std::size_t size, std::size_t alignment = 1) {
-    if (size == 0 || size > capacity_ || !is_power_of_two(alignment)) return {};
-    Guard hold(registry_);
-    const Claimed taken = controller_.take(size, alignment, Search::kExhaustive, hold);
-    return taken ? carve(taken, size, alignment, hold) : Allocation{};
-  }
-
   /// Units of the block handed out at `first`; 0 when there is none.
   std::size_t size_of(std::size_t first) const {
     if (first >= mapper_.limit()) return 0;

@@ -35,7 +35,7 @@ class TreeController {
  public:
   /// Makes the empty tree. False when there is no memory for its five nodes. Before any other use.
   bool start() {
-    Guard guard(pool_.epochs(), here());
+    Guard guard(pool_.epochs(), spread_by_stack());
     const std::uint32_t nodes[] = {pool_.take(), pool_.take(), pool_.take(), pool_.take(), pool_.take()};
     for (const std::uint32_t node : nodes) {
       if (node == 0) return false;
@@ -55,7 +55,7 @@ class TreeController {
   /// books.
   bool add(Block block) {
     const Key key = key_of(block);
-    Guard guard(pool_.epochs(), here());
+    Guard guard(pool_.epochs(), spread_by_stack());
     const std::uint32_t leaf = pool_.take();
     const std::uint32_t inner = leaf == 0 ? 0 : pool_.take();
     if (inner == 0) {
@@ -82,13 +82,13 @@ class TreeController {
   /// The paper's ControllerRemoveBlock: false when exactly this block is not in the tree.
   bool remove(Block block) {
     if (!block) return false;
-    Guard guard(pool_.epochs(), here());
+    Guard guard(pool_.epochs(), spread_by_stack());
     return remove_key(key_of(block));
   }
 
   /// The paper's ControllerGetBlock: removes and returns the least block of at least `size` units.
   Block take(std::size_t size) {
-    Guard guard(pool_.epochs(), here());
+    Guard guard(pool_.epochs(), spread_by_stack());
     Key wanted{size, 0};
     for (;;) {
       Key next{kInfinite, 0};
@@ -144,10 +144,6 @@ class TreeController {
   }
   static constexpr bool is_marked(std::uint64_t edge) { return (edge & (kFlagged | kTagged)) != 0; }
   static Key key_of(Block block) { return {block.size, block.first}; }
-  static unsigned here() {
-    return static_cast<unsigned>(((address_of(__builtin_frame_address(0)) >> 12) * 0x9E3779B97F4A7C15u) >>
-                                 40);
-  }
 
   void make_leaf(std::uint32_t node, Key key) {
     pool_[node].key = key;
