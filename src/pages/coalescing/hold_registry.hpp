@@ -9,7 +9,7 @@
 // 2^32 - 1. Shards only spread the cache-line traffic: any will do, hence the choice by the caller's stack
 // address, which needs no thread identity.
 //
-// quiet_since(): if the words of all levels from l on, read at t1, have no holds, and read again at t2 are
+// quiet_between(): if the words of all levels from l on, read at t1, have no holds, and read again at t2 are
 // unchanged, then no hold of these levels existed at any instant between the last read of t1 and the first
 // read of t2: a word that was visited between its two readings has changed (2^32 holds on one word between
 // two readings would be needed to hide that).
