@@ -6,11 +6,12 @@ import dataclasses
 import math
 import statistics
 
-from spanalloc_bench.analyse import student_t
+from spanalloc_bench.analyse import APART_S, student_t
 from spanalloc_bench.figures.figure import PROCESS, Figure, Measure, Point, peak_kib
 from spanalloc_bench.model import OK, Sample
 
 FEWEST_ROUNDS = 3
+APART = f"runs more than {APART_S / 60:.0f} minutes apart; --again measures them together"
 
 
 class NoData(Exception):
@@ -19,18 +20,22 @@ class NoData(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """The mean of a ratio taken in every round, with its 95 % interval, which fewer than three rounds do not have."""
+    """The mean of a ratio taken in every round, with its 95 % interval, which fewer than three rounds do not have, nor
+    runs that lie `apart` in time."""
 
     rounds: int
     low: float
     middle: float
     high: float
+    apart: bool = False
 
     @property
     def sure(self) -> bool:
-        return self.rounds >= FEWEST_ROUNDS
+        return self.rounds >= FEWEST_ROUNDS and not self.apart
 
     def __str__(self):
+        if self.apart:
+            return f"{number(self.middle)} ({APART})"
         if not self.sure:
             return f"{number(self.middle)} ({self.rounds} round{'s' * (self.rounds != 1)})"
         return f"{number(self.middle)} ({number(self.low)} to {number(self.high)})"
@@ -43,7 +48,7 @@ def number(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.1e}"
 
 
-def interval(values) -> Ratio:
+def interval(values, apart=False) -> Ratio:
     """The mean of positive ratios, one a round, and its 95 % interval: Student's, of their logarithms, as everywhere in
     the suite."""
     logs = [math.log(v) for v in values]
@@ -51,7 +56,56 @@ def interval(values) -> Ratio:
     half = student_t(n - 1) * statistics.stdev(logs) / math.sqrt(n) if n >= 2 else 0.0
     # What rounding leaves of equal values is no difference.
     half, mean = (x if abs(x) > 1e-12 else 0.0 for x in (half, mean))
-    return Ratio(n, math.exp(mean - half), math.exp(mean), math.exp(mean + half))
+    return Ratio(n, math.exp(mean - half), math.exp(mean), math.exp(mean + half), apart)
+
+
+class Scores(dict):
+    """A number by round. `begun` holds, by round and case, when the runs behind it began, as far as that is known;
+    `apart` are the rounds whose number compares runs that lay too far apart."""
+
+    def __init__(self, values=(), begun=None, apart=()):
+        super().__init__(values)
+        self.begun = dict(begun or {})
+        self.apart = frozenset(apart)
+
+
+def together(scores, round_) -> bool:
+    """Whether what is compared in a round ran at about the same time, by the rule of the suite's tables. Of the same
+    cases it is the runs of each case that count, of different ones all."""
+    if any(round_ in one.apart for one in scores):
+        return False
+    begun = [one.begun.get(round_, {}) for one in scores]
+    if all(cases.keys() == begun[0].keys() for cases in begun):
+        groups = [[time for cases in begun for time in cases[case]] for case in begun[0]]
+    else:
+        groups = [[time for cases in begun for times in cases.values() for time in times]]
+    return all(max(group) - min(group) <= APART_S for group in groups if group)
+
+
+def near(scores) -> tuple[list[int], bool]:
+    """The rounds to compare in, and whether too few of them had their runs together: then they are all there are."""
+    rounds = sorted(set.intersection(*(set(one) for one in scores)))
+    found = [round_ for round_ in rounds if together(scores, round_)]
+    apart = FEWEST_ROUNDS > len(found) < len(rounds)
+    return (rounds if apart else found), apart
+
+
+def combined(function, *scores) -> Scores:
+    """The function of several scores in every round that all have; it counts as taken when they were."""
+    values, begun = {}, {}
+    for round_ in sorted(set.intersection(*(set(one) for one in scores))):
+        values[round_] = function(*(one[round_] for one in scores))
+        for one in scores:
+            for case, times in one.begun.get(round_, {}).items():
+                cases = begun.setdefault(round_, {})
+                cases[case] = (*cases.get(case, ()), *times)
+    return Scores(values, begun, frozenset().union(*(one.apart for one in scores)))
+
+
+def quotient(one: Scores, other: Scores) -> Scores:
+    """one / other in every round, for a comparison with another such quotient, which may be of another time."""
+    values = combined(lambda a, b: a / b, one, other)
+    return Scores(values, apart=[round_ for round_ in values if not together((one, other), round_)])
 
 
 class Data:
@@ -137,16 +191,22 @@ class Data:
 
     # ---- comparisons ----
 
-    def score(self, allocator, measure, points) -> dict[int, float]:
+    def score(self, allocator, measure, points) -> Scores:
         """The geometric mean over the points, for each round that has all of them. NoData when there is none."""
         columns = [self.values(allocator, measure, point) for point in points]
         rounds = set.intersection(*(set(c) for c in columns)) if columns else set()
         if not rounds:
             raise NoData(self.why_not(allocator, measure, points))
+        begun = {n: {point.case.id: self._begun(allocator, point, n) for point in points} for n in rounds}
         if len(columns) == 1:
-            return dict(columns[0])
+            return Scores(columns[0], begun)
         tiny = 1e-12  # a geometric mean knows no zero; a share of nothing counts as next to nothing
-        return {n: math.exp(statistics.fmean(math.log(max(c[n], tiny)) for c in columns)) for n in sorted(rounds)}
+        means = {n: math.exp(statistics.fmean(math.log(max(c[n], tiny)) for c in columns)) for n in sorted(rounds)}
+        return Scores(means, begun)
+
+    def _begun(self, allocator, point, round_) -> tuple[float, ...]:
+        started = self._cells[allocator, point.case.id][round_].started
+        return () if started is None else (started,)
 
     def pooled(self, allocator, measure, points) -> tuple[list[float], int]:
         """Every value over all points and rounds, and the number of rounds. NoData when a point has none."""
@@ -155,13 +215,13 @@ class Data:
             raise NoData(self.why_not(allocator, measure, points))
         return [value for column in columns for value in column.values()], min(len(column) for column in columns)
 
-    def ratio(self, one: dict[int, float], other: dict[int, float]) -> Ratio:
-        """one / other, round by round: what disturbs a round disturbs both."""
+    def ratio(self, one: Scores, other: Scores) -> Ratio:
+        """one / other, round by round: what disturbs a round disturbs both, where they ran at about the same time."""
         tiny = 1e-12
-        rounds = sorted(set(one) & set(other))
+        rounds, apart = near((one, other))
         if not rounds:
             raise NoData("no round has both sides")
-        return interval([max(one[n], tiny) / max(other[n], tiny) for n in rounds])
+        return interval([max(one[n], tiny) / max(other[n], tiny) for n in rounds], apart)
 
     def compare(self, one, other, measure, points) -> Ratio:
         return self.ratio(self.score(one, measure, points), self.score(other, measure, points))

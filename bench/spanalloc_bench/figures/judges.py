@@ -2,6 +2,7 @@
 
 A judge is a function (data, subject) -> Verdict. Every comparison is a ratio taken in each round; it HOLDS when the
 ratio's whole 95 % interval says so, DOES_NOT_HOLD when the whole interval says the opposite, else it is UNDECIDED.
+Rounds in which what is compared ran too far apart do not count (data.near), as in the suite's tables.
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ from __future__ import annotations
 import math
 import statistics
 
-from spanalloc_bench.figures.data import FEWEST_ROUNDS, Data, NoData, Ratio, interval, number
+from spanalloc_bench.figures.data import (
+    APART, FEWEST_ROUNDS, Data, NoData, Ratio, combined, interval, near, number, quotient,
+)
 from spanalloc_bench.figures.figure import Answer, Measure, Point, Verdict
 
 SUBJECT = ""  # stands for whoever the claim is judged on
@@ -324,14 +327,12 @@ def narrows(measure: Measure, one, other, before, after, low=None, high=1.0):
 
     def judge(data, subject):
         a, b, first, last = _name(one, subject), _name(other, subject), before(data), after(data)
-        at_first = {n: v for n, v in data.score(a, measure, first).items()}
-        scores = [at_first, data.score(b, measure, first), data.score(a, measure, last), data.score(b, measure, last)]
-        rounds = set.intersection(*(set(s) for s in scores))
+        ends = [quotient(data.score(a, measure, points), data.score(b, measure, points)) for points in (first, last)]
+        rounds, apart = near(ends)
         if not rounds:
             raise NoData("no round has both ends")
-        ends = [{n: x[n] / y[n] for n in rounds} for x, y in (scores[:2], scores[2:])]
         ratio = data.ratio(ends[1], ends[0])
-        text = " to ".join(str(interval(list(end.values()))) for end in ends)
+        text = " to ".join(str(interval([end[n] for n in rounds], apart)) for end in ends)
         return Verdict(_against_band(ratio, low, high),
                        f"{measure.name} {a}/{b} goes from {text}{_where(data, first)}{_where(data, last)}: times "
                        f"{ratio}")
@@ -363,10 +364,9 @@ def scalability_above(measure: Measure, better, worse, place):
         points = sorted(place(data), key=lambda p: p.x)
         if len(points) < 2:
             raise NoData("one core only")
-        base = data.score(name, measure, points[:1])
-        others = [(p.x, data.score(name, measure, [p])) for p in points[1:]]
-        rounds = set(base).intersection(*(set(s) for _, s in others))
-        return {n: statistics.fmean(base[n] / s[n] / x for x, s in others) for n in rounds}
+        counts = [p.x for p in points[1:]]
+        return combined(lambda base, *times: statistics.fmean(base / t / x for x, t in zip(counts, times)),
+                        *(data.score(name, measure, [p]) for p in points))
 
     def judge(data, subject):
         scores = {name: score(data, name) for name in (better, worse)}
@@ -385,7 +385,7 @@ def trade_off(one: Measure, other: Measure, at=full):
     def judge(data, subject):
         points, names = at(data), data.contenders()
         scores = {name: (data.score(name, one, points), data.score(name, other, points)) for name in names}
-        rounds = set.intersection(*(set(s) for pair in scores.values() for s in pair)) if scores else set()
+        rounds, apart = near([score for pair in scores.values() for score in pair]) if scores else ([], False)
         if len(names) < min(_CRITICAL) or not rounds:
             raise NoData(f"fewer than {min(_CRITICAL)} contenders have been measured, and a correlation of so few "
                          f"tells nothing")
@@ -395,6 +395,8 @@ def trade_off(one: Measure, other: Measure, at=full):
                f"{statistics.median(found):.2f} ({found[0]:.2f} to {found[-1]:.2f})"
         critical = _CRITICAL[min(len(names), max(_CRITICAL))]
         text += f"; beyond chance from {critical:.2f} on"
+        if apart:
+            return Verdict(OPEN, f"{text}; {APART}")
         one_sign = found[-1] < 0 or found[0] > 0
         if len(found) < FEWEST_ROUNDS or not one_sign or abs(statistics.median(found)) < critical - 1e-9:
             return Verdict(OPEN, text)
@@ -478,7 +480,7 @@ def fact_less(key, than, of=SUBJECT, by=1.0):
             raise NoData(f"{key} is known of {', '.join([*theirs, *([one] if mine is not None else [])]) or 'nobody'} "
                          f"only")
         return Verdict(HOLDS if all(mine < by * value for value in theirs.values()) else AGAINST,
-                       f"{key} of {one} {mine:,.0f}; " + ", ".join(f"{n} {v:,.0f}" for n, v in theirs.items()))
+                       f"{key} of {one} {number(mine)}; " + ", ".join(f"{n} {number(v)}" for n, v in theirs.items()))
 
     return judge
 
