@@ -71,6 +71,7 @@ def rotated(cases, allocators, rounds) -> list[Cell]:
 
 
 # ---- what the results in a folder belong to ----
+# Things are the same when their checksums are; paths, which another checkout or machine has elsewhere, only tell a reader.
 
 
 def _sha256(path) -> str:
@@ -132,8 +133,8 @@ def _programs_code() -> str:
 
 def _allocator_facts(allocator: Allocator, known: dict) -> dict:
     facts = {
-        "name": allocator.name, "kind": allocator.kind.value, "path": allocator.path, "version": "", "sha256": "",
-        "environment": dict(allocator.environment), "missing": allocator.missing,
+        "name": allocator.name, "kind": allocator.kind.value, "path": tree.relative(allocator.path),
+        "version": "", "sha256": "", "environment": dict(allocator.environment), "missing": allocator.missing,
     }
     if not allocator.missing and allocator.kind is not Kind.PAGES:
         facts["sha256"] = _sha256(allocator.path)
@@ -194,7 +195,7 @@ def _describe(runner, cases, allocators, rounds, old) -> dict:
         sha256 = _sha256(path)
         known = old_programs.get(name, {})
         version = known["version"] if known.get("sha256") == sha256 else machine.package_of(path)
-        facts[name] = {"path": path, "sha256": sha256, "version": version}
+        facts[name] = {"path": tree.relative(path), "sha256": sha256, "version": version}
     known = _by_name(old)
     described = {}
     for case in cases:
@@ -348,8 +349,8 @@ def run_cells(places, cases, allocators, rounds, folder, say, again=False) -> No
 
 
 def _verified(runner):
-    """{contender: {program: object that was seen to define malloc in it}}"""
+    """{contender: {program: object that was seen to define malloc in it}}, for meta.json"""
     found = {}
     for (program, allocator), path in sorted(runner.verified.items()):
-        found.setdefault(allocator, {})[program] = path
+        found.setdefault(allocator, {})[program] = tree.relative(path)
     return found

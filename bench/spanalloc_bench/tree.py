@@ -8,6 +8,15 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 DEFAULT_OUT = os.path.join(SOURCE, "out", "bench")
 
 
+def relative(path: str) -> str:
+    """The path as results keep it: of what lies in the source tree, from there, so that they say the same in every
+    checkout; of anything else, as it is."""
+    for source in dict.fromkeys((SOURCE, os.path.realpath(SOURCE))):
+        if path.startswith(source + os.sep):
+            return os.path.relpath(path, source)
+    return path
+
+
 def build_folder(places) -> str:
     """The build folder that the command was started from, normally build/release."""
     return os.path.dirname(places.helper_dir)

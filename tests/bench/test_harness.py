@@ -508,11 +508,42 @@ class RunTest(Folder):
         self.run_cells([self.counted()])
         meta = store.read_meta(self.path("out"))
         known = {facts["name"]: facts for facts in meta["allocators"]}
-        self.assertEqual(known["standard"]["path"], STANDARD.path)
+        self.assertEqual(known["standard"]["path"], tree.relative(STANDARD.path))
         self.assertRegex(known["glibc"]["sha256"], "^[0-9a-f]{64}$")
-        self.assertEqual(meta["verified"]["standard"], {"counted": STANDARD.path})
+        self.assertEqual(meta["verified"]["standard"], {"counted": tree.relative(STANDARD.path)})
         self.assertEqual(meta["machine"]["cores"], len(os.sched_getaffinity(0)))
         self.assertIn("counted", meta["cases"])
+
+    def test_results_say_the_same_in_every_checkout(self):
+        for checkout in ("first", "second"):
+            os.makedirs(self.path(checkout, "build"))
+            shutil.copy(STANDARD.path, self.path(checkout, "build", "libmine.so"))
+            with open(self.path(checkout, "build", "tool"), "w", encoding="utf-8") as file:
+                file.write("#!/bin/sh\ntrue\n")
+            os.chmod(self.path(checkout, "build", "tool"), 0o755)
+        for rounds, checkout in ((1, "first"), (2, "second")):
+            with unittest.mock.patch.object(tree, "SOURCE", self.path(checkout)):
+                case = Case("tool", "x", "x", "x", Family.PROGRAM, ("{source}/build/tool",))
+                mine = allocators.given(PLACES, f"mine={self.path(checkout, 'build', 'libmine.so')}")
+                self.run_cells([case], (mine, GLIBC), rounds=rounds)
+            meta = store.read_meta(self.path("out"))
+            self.assertEqual({facts["name"]: facts["path"] for facts in meta["allocators"]},
+                             {"mine": "build/libmine.so", "glibc": GLIBC.path})
+            self.assertEqual(meta["programs"]["tool"]["path"], "build/tool")
+            self.assertEqual(meta["verified"], {"mine": {"tool": "build/libmine.so"}, "glibc": {"tool": GLIBC.path}})
+        self.assertEqual([(s.status, s.round) for s in store.samples(self.path("out"))], [(OK, 1)] * 2 + [(OK, 2)] * 2)
+        with open(self.path("second", "build", "libmine.so"), "ab") as file:
+            file.write(b"\0")
+        with unittest.mock.patch.object(tree, "SOURCE", self.path("second")), \
+                self.assertRaisesRegex(schedule.Mixed, "allocator mine"):
+            mine = allocators.given(PLACES, f"mine={self.path('second', 'build', 'libmine.so')}")
+            self.run_cells([case], (mine, GLIBC), rounds=2)
+
+    def test_a_path_beside_the_tree_stays_as_it_is(self):
+        with unittest.mock.patch.object(tree, "SOURCE", "/a/tree"):
+            self.assertEqual(tree.relative("/a/tree/build/x"), "build/x")
+            for path in ("/a/tree-too/x", "/usr/lib/x", "mmap", ""):
+                self.assertEqual(tree.relative(path), path)
 
 
 class ContendersTest(Folder):
@@ -529,6 +560,15 @@ class ContendersTest(Folder):
         ablations = [a for a in allocators.discover(PLACES, ablations=True) if a.kind is Kind.ABLATION]
         self.assertGreaterEqual({a.name for a in ablations}, set(allocators.ABLATIONS))
         self.assertTrue(all(a.missing or os.path.isfile(a.path) for a in ablations))
+
+    def test_what_searches_lists_takes_part_only_by_name(self):
+        for ablations in (False, True):
+            names = {a.name for a in allocators.discover(PLACES, ablations=ablations)}
+            self.assertFalse(names & {"superblock", "kheap", "superblock-classes"})
+        named = {a.name: a for a in allocators.by_name_only(PLACES)}
+        self.assertEqual([named[name].missing for name in ("superblock", "kheap")], ["", ""])
+        self.assertEqual([named[name].kind for name in ("superblock", "kheap")], [Kind.OURS, Kind.ABLATION])
+        self.assertEqual(allocators.named(PLACES, "superblock"), named["superblock"])
 
     def refuse(self, text, why):
         with self.assertRaisesRegex(allocators.BadChoice, why):
