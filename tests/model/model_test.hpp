@@ -32,16 +32,18 @@ inline void print_counts(const char* world, const Options& options, const Result
               static_cast<unsigned long long>(result.steps), result.failed ? ", failure found" : "");
 }
 
-/// Every execution within the bounds must be free of failures, and there must be more than one.
-template <class World>
-void expect_holds(const char* world, const Options& options) {
-  const Result result = explore<World>(options);
+/// Every execution within the bounds must have been free of failures, and there must have been more than one.
+inline void expect_passed(const char* world, const Options& options, const Result& result) {
   print_counts(world, options, result);
   EXPECT_FALSE(result.failed) << world << " under " << name_of(options.memory) << ": " << result.message
                               << "\n"
                               << result.trace;
   EXPECT_TRUE(result.failed || result.complete) << world << ": not all executions fit into max_executions";
   EXPECT_TRUE(result.failed || result.executions > 1) << world << ": nothing was explored";
+}
+template <class World>
+void expect_holds(const char* world, const Options& options) {
+  expect_passed(world, options, explore<World>(options));
 }
 
 /// The same under every memory but plain interleavings. Stale reads multiply the executions by ten and more,
@@ -56,15 +58,17 @@ void expect_holds_everywhere(const char* world, unsigned buffer_preemptions, uns
   }
 }
 
-/// The exploration must find a failure whose message contains `what`.
-template <class World>
-void expect_finds(const char* world, const Options& options, const char* what) {
-  const Result result = explore<World>(options);
+/// The exploration must have found a failure whose message contains `what`.
+inline void expect_found(const char* world, const Options& options, const Result& result, const char* what) {
   print_counts(world, options, result);
   ASSERT_TRUE(result.failed) << world << " under " << name_of(options.memory)
                              << ": the known failure was missed";
   EXPECT_NE(result.message.find(what), std::string::npos) << result.message << "\n" << result.trace;
   EXPECT_FALSE(result.trace.empty());
+}
+template <class World>
+void expect_finds(const char* world, const Options& options, const char* what) {
+  expect_found(world, options, explore<World>(options), what);
 }
 
 #define EXPECT_HOLDS(World, ...) ::spanalloc::model::expect_holds<World>(#World, __VA_ARGS__)
