@@ -1,0 +1,122 @@
+// Eviction: the superblock is empty, the heap has more than K, used over free is below F. Each condition is
+// tested with the other two true.
+#include <gtest/gtest.h>
+
+#include <vector>
+
+#include "superblock_test_support.hpp"
+
+namespace spanalloc {
+namespace {
+
+using superblock::Census;
+using test::checked;
+using test::kHalf;
+using test::kPiece;
+using test::superblock_of;
+
+class SuperblockEviction : public test::SmallArenas {};
+
+struct EvictAlways : SuperblockReport {
+  static constexpr std::size_t kKeep = 0;
+  static constexpr std::size_t kUsedOverFreePercent = 1000000;
+};
+
+struct EvictAboveTwo : EvictAlways {
+  static constexpr std::size_t kKeep = 2;
+};
+struct EvictBelowEvenUse : EvictAlways {
+  static constexpr std::size_t kUsedOverFreePercent = 100;
+};
+
+TEST_F(SuperblockEviction, OnlyEmptyOnes) {
+  SPANALLOC_OWN_HEAP(FirstCondition, EvictAlways);
+  using E = FirstConditionEngine;
+  void* keep = E::allocate(16);
+  void* other = E::allocate(16);
+  E::deallocate(other);
+  const Census census = checked<E>();
+  EXPECT_EQ(census.superblocks, 1u);
+  EXPECT_EQ(census.free, 0u);
+  E::deallocate(keep);
+  EXPECT_EQ(test::superblocks_kept<E>(), 0u);
+  EXPECT_EQ(checked<E>().free, 1u);
+  // It may serve anybody now, large objects too.
+  EXPECT_EQ(address_of(E::allocate(kPiece)), superblock_of(keep));
+}
+
+TEST_F(SuperblockEviction, OnlyFromHeapsOfMoreThanK) {
+  SPANALLOC_OWN_HEAP(SecondCondition, EvictAboveTwo);
+  using E = SecondConditionEngine;
+  void* blocks[4][2];
+  for (auto& pair : blocks) {
+    for (void*& p : pair) p = E::allocate(kHalf);
+  }
+  ASSERT_EQ(checked<E>().superblocks, 4u);
+  const std::size_t left[] = {3, 2, 2, 2};
+  for (int i = 0; i < 4; ++i) {
+    for (void* p : blocks[i]) E::deallocate(p);
+    EXPECT_EQ(test::superblocks_kept<E>(), left[i]) << i;
+  }
+}
+
+TEST_F(SuperblockEviction, OnlyFromHeapsWhoseUsedOverFreeIsBelowF) {
+  SPANALLOC_OWN_HEAP(ThirdCondition, EvictBelowEvenUse);
+  using E = ThirdConditionEngine;
+  void* blocks[4][2];
+  for (auto& pair : blocks) {
+    for (void*& p : pair) p = E::allocate(kHalf);
+  }
+  // Used over free: 3/1, then 2/2, both not below 1; 1/3 is, and takes one of the empty ones.
+  const std::size_t left[] = {4, 4, 3};
+  for (int i = 0; i < 3; ++i) {
+    for (void* p : blocks[i]) E::deallocate(p);
+    EXPECT_EQ(test::superblocks_kept<E>(), left[i]) << i;
+  }
+}
+
+// The values that ship, as DESIGN.md lists them: superblocks of 64 KiB, K = 8, F = 3.
+template <class E>
+void fill_superblocks(std::vector<void*>& blocks, std::size_t count) {
+  blocks.resize(2 * count);
+  for (void*& p : blocks) p = E::allocate(kHalf);
+  ASSERT_EQ(checked<E>().superblocks, count);
+}
+
+TEST_F(SuperblockEviction, WithTheShippedFAQuarterMayBeFree) {
+  SPANALLOC_OWN_HEAP(ShippedF, SuperblockReport);
+  using E = ShippedFEngine;
+  EXPECT_EQ(kPiece, 64 * kKiB);
+  std::vector<void*> blocks;
+  fill_superblocks<E>(blocks, 36);
+  for (std::size_t freed = 1; freed <= 36; ++freed) {
+    E::deallocate(blocks[2 * freed - 2]);
+    E::deallocate(blocks[2 * freed - 1]);
+    // 27 used over 9 free is not below 3, 26 over 10 is. From then on each that becomes empty makes one go.
+    EXPECT_EQ(test::superblocks_kept<E>(), freed <= 9 ? 36 : 45 - freed) << freed;
+  }
+}
+
+TEST_F(SuperblockEviction, WithTheShippedKEightMayBeKept) {
+  SPANALLOC_OWN_HEAP(ShippedK, SuperblockReport);
+  using E = ShippedKEngine;
+  std::vector<void*> blocks;
+  fill_superblocks<E>(blocks, 9);
+  for (void* p : blocks) E::deallocate(p);
+  EXPECT_EQ(test::superblocks_kept<E>(), 8u);
+}
+
+TEST_F(SuperblockEviction, KheapKeepsAllUntilItIsTrimmed) {
+  SPANALLOC_OWN_HEAP(KheapKeeps, Kheap);
+  using E = KheapKeepsEngine;
+  std::vector<void*> blocks(100);
+  for (void*& p : blocks) p = E::allocate(kHalf);
+  for (void* p : blocks) E::deallocate(p);
+  EXPECT_EQ(checked<E>().empty_superblocks, 50u);
+  E::trim();
+  EXPECT_EQ(checked<E>().empty_superblocks, 0u);
+  EXPECT_TRUE(checked<E>().all_returned());
+}
+
+}  // namespace
+}  // namespace spanalloc
