@@ -5,6 +5,7 @@
 
 #include <atomic>
 
+#include "engines/superblock/engine.hpp"
 #include "oracle.hpp"
 #include "sanitizers.hpp"
 #include "scenarios.hpp"
@@ -141,6 +142,49 @@ TEST(StressItself, FindsAForeignBlock) {
 TEST(StressItself, FindsLostLargeObjects) {
   SKIP_UNDER_SANITIZERS();
   EXPECT_NE(first_error<Defect::kLosesLarge>().find("are left"), std::string::npos);
+}
+
+// --- Does the census find what only it can see? The superblock engine with a defect in its books. The defect
+// is planted by trim(), which each scenario calls before the census.
+
+template <class Tag>
+struct Planted : SuperblockReport {};
+
+// A header that is sealed, and leads out of its superblock.
+struct Mistiled : SuperblockEngine<Planted<Mistiled>> {
+  static bool trim() {
+    const bool any = SuperblockEngine::trim();
+    auto* header = superblock::Block::of(allocate(100));
+    header->write(superblock::kSuperblockBytes<SuperblockReport>, header->left_size, false);
+    return any;
+  }
+};
+
+// A block that is out for ever.
+struct Leaking : SuperblockEngine<Planted<Leaking>> {
+  static bool trim() {
+    const bool any = SuperblockEngine::trim();
+    return allocate(100) != nullptr && any;
+  }
+};
+
+struct Sound : SuperblockEngine<Planted<Sound>> {};
+
+template <class E>
+std::string census_after_threads() {
+  Report report;
+  thread_pool<E>(4, 3000, 0.1, report);
+  return report.first();
+}
+
+TEST(StressItself, FindsNothingInASoundSuperblockEngine) {
+  EXPECT_EQ(census_after_threads<Sound>(), "");
+}
+TEST(StressItself, FindsASuperblockThatBlocksDoNotTile) {
+  EXPECT_NE(census_after_threads<Mistiled>().find("blocks do not tile their superblock"), std::string::npos);
+}
+TEST(StressItself, FindsABlockThatIsLeftOut) {
+  EXPECT_NE(census_after_threads<Leaking>().find("live blocks 1"), std::string::npos);
 }
 
 }  // namespace
