@@ -2,6 +2,8 @@
 include(CMakePackageConfigHelpers)
 
 set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/spanalloc)
+# Relative to the file itself, so that `cmake --install --prefix ELSEWHERE` works.
+file(RELATIVE_PATH PREFIX_FROM_PKGCONFIG ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 set(_libraries "")
 foreach(_target IN ITEMS spanalloc spanalloc_static spanalloc_oopsla15 spanalloc_superblock)
   if(TARGET ${_target})
@@ -10,7 +12,7 @@ foreach(_target IN ITEMS spanalloc spanalloc_static spanalloc_oopsla15 spanalloc
 endforeach()
 
 if(_libraries)
-  install(TARGETS ${_libraries} EXPORT spanallocTargets
+  install(TARGETS ${_libraries} spanalloc_pages EXPORT spanallocTargets
           LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
           ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
           INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -21,19 +23,23 @@ if(_libraries)
                                    COMPATIBILITY SameMajorVersion)
   install(FILES ${PROJECT_BINARY_DIR}/spanallocConfig.cmake ${PROJECT_BINARY_DIR}/spanallocConfigVersion.cmake
           DESTINATION ${_package_dir})
-  # Relative to the file itself, so that `cmake --install --prefix ELSEWHERE` works.
-  file(RELATIVE_PATH PREFIX_FROM_PKGCONFIG ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
   configure_file(cmake/spanalloc.pc.in ${PROJECT_BINARY_DIR}/spanalloc.pc @ONLY)
   install(FILES ${PROJECT_BINARY_DIR}/spanalloc.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 endif()
 
-# Only the sp_ functions, for use beside another malloc.
+# Only the sp_ functions, for use beside another malloc; only the page manager, for use without a C library.
 install(TARGETS spanalloc_sp ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
+if(NOT _libraries)
+  install(TARGETS spanalloc_pages ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+endif()
+configure_file(cmake/spanalloc-pages.pc.in ${PROJECT_BINARY_DIR}/spanalloc-pages.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/spanalloc-pages.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 install(DIRECTORY include/spanalloc DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 file(GLOB _man_pages_1 CONFIGURE_DEPENDS docs/man/*.1)
+file(GLOB _man_pages_3 CONFIGURE_DEPENDS docs/man/*.3)
 file(GLOB _man_pages_7 CONFIGURE_DEPENDS docs/man/*.7)
-foreach(_section IN ITEMS 1 7)
+foreach(_section IN ITEMS 1 3 7)
   if(_man_pages_${_section})
     install(FILES ${_man_pages_${_section}} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${_section})
   endif()

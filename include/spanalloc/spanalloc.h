@@ -1,10 +1,11 @@
-/* spanalloc's own C interface: the same heap as the malloc of the library it comes with, under names that
- * cannot be taken over by another malloc. A block from sp_malloc may be given to free and the other way round
- * when malloc is spanalloc's too (libspanalloc.so preloaded or linked).
+/* spanalloc's own C interface: the heap under names of its own, and further down the page manager, which
+ * shares out a region of the caller's.
  *
- * Units are bytes. Any thread may call any function at any time; none may be called from a signal handler.
- * errno is untouched on success and by functions that free. A pointer that is no living block of this heap
- * ends the process with one line on stderr that names it.
+ * The heap is that of the malloc of the library it comes with. A block from sp_malloc may be given to free
+ * and the other way round when malloc is spanalloc's too (libspanalloc.so preloaded or linked). Units are
+ * bytes. Any thread may call any function at any time; none may be called from a signal handler. errno is
+ * untouched on success and by functions that free. A pointer that is no living block of this heap ends the
+ * process with one line on stderr that names it.
  */
 #ifndef SPANALLOC_SPANALLOC_H
 #define SPANALLOC_SPANALLOC_H
@@ -74,6 +75,198 @@ SPANALLOC_PUBLIC const char* sp_version(void) SPANALLOC_NOEXCEPT;
 
 /* Name of the engine behind this library, for instance "standard"; a constant. */
 SPANALLOC_PUBLIC const char* sp_engine_name(void) SPANALLOC_NOEXCEPT;
+
+/* ---- The page manager ----------------------------------------------------------------------------------
+ *
+ * A region of memory, cut into units of one size, is handed out in blocks of whole units and taken back; for
+ * kernels, buffer managers, device memory: whoever has a range of addresses to share out among threads. It
+ * has nothing to do with the heap above and never calls it. docs/pages.md and sp_pages(3) show how to use it.
+ *
+ * Algorithm: R. Leite, R. Rocha, "A Lock-Free Coalescing-Capable Mechanism for Memory Management", ISMM 2019,
+ * with a controller of our own that needs neither nodes nor their reclamation (docs/concurrency.md: what
+ * differs, and why it is right). Allocation splits a block that fits well, at the lowest address of its class
+ * of sizes (sizes of a class differ by less than a quarter), memory that was in use before fresh memory.
+ *
+ * Promises:
+ *   - The region itself is never read or written. It need not even be mapped.
+ *   - No two blocks overlap. With no call in flight no two neighbouring blocks are free.
+ *   - SP_PAGES_NO_ROOM from an allocation is exact: at some instant during the call no free block was large
+ *     enough at that alignment, counting as free what other threads held in the middle of a call.
+ *   - Bad input is answered with a status that names it, and changes nothing. No function ends the process.
+ *     Two calls at once for one block (a free and a grow, say) are a mistake that is not always found.
+ *
+ * Sizes are bytes, rounded up to whole units where a block is asked for. errno is never touched.
+ *
+ * Threads: any number may use a manager at once, unless a function says otherwise; the one that creates a
+ * manager hands it to the others (by a lock, a release store, the start of a thread), and destroying it is
+ * the last use of it. Freeing, growing, shrinking, purging and allocations that succeed are lock-free. An
+ * allocation that is about to fail first waits for calls that hold enough memory to serve it: so no interrupt
+ * or signal handler that may have interrupted a call may allocate from that manager; freeing, growing,
+ * shrinking and looking are allowed there.
+ *
+ * libspanalloc_pages.a has these functions, without sp_pages_create, for programs without an operating system
+ * or a C library: it needs memcpy, memmove, memset and memcmp at most.
+ */
+typedef struct sp_pages sp_pages;
+
+enum sp_pages_status {
+  SP_PAGES_OK = 0,
+  SP_PAGES_NO_ROOM,        /* no free block is large enough; a region that cannot be extended so far */
+  SP_PAGES_NOT_A_BLOCK,    /* no block is handed out at this address: foreign, inside a block, or free */
+  SP_PAGES_NULL,           /* a null pointer where there must be an object */
+  SP_PAGES_BAD_MANAGER,    /* not a manager, or destroyed */
+  SP_PAGES_BAD_SIZE,       /* 0, no whole number of units, the wrong side of the present size, too large */
+  SP_PAGES_BAD_ALIGNMENT,  /* no power of two, or more than the region's own start has */
+  SP_PAGES_BAD_UNIT,       /* no power of two, or for memory of the system less than one of its pages */
+  SP_PAGES_BAD_REGION,     /* no multiple of the unit, beyond the end of addresses, or over the metadata */
+  SP_PAGES_BAD_FLAGS,      /* bits that have no meaning here */
+  SP_PAGES_SMALL_METADATA, /* the buffer is smaller than sp_pages_metadata_bytes says */
+  SP_PAGES_BUSY,           /* another thread is extending the same region */
+  SP_PAGES_REFUSED,        /* the operating system has no memory or address space to give */
+  SP_PAGES_UNSUPPORTED     /* not for a region of the caller */
+};
+
+/* A sentence about a status; a constant, also for numbers that are none. */
+SPANALLOC_PUBLIC const char* sp_pages_status_text(enum sp_pages_status status) SPANALLOC_NOEXCEPT;
+
+#define SP_PAGES_METADATA_ZERO 1u /* the metadata buffer reads as zero */
+#define SP_PAGES_REGION_ZERO 2u   /* the region reads as zero: allocations can tell (`zero` below) */
+
+/* Bytes of metadata for a region of `region_bytes` in units of `unit_bytes`; about 1 % of it for units of 4
+ * KiB. 0 when unit_bytes is no power of two, or region_bytes is 0, no multiple of it, or more than 2^47
+ * units. Never decreases with region_bytes. Any thread, at any time. */
+SPANALLOC_PUBLIC size_t sp_pages_metadata_bytes(size_t region_bytes, size_t unit_bytes) SPANALLOC_NOEXCEPT;
+
+/* Makes a manager of [region, region + region_bytes), all of it free, and puts it into *out. The manager
+ * lives in the metadata buffer, which is the manager's until it is destroyed, at any alignment, outside the
+ * region. A buffer for more than region_bytes lets the region be extended up to as much (sp_pages_extend).
+ *
+ * unit_bytes: a power of two from 1 on; region and region_bytes are multiples of it. flags: what is known to
+ * be zero, of SP_PAGES_METADATA_ZERO (otherwise it is cleared, all of it) and SP_PAGES_REGION_ZERO. Errors:
+ * SP_PAGES_NULL, _BAD_FLAGS, _BAD_UNIT, _BAD_REGION, _BAD_SIZE, _SMALL_METADATA; *out is then as it was, and
+ * so is the buffer. */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_create_over(void* region, size_t region_bytes,
+                                                           size_t unit_bytes, void* metadata,
+                                                           size_t metadata_bytes, unsigned flags,
+                                                           sp_pages** out) SPANALLOC_NOEXCEPT;
+
+/* The same over `bytes` of zero memory from the operating system, readable and writable; physical memory
+ * comes when it is touched, for the region as for the metadata. Address space is reserved for `limit_bytes`,
+ * which sp_pages_extend may go up to; at least `bytes`. The region is aligned to unit_bytes, and to the
+ * smaller of 1 GiB and limit_bytes rounded up to a power of two where the address space allows it.
+ *
+ * unit_bytes: a power of two, at least the system's page; bytes and limit_bytes are multiples of it.
+ * Errors: SP_PAGES_NULL, _BAD_UNIT, _BAD_SIZE, _REFUSED; *out is then as it was. Not in libspanalloc_pages.a.
+ */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_create(size_t bytes, size_t limit_bytes, size_t unit_bytes,
+                                                      sp_pages** out) SPANALLOC_NOEXCEPT;
+
+/* Ends the manager, whether or not blocks are handed out. The caller's region and metadata are the caller's
+ * again; memory of the operating system goes back to it. No other call may be in flight.
+ * Errors: SP_PAGES_NULL, _BAD_MANAGER (destroyed before, where the metadata can still be read). */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_destroy(sp_pages* pages) SPANALLOC_NOEXCEPT;
+
+/* A block of at least `bytes` at a multiple of the unit, into *out. *zero, unless `zero` is null, becomes 1
+ * if every byte of the block is known to read as zero, 0 otherwise. Errors: SP_PAGES_NO_ROOM (exact, see
+ * above), _BAD_SIZE (0), _NULL, _BAD_MANAGER; *out and *zero are then as they were. */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_allocate(sp_pages* pages, size_t bytes, void** out,
+                                                        int* zero) SPANALLOC_NOEXCEPT;
+
+/* The same at a multiple of `alignment`: a power of two, at most what the region's start is a multiple of
+ * (SP_PAGES_BAD_ALIGNMENT otherwise). Nothing is wasted: what is before and behind stays free. */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_allocate_aligned(sp_pages* pages, size_t bytes,
+                                                                size_t alignment, void** out,
+                                                                int* zero) SPANALLOC_NOEXCEPT;
+
+/* Takes the block at `block` back and joins it with its free neighbours. From here on it counts as not zero.
+ * Errors: SP_PAGES_NOT_A_BLOCK (also when it is free already), _NULL (for a null block too), _BAD_MANAGER. */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_free(sp_pages* pages, void* block) SPANALLOC_NOEXCEPT;
+
+/* Makes the block at least `bytes` large where it stands, out of the free block behind it. *zero, unless
+ * null, becomes 1 if every byte it gained is known to read as zero, 0 otherwise. Errors: SP_PAGES_NO_ROOM
+ * (what is behind it is not free, too small, or in the middle of another thread's call: unlike an
+ * allocation's this is no proof), _BAD_SIZE (below the present size), _NOT_A_BLOCK, _NULL, _BAD_MANAGER;
+ * nothing has changed then. */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_grow(sp_pages* pages, void* block, size_t bytes,
+                                                    int* zero) SPANALLOC_NOEXCEPT;
+
+/* Takes back what the block has beyond `bytes`, rounded up to whole units.
+ * Errors: SP_PAGES_BAD_SIZE (0, or above the present size), _NOT_A_BLOCK, _NULL, _BAD_MANAGER. */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_shrink(sp_pages* pages, void* block,
+                                                      size_t bytes) SPANALLOC_NOEXCEPT;
+
+/* Bytes of the block handed out at exactly this address, a multiple of the unit; 0 when there is none (any
+ * address may be asked about), or no manager. */
+SPANALLOC_PUBLIC size_t sp_pages_size_of(const sp_pages* pages, const void* block) SPANALLOC_NOEXCEPT;
+
+/* Where the region begins; null when there is no manager. */
+SPANALLOC_PUBLIC void* sp_pages_region(const sp_pages* pages) SPANALLOC_NOEXCEPT;
+
+/* Adds `bytes` free bytes, a multiple of the unit, that follow the region's end: memory of the caller (flags:
+ * 0 or SP_PAGES_REGION_ZERO), or more of what sp_pages_create has reserved (zero; flags 0).
+ * Errors: SP_PAGES_NO_ROOM (beyond what the metadata or the reservation has room for), _BUSY, _BAD_SIZE,
+ * _BAD_FLAGS, _REFUSED, _NULL, _BAD_MANAGER; nothing has changed then. */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_extend(sp_pages* pages, size_t bytes,
+                                                      unsigned flags) SPANALLOC_NOEXCEPT;
+
+#define SP_PAGES_PURGE_IDLE 1u /* only blocks that stayed free since the last purge of this kind */
+
+/* Gives the physical memory of free blocks that are not known to be zero back to the operating system; they
+ * read as zero afterwards. With SP_PAGES_PURGE_IDLE only of blocks that lay untouched since the last such
+ * call: called every so often this makes memory decay. *bytes, unless null, becomes what was given back;
+ * memory that the system will not take (locked memory) stays as it is. Errors: SP_PAGES_UNSUPPORTED (a region
+ * of the caller), _BAD_FLAGS, _NULL, _BAD_MANAGER. */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_purge(sp_pages* pages, unsigned flags,
+                                                     size_t* bytes) SPANALLOC_NOEXCEPT;
+
+enum sp_pages_state {
+  SP_PAGES_USED,  /* handed out */
+  SP_PAGES_FREE,  /* at rest */
+  SP_PAGES_MOVING /* in the middle of a call: being split, joined, purged */
+};
+
+struct sp_pages_block {
+  void* start;
+  size_t bytes;
+  enum sp_pages_state state;
+  int zero; /* free blocks: all of it is known to read as zero */
+};
+
+/* Calls visit(&block, context) for the region's blocks in order of address. Not a snapshot: a block that
+ * stands unchanged throughout the call is visited once; one that comes, goes, is split or joined meanwhile
+ * may be seen in any of its states, in part, or not at all. With no other call in flight blocks tile the
+ * region. `visit` may use the manager, but must not throw; the block it is given is gone when it returns.
+ * Errors: SP_PAGES_NULL, _BAD_MANAGER. */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_walk(const sp_pages* pages,
+                                                    void (*visit)(const struct sp_pages_block* block,
+                                                                  void* context),
+                                                    void* context) SPANALLOC_NOEXCEPT;
+
+/* Gathered by a walk: exact with no other call in flight, an estimate otherwise. Bytes, but for the numbers
+ * of blocks. Later versions only add fields at the end. */
+struct sp_pages_statistics {
+  size_t unit_bytes;
+  size_t region_bytes;       /* as it is now: used, free and moving */
+  size_t limit_bytes;        /* what it can be extended to */
+  size_t used_bytes;         /* handed out */
+  size_t free_bytes;         /* at rest */
+  size_t moving_bytes;       /* in the middle of calls */
+  size_t free_zero_bytes;    /* of free_bytes: blocks known to read as zero */
+  size_t largest_free_bytes; /* the largest free block */
+  size_t used_blocks;
+  size_t free_blocks;
+  size_t metadata_bytes; /* what the manager keeps for limit_bytes */
+};
+
+/* Fills *out; size is sizeof *out as the caller knows it. Fields this library does not know become 0.
+ * Errors: SP_PAGES_NULL, _BAD_MANAGER; *out is then as it was. */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_stats(const sp_pages* pages, struct sp_pages_statistics* out,
+                                                     size_t size) SPANALLOC_NOEXCEPT;
+
+/* In a fork's child, before any other call for this manager, if other threads of the parent used it at the
+ * fork: ends their calls. Memory that was in the middle of one stays out of use in the child
+ * (SP_PAGES_MOVING). Errors: SP_PAGES_NULL, _BAD_MANAGER. */
+SPANALLOC_PUBLIC enum sp_pages_status sp_pages_after_fork(sp_pages* pages) SPANALLOC_NOEXCEPT;
 
 #ifdef __cplusplus
 } /* extern "C" */

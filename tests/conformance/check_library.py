@@ -25,6 +25,12 @@ SP = """
 sp_malloc sp_calloc sp_realloc sp_free sp_aligned_alloc sp_posix_memalign sp_usable_size sp_owns sp_trim sp_stats
 sp_version sp_engine_name
 """.split()
+# In an archive apart from the family: who uses them alone gets no malloc.
+SP_PAGES = """
+sp_pages_create sp_pages_create_over sp_pages_metadata_bytes sp_pages_destroy sp_pages_status_text sp_pages_allocate
+sp_pages_allocate_aligned sp_pages_free sp_pages_grow sp_pages_shrink sp_pages_size_of sp_pages_region sp_pages_extend
+sp_pages_purge sp_pages_walk sp_pages_stats sp_pages_after_fork
+""".split()
 
 
 def operators():
@@ -38,7 +44,8 @@ def operators():
     return names
 
 
-EXPORTS = set(FAMILY + SP + operators())
+TOGETHER = set(FAMILY + SP + operators())
+EXPORTS = TOGETHER | set(SP_PAGES)
 
 
 def run(tool, *arguments):
@@ -83,7 +90,7 @@ def check_shared(path):
 
 
 def check_archive(path):
-    """One member defines the family: a static link takes all of it or nothing."""
+    """One member defines the family, another the page manager: a static link takes all of either or nothing."""
     definers = {}
     with tempfile.TemporaryDirectory() as folder:
         archive = os.path.abspath(path)
@@ -94,10 +101,14 @@ def check_archive(path):
                 if letter in "TWV" and name in EXPORTS:
                     definers.setdefault(name, []).append(member)
     problems = [f"no member defines {name}" for name in sorted(EXPORTS - set(definers))]
-    homes = {tuple(found) for found in definers.values()}
-    if len(homes) != 1 or any(len(home) != 1 for home in homes):
-        problems.append(f"the family is spread over members: {sorted(homes)}")
-    print(f"{os.path.basename(path)}: {len(members)} members, family in {sorted(homes)}")
+    homes = {part: {tuple(definers.get(name, ())) for name in names}
+             for part, names in (("family", TOGETHER), ("page manager", SP_PAGES))}
+    problems += [f"the {part} is spread over members: {sorted(found)}" for part, found in homes.items()
+                 if len(found) != 1 or any(len(home) != 1 for home in found)]
+    if homes["family"] & homes["page manager"]:
+        problems.append("the page manager comes with the family")
+    print(f"{os.path.basename(path)}: {len(members)} members, "
+          + ", ".join(f"{part} in {sorted(found)}" for part, found in homes.items()))
     return problems
 
 

@@ -35,7 +35,7 @@ LD_LIBRARY_PATH=$libdir "$scratch/by_pkg_config" standard
 
 echo "CMake package:"
 mkdir "$scratch/project"
-cp "$source/tests/conformance/symbols.c" "$scratch/project"
+cp "$source/tests/conformance/symbols.c" "$source/tests/unit/freestanding/program.c" "$scratch/project"
 cat >"$scratch/project/CMakeLists.txt" <<'PROJECT'
 cmake_minimum_required(VERSION 3.16)
 project(user C)
@@ -45,6 +45,10 @@ foreach(kind IN ITEMS spanalloc spanalloc_static)
   target_compile_options(by_${kind} PRIVATE -fno-builtin)
   target_link_libraries(by_${kind} PRIVATE spanalloc::${kind})
 endforeach()
+add_executable(by_spanalloc_pages program.c)
+target_compile_options(by_spanalloc_pages PRIVATE -ffreestanding -fno-stack-protector -fno-pie)
+target_link_options(by_spanalloc_pages PRIVATE -nostdlib -static -no-pie)
+target_link_libraries(by_spanalloc_pages PRIVATE spanalloc::spanalloc_pages)
 PROJECT
 "$cmake" -S "$scratch/project" -B "$scratch/project/build" -DCMAKE_PREFIX_PATH="$prefix" \
   -DCMAKE_C_COMPILER="$cc" >"$scratch/configure.log" && "$cmake" --build "$scratch/project/build" >"$scratch/build.log" || {
@@ -53,6 +57,18 @@ PROJECT
 }
 "$scratch/project/build/by_spanalloc" standard
 "$scratch/project/build/by_spanalloc_static" standard
+"$scratch/project/build/by_spanalloc_pages"
+
+echo "the page manager alone:"
+# shellcheck disable=SC2046
+"$cc" $("$pkg_config" --define-variable=prefix="$prefix" --cflags spanalloc-pages) -ffreestanding -fno-stack-protector \
+  -O1 -fno-pie -nostdlib -static -no-pie "$source/tests/unit/freestanding/program.c" -o "$scratch/pages" \
+  $("$pkg_config" --define-variable=prefix="$prefix" --libs spanalloc-pages)
+"$scratch/pages"
+test -n "$(find "$prefix" -path '*/man3/sp_pages.3')" || {
+  echo "no man page of the page manager is installed"
+  exit 1
+}
 
 echo "preloaded: oopsla15"
 "$cc" -fno-builtin "$source/tests/conformance/symbols.c" -o "$scratch/plain"
