@@ -1,0 +1,53 @@
+// The controller: the authority on which blocks are free (Leite & Rocha, ISMM'19, section 4.1, Listing 1).
+//
+//   paper                    here
+//   ControllerAddBlock(b)    add(block)                 [, whether it is dirty]
+//   ControllerRemoveBlock(b) remove(block)              [, hold]   exactly this block, if it is free now
+//   ControllerGetBlock(s)    take(size)                 [, alignment, how thoroughly, hold]
+//
+// A controller of the plain form suits the paper's manager (paper_manager.hpp); one of the longer form tells
+// its manager more, and is told by a hold (hold_registry.hpp) who answers for memory that is neither free nor
+// handed out: what a manager needs that proves the absence of memory (manager.hpp). Which form a controller
+// has is decided by the type of the hold; the operations mean the same.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <type_traits>
+
+#include "pages/coalescing/mapper.hpp"
+#include "pages/coalescing/static_controller.hpp"
+
+namespace spanalloc::coalescing {
+
+/// The block in what take() returned, either a block or a claim; no block when there was none.
+inline Block block_of(const Block& taken) {
+  return taken;
+}
+inline Block block_of(const Claimed& taken) {
+  return taken.block;
+}
+
+/// As in the paper. add() may fail for want of memory for a node and then says so.
+template <class C>
+concept PlainController = requires(C& controller, Block block, std::size_t size) {
+  { controller.add(block) } -> std::same_as<bool>;
+  { controller.remove(block) } -> std::same_as<bool>;
+  { controller.take(size) } -> std::same_as<Block>;
+};
+
+/// Cannot fail to add; remembers whether a block is dirty, and keeps its caller's hold at the level of what
+/// it claims and hides.
+template <class C, class Hold>
+concept HoldingController =
+    requires(C& controller, Block block, std::size_t size, std::size_t alignment, Search search, Hold& hold) {
+      { controller.add(block, true) } -> std::same_as<void>;
+      { controller.remove(block, hold) } -> std::same_as<Claimed>;
+      { controller.take(size, alignment, search, hold) } -> std::same_as<Claimed>;
+    };
+
+/// Hold = void: the plain form.
+template <class C, class Hold = void>
+concept BlockController = (std::is_void_v<Hold> && PlainController<C>) || HoldingController<C, Hold>;
+
+}  // namespace spanalloc::coalescing

@@ -1,0 +1,115 @@
+// Both controllers behind one concept: what add, remove and take mean, whichever form they have.
+#include "pages/coalescing/controller.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "pages/coalescing/hold_registry.hpp"
+#include "pages/coalescing/mapper.hpp"
+#include "pages/coalescing/static_controller.hpp"
+#include "pages/coalescing/tree_controller.hpp"
+
+namespace spanalloc::coalescing {
+namespace {
+
+struct Chunks {
+  static void* map(std::size_t bytes) { return std::calloc(1, bytes); }
+  static void unmap(void* chunk, std::size_t) { std::free(chunk); }
+};
+using Registry = HoldRegistry<1>;
+using Tree = TreeController<Chunks>;
+using Static = StaticController<WordMapper>;
+
+static_assert(BlockController<Tree> && !BlockController<Tree, Hold<Registry>>);
+static_assert(BlockController<Static, Hold<Registry>> && !BlockController<Static>);
+static_assert(!BlockController<WordMapper> && !BlockController<WordMapper, Hold<Registry>>);
+
+constexpr std::size_t kUnits = 1000;
+
+// A range of units that nothing is free of at first, under one or the other controller.
+class TreeRange {
+ public:
+  TreeRange() { EXPECT_TRUE(tree_->start()); }
+  ~TreeRange() { tree_->release(); }
+  void add(Block block) { EXPECT_TRUE(tree_->add(block)); }
+  bool remove(Block block) { return tree_->remove(block); }
+  Block take(std::size_t size) { return block_of(tree_->take(size)); }
+
+ private:
+  std::unique_ptr<Tree> tree_ = std::make_unique<Tree>();
+};
+class StaticRange {
+ public:
+  StaticRange() {
+    mapper_.attach(words_.data(), kUnits);
+    controller_.index().attach(bitmaps_.data(), kUnits);
+  }
+  void add(Block block) { controller_.add(block, true); }
+  bool remove(Block block) {
+    Hold hold(registry_);
+    return static_cast<bool>(controller_.remove(block, hold));
+  }
+  Block take(std::size_t size) {
+    Hold hold(registry_);
+    return block_of(controller_.take(size, 1, Search::kExhaustive, hold));
+  }
+
+ private:
+  Registry registry_;
+  std::vector<std::uint64_t> words_ = std::vector<std::uint64_t>(WordMapper::bytes_for(kUnits) / 8);
+  std::vector<std::uint64_t> bitmaps_ = std::vector<std::uint64_t>(FreeIndex<>::bytes_for(kUnits) / 8);
+  WordMapper mapper_;
+  Static controller_{mapper_};
+};
+
+template <class Range>
+class Controller : public ::testing::Test {
+ protected:
+  Range range;
+};
+using Ranges = ::testing::Types<TreeRange, StaticRange>;
+TYPED_TEST_SUITE(Controller, Ranges);
+
+TYPED_TEST(Controller, HasNothingAtFirst) {
+  EXPECT_FALSE(this->range.take(1));
+  EXPECT_FALSE(this->range.remove({0, kUnits}));
+}
+
+TYPED_TEST(Controller, RemovesExactlyOneBlockOnce) {
+  this->range.add({10, 5});
+  EXPECT_FALSE(this->range.remove({10, 4}));
+  EXPECT_FALSE(this->range.remove({11, 4}));
+  EXPECT_FALSE(this->range.remove({}));
+  EXPECT_TRUE(this->range.remove({10, 5}));
+  EXPECT_FALSE(this->range.remove({10, 5}));
+  EXPECT_FALSE(this->range.take(1));
+}
+
+TYPED_TEST(Controller, TakesTheSmallestBlockThatFitsAtTheLowestAddress) {
+  const Block blocks[] = {{900, 3}, {0, 7}, {100, 2}, {300, 3}, {500, 100}};
+  for (const Block block : blocks) this->range.add(block);
+  EXPECT_FALSE(this->range.take(101));
+  EXPECT_EQ(this->range.take(3), (Block{300, 3}));
+  EXPECT_EQ(this->range.take(3), (Block{900, 3}));
+  EXPECT_EQ(this->range.take(3), (Block{0, 7}));
+  EXPECT_EQ(this->range.take(1), (Block{100, 2}));
+  EXPECT_EQ(this->range.take(1), (Block{500, 100}));
+  EXPECT_FALSE(this->range.take(1));
+}
+
+TYPED_TEST(Controller, ABlockMayComeBackInAnotherSize) {
+  this->range.add({64, 64});
+  EXPECT_EQ(this->range.take(64), (Block{64, 64}));
+  this->range.add({64, 1});
+  this->range.add({65, 63});
+  EXPECT_FALSE(this->range.remove({64, 64}));
+  EXPECT_EQ(this->range.take(2), (Block{65, 63}));
+  EXPECT_TRUE(this->range.remove({64, 1}));
+}
+
+}  // namespace
+}  // namespace spanalloc::coalescing
