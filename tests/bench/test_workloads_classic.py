@@ -332,6 +332,10 @@ class CasesTest(WorkloadTest):
                 option = {argv[i]: int(argv[i + 1]) for i in range(1, len(argv), 2)}
                 self.assertGreaterEqual(option["--steps"], 30)
                 self.assertLessEqual(option["--steps"] * option["--step-kib"] * threads, 2 << 20)
+        for case in acdc.suite():
+            if case.group == "object-size":
+                option = {case.argv[i]: int(case.argv[i + 1]) for i in range(1, len(case.argv), 2)}
+                self.assertLessEqual(option["--steps"] * option["--step-kib"] * case.threads, 6 << 20)
 
     def test_quick_cases_run(self):
         for case in classic.suite() + acdc.suite():

@@ -99,12 +99,15 @@ def _cache(name: str, kind: str, threads: int, repetitions: int, full: bool, qui
 
 
 def suite() -> list[Case]:
-    cases = [threadtest(64, t, full=True) for t in (1, 2, 4)]
-    cases += [threadtest(256, t, full=True) for t in (2, 4)]
-    cases += [shbench(t, full=True) for t in (1, 2, 4)]
-    cases += [larson(t, full=True) for t in (1, 2, 4)]
+    """Longer than the builders' own lengths, which the papers' figures take: about 0.4 s under most allocators.
+    threadtest 400 rounds (1/25 of the paper's) and at 256 bytes 200 (1/50), shbench three times the paper's rounds, larson
+    4000 rounds a slot, the caches 60,000 repetitions (1/4 of Hoard's writes)."""
+    cases = [threadtest(64, t, rounds=400, full=True) for t in (1, 2, 4)]
+    cases += [threadtest(256, t, rounds=200, full=True) for t in (2, 4)]
+    cases += [shbench(t, rounds=3_000_000, full=True) for t in (1, 2, 4)]
+    cases += [larson(t, rounds=4000, full=True) for t in (1, 2, 4)]
     cases += [larson(2, 7, 500, latency=True, full=True)]
-    cases += [cache_scratch(2, full=True), cache_thrash(2, full=True)]
+    cases += [cache_scratch(2, repetitions=60_000, full=True), cache_thrash(2, repetitions=60_000, full=True)]
     cases += [
         threadtest(64, 2, rounds=20, quick=True), shbench(2, rounds=50_000, quick=True),
         larson(2, rounds=50, quick=True), cache_scratch(2, repetitions=2000, quick=True),
