@@ -3,8 +3,8 @@
 
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstdlib>
 #include <map>
 #include <memory>
@@ -13,13 +13,23 @@
 #include <thread>
 #include <vector>
 
+#include "coalescing_test_support.hpp"
+
 namespace spanalloc::coalescing {
 namespace {
 
 struct Chunks {
-  static void* map(std::size_t bytes) { return refuse ? nullptr : std::calloc(1, bytes); }
+  static void* map(std::size_t bytes) {
+    if (stall.exchange(false)) {
+      stalled = true;
+      while (stalled) std::this_thread::yield();
+    }
+    return refuse ? nullptr : std::calloc(1, bytes);
+  }
   static void unmap(void* chunk, std::size_t) { std::free(chunk); }
   static inline std::atomic<bool> refuse{false};
+  static inline std::atomic<bool> stall{false};    // the next caller stays here
+  static inline std::atomic<bool> stalled{false};  // until this is false again
 };
 using Controller = TreeController<Chunks, 64, 4096>;
 // A pool of nodes keeps its memory for ever, as part of an allocator; here it ends with the test.
@@ -135,6 +145,38 @@ TEST(CoalescingTree, SaysWhenItsNodesAreOut) {
   EXPECT_EQ(blocks_in(*tree).size(), added + 1);
 }
 
+// What a thread that stops in the middle of an operation costs, as docs/concurrency.md states it: two nodes
+// for each block added meanwhile, none of them lost; the pool's size is the end of it.
+TEST(CoalescingTree, AStalledThreadKeepsWhatIsRetiredMeanwhile) {
+  auto tree = std::make_unique<Tree>();
+  ASSERT_TRUE(tree->start());
+  const auto churn = [&tree](std::size_t times) {
+    for (std::size_t i = 0; i < times; ++i) {
+      ASSERT_TRUE(tree->add({0, 1 + i % 16}));
+      ASSERT_TRUE(tree->remove({0, 1 + i % 16}));
+    }
+  };
+  churn(1000);
+  ASSERT_LE(tree->nodes(), 64u) << "one chunk does for one thread";
+  // Takes what is left of the chunk, and then asks for the next one, inside an operation.
+  Chunks::stall = true;
+  std::thread stalls([&tree] {
+    for (std::size_t i = 0; i < 64; ++i) EXPECT_TRUE(tree->add({100 + i, 40}));
+  });
+  while (!Chunks::stalled) std::this_thread::yield();
+  const std::size_t before = tree->nodes();
+  constexpr std::size_t kTimes = 5000;
+  churn(kTimes);
+  const std::size_t kept = tree->nodes() - before;
+  EXPECT_GE(kept, 2 * kTimes - 64);
+  EXPECT_LE(kept, 2 * kTimes + 64);
+  Chunks::stalled = false;
+  stalls.join();
+  churn(kTimes);
+  EXPECT_LE(tree->nodes(), before + kept + 128) << "what was kept serves again";
+  EXPECT_EQ(blocks_in(*tree).size(), 64u);
+}
+
 template <bool kRecursive>
 struct PaperRegion {
   using Manager = PaperManager<Controller, kRecursive>;
@@ -217,6 +259,42 @@ void expect_no_unit_is_lost_under_threads() {
   EXPECT_EQ(units, kUnits);
   EXPECT_EQ(region.manager->lost_units(), 0u);
 }
+// Leite & Rocha, ISMM'19, Figure 8. The paper promises no more than that failures are rare, so their rate is
+// measured here and not judged (`spanalloc bench figure coalescing-8` plots it); but no unit may be lost.
+template <bool kRecursive>
+void measure_failures_to_coalesce() {
+  constexpr unsigned kThreads = 2;
+  constexpr std::size_t kEach = 100;
+  const unsigned times = rounds(4000);
+  PaperRegion<kRecursive> region(kThreads * kEach);
+  unsigned failed = 0;
+  std::size_t left = 0;
+  free_everything_at_once(
+      kThreads, kEach, times,
+      [&] {
+        std::vector<std::size_t> units;
+        while (const Block got = region.manager->allocate(1)) units.push_back(got.first);
+        EXPECT_EQ(units.size(), kThreads * kEach) << "units were lost";
+        return units;
+      },
+      [&](std::size_t unit) { region.manager->free(unit); },
+      [&](unsigned) {
+        const std::size_t blocks = region.free_blocks();
+        failed += blocks > 1;
+        left += blocks - 1;
+        return !::testing::Test::HasFailure();
+      });
+  std::printf("  coalescing failed in %u of %u rounds, %zu blocks too many\n", failed, times, left);
+  ::testing::Test::RecordProperty("failed_rounds", static_cast<int>(failed));
+  EXPECT_EQ(region.manager->lost_units(), 0u);
+}
+TEST(PaperManager, FailuresToCoalesceAreMeasured) {
+  measure_failures_to_coalesce<false>();
+}
+TEST(PaperManager, FailuresToCoalesceAreMeasuredWhenRecursive) {
+  measure_failures_to_coalesce<true>();
+}
+
 TEST(PaperManager, LosesNoUnitUnderThreads) {
   expect_no_unit_is_lost_under_threads<false>();
 }
