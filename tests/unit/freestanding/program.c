@@ -77,7 +77,7 @@ static void fail(int line, const char* condition) {
     if (!(condition)) fail(__LINE__, #condition); \
   } while (0)
 
-enum { kUnit = 1024, kFirst = 200, kUnits = 330, kSteps = 200000 };
+enum { kUnit = 1024, kFirst = 200, kUnits = 330, kSteps = 50000 };
 
 static unsigned char region[kUnits * kUnit] __attribute__((aligned(kUnit * 16)));
 static unsigned char metadata[256 * 1024];
