@@ -353,8 +353,11 @@ def figure(panels, *, title="", columns=None, note="") -> Figure:
         if title:
             result.suptitle(title, fontsize=12, fontweight="bold", x=0.01, ha="left")
         if legend:
-            result.legend(legend.values(), legend.keys(), loc="outside lower center", ncols=min(across, len(legend)),
-                          handlelength=2.4, columnspacing=1.4, title=note or None, title_fontsize=8)
+            box = result.legend(legend.values(), legend.keys(), loc="lower center", ncols=min(across, len(legend)),
+                                handlelength=2.4, columnspacing=1.4, title=note or None, title_fontsize=8)
+            # As loc="outside lower center" does, which Debian's matplotlib (3.6) does not know yet.
+            used = box.get_window_extent(result.canvas.get_renderer()).height / result.bbox.height + 0.05 / size[1]
+            result.get_layout_engine().set(rect=(0, used, 1, 1 - used))
         elif note:
             result.supxlabel(note, fontsize=8, color="#555555", x=0.01, ha="left")
         result.get_layout_engine().execute(result)
