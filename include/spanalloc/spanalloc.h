@@ -107,7 +107,10 @@ SPANALLOC_PUBLIC const char* sp_engine_name(void) SPANALLOC_NOEXCEPT;
  * libspanalloc_pages.a has these functions, without sp_pages_create, for programs without an operating system
  * or a C library: it needs memcpy, memmove, memset and memcmp at most.
  */
+struct sp_pages;
+#ifndef __cplusplus
 typedef struct sp_pages sp_pages;
+#endif
 
 enum sp_pages_status {
   SP_PAGES_OK = 0,
