@@ -6,6 +6,7 @@
 #include <string>
 
 #include "api/malloc_api.hpp"
+#include "engine_list.hpp"
 #include "engines/superblock/engine.hpp"
 #include "engines/virtual_span/oopsla15/engine.hpp"
 #include "engines/virtual_span/standard/engine.hpp"
@@ -13,14 +14,14 @@
 
 namespace spanalloc::test {
 
-/// The engines that ship, and those built for comparison that differ from them in kind.
-using ShippedEngines =
-    ::testing::Types<StandardEngine, Oopsla15Engine<Oopsla15>, SuperblockEngine<SuperblockReport>,
-                     SuperblockEngine<SuperblockClasses>, SuperblockEngine<Kheap>>;
+/// The engines that ship, and those built for comparison that differ from them in kind. A build may leave out
+/// some of the latter.
+using ShippedEngines = Joined<::testing::Types<StandardEngine, Oopsla15Engine<Oopsla15>>,
+                              TypesIf<SPANALLOC_TEST_SUPERBLOCK, SuperblockEngine<SuperblockReport>>,
+                              TypesIf<SPANALLOC_TEST_SUPERBLOCK_CLASSES, SuperblockEngine<SuperblockClasses>>,
+                              TypesIf<SPANALLOC_TEST_KHEAP, SuperblockEngine<Kheap>>>;
 /// Those and the test double, which shows what belongs to api/ alone.
-using AllEngines = ::testing::Types<ReferenceEngine, StandardEngine, Oopsla15Engine<Oopsla15>,
-                                    SuperblockEngine<SuperblockReport>, SuperblockEngine<SuperblockClasses>,
-                                    SuperblockEngine<Kheap>>;
+using AllEngines = Joined<TypesIf<SPANALLOC_TEST_REFERENCE, ReferenceEngine>, ShippedEngines>;
 
 /// Short names for suites whose binary is compiled without RTTI.
 struct EngineNames {

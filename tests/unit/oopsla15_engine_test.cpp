@@ -13,8 +13,8 @@
 #include <set>
 #include <type_traits>
 
+#include "engine_list.hpp"
 #include "oopsla15_test_support.hpp"
-
 #include "sanitizers.hpp"
 
 namespace spanalloc {
@@ -31,7 +31,9 @@ struct Paper : spanalloc::Oopsla15 {};
 struct Clab : Oopsla15Clab {};
 struct Lazy : Oopsla15LazyReclaim {};
 struct NoMadvise : Oopsla15NoMadvise {};
-using Engines = testing::Types<EngineOf<Paper>, EngineOf<Clab>, EngineOf<Lazy>, EngineOf<NoMadvise>>;
+using Engines = test::Joined<
+    testing::Types<EngineOf<Paper>>,
+    test::TypesIf<SPANALLOC_TEST_OOPSLA15_ABLATIONS, EngineOf<Clab>, EngineOf<Lazy>, EngineOf<NoMadvise>>>;
 TYPED_TEST_SUITE(Oopsla15, Engines);
 
 static_assert(Engine<EngineOf<Paper>> && Engine<EngineOf<Clab>>);

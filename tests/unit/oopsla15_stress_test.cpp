@@ -7,6 +7,7 @@
 #include <thread>
 #include <vector>
 
+#include "engine_list.hpp"
 #include "oopsla15_test_support.hpp"
 
 namespace spanalloc {
@@ -101,11 +102,12 @@ struct Exchange {
 template <class E>
 class Oopsla15Stress : public testing::Test {};
 
-using Engines =
-    testing::Types<Oopsla15Engine<Oopsla15>, Oopsla15Engine<Oopsla15NoMadvise>,
-                   Oopsla15Engine<Oopsla15NoVirtualSpans>, Oopsla15Engine<Oopsla15NoMadviseNoVirtualSpans>,
-                   Oopsla15Engine<Oopsla15SingleStack>, Oopsla15Engine<Oopsla15LazyReclaim>,
-                   Oopsla15Engine<Oopsla15Clab>, Oopsla15Engine<Oopsla15Reuse100>>;
+using Engines = test::Joined<
+    testing::Types<Oopsla15Engine<Oopsla15>>,
+    test::TypesIf<SPANALLOC_TEST_OOPSLA15_ABLATIONS, Oopsla15Engine<Oopsla15NoMadvise>,
+                  Oopsla15Engine<Oopsla15NoVirtualSpans>, Oopsla15Engine<Oopsla15NoMadviseNoVirtualSpans>,
+                  Oopsla15Engine<Oopsla15SingleStack>, Oopsla15Engine<Oopsla15LazyReclaim>,
+                  Oopsla15Engine<Oopsla15Clab>, Oopsla15Engine<Oopsla15Reuse100>>>;
 TYPED_TEST_SUITE(Oopsla15Stress, Engines);
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

@@ -1,0 +1,34 @@
+# What the tests of the engines share, as the target `spanalloc_test`: tests/support, how much they are optimised, and
+# which engines a typed test runs over. docs/ci.md says which build tests which.
+set(SPANALLOC_TEST_ENGINES all CACHE STRING
+    "Engines of typed tests beside standard and oopsla15: all, none, or a list of reference (the test double), \
+superblock, superblock-classes, kheap, oopsla15-ablations")
+set(SPANALLOC_TEST_OPTIMISATION -O2 CACHE STRING
+    "Optimisation of the tests in a release build. -O2: the engines compiled into them are then as in the libraries")
+
+set(_engines reference superblock superblock-classes kheap oopsla15-ablations)
+set(_chosen ${SPANALLOC_TEST_ENGINES})
+if(_chosen STREQUAL "all")
+  set(_chosen ${_engines})
+elseif(_chosen STREQUAL "none")
+  set(_chosen "")
+endif()
+foreach(_engine IN LISTS _chosen)
+  if(NOT _engine IN_LIST _engines)
+    message(FATAL_ERROR "SPANALLOC_TEST_ENGINES: there is no ${_engine}; there are ${_engines}, all and none")
+  endif()
+endforeach()
+
+add_library(spanalloc_test INTERFACE)
+target_include_directories(spanalloc_test INTERFACE ${PROJECT_SOURCE_DIR}/tests/support)
+target_compile_options(spanalloc_test INTERFACE $<$<CONFIG:Release>:${SPANALLOC_TEST_OPTIMISATION}>)
+foreach(_engine IN LISTS _engines)
+  set(_wanted 0)
+  if(_engine IN_LIST _chosen)
+    set(_wanted 1)
+  endif()
+  # oopsla15-ablations: SPANALLOC_TEST_OOPSLA15_ABLATIONS
+  string(TOUPPER ${_engine} _name)
+  string(REPLACE "-" "_" _name ${_name})
+  target_compile_definitions(spanalloc_test INTERFACE SPANALLOC_TEST_${_name}=${_wanted})
+endforeach()

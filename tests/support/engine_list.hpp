@@ -1,0 +1,29 @@
+// Lists of engines for typed tests, of which a build may leave out some: cmake/TestBuild.cmake defines
+// SPANALLOC_TEST_<ENGINE> as 1 or 0, and docs/ci.md says which build tests which.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <type_traits>
+
+namespace spanalloc::test {
+
+/// The engines where the build tests them, else none.
+template <bool kWanted, class... Engines>
+using TypesIf = std::conditional_t<kWanted, ::testing::Types<Engines...>, ::testing::Types<>>;
+
+template <class... Lists>
+struct JoinTypes;
+template <class... Engines>
+struct JoinTypes<::testing::Types<Engines...>> {
+  using type = ::testing::Types<Engines...>;
+};
+template <class... First, class... Second, class... Lists>
+struct JoinTypes<::testing::Types<First...>, ::testing::Types<Second...>, Lists...>
+    : JoinTypes<::testing::Types<First..., Second...>, Lists...> {};
+
+/// All engines of some lists, in their order.
+template <class... Lists>
+using Joined = typename JoinTypes<Lists...>::type;
+
+}  // namespace spanalloc::test
