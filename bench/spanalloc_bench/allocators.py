@@ -18,10 +18,11 @@ PEER_PACKAGES = {
     "jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4", "mimalloc": "libmimalloc2.0",
     "tbbmalloc": "libtbbmalloc2",
 }
-# The paper's ablations of oopsla15, by the name of their library (src/api/CMakeLists.txt).
+# The paper's ablations of oopsla15, by the name of their library (src/api/CMakeLists.txt), which --ablations adds.
 ABLATIONS = tuple(f"oopsla15-{what}" for what in (
     "no-madvise", "no-virtual-spans", "no-madvise-no-virtual-spans", "single-stack", "lazy-reclaim", "clab", "reuse-100",
 ))
+KHEAP = "kheap"  # the a2alloc report's baseline, which every build has
 FLOOR = "bump"
 MMAP = "mmap"
 PAGE_MANAGERS = ("mmap", "tree", "tree-recursive", "static")
@@ -44,7 +45,8 @@ def _ours(places, name) -> Allocator:
     kind = Kind.OURS if name in libraries.SHIPPED_CONFIGS else Kind.ABLATION
     if os.path.isfile(path):
         return Allocator(name, os.path.realpath(path), kind)
-    return Allocator(name, path, kind, missing=f"not built: {_BUILD_ABLATIONS if kind is Kind.ABLATION else _BUILD}")
+    build = _BUILD if kind is Kind.OURS or name == KHEAP else _BUILD_ABLATIONS
+    return Allocator(name, path, kind, missing=f"not built: {build}")
 
 
 def _glibc() -> Allocator:
@@ -84,14 +86,13 @@ def named(places, name) -> Allocator:
 
 
 def discover(places, with_=(), ablations=False) -> list[Allocator]:
-    """Our libraries, glibc, the peers, bump, and what `with_` names (NAME=PATH). BadChoice for a --with that is none.
+    """Our libraries that are compared, glibc, the peers, bump, and what `with_` names (NAME=PATH). BadChoice for a --with
+    that is none.
 
-    Everything that ships or is a usual peer is listed also where it is missing; ablations and whatever else of ours was
-    built, only when asked for."""
-    found = [_ours(places, name) for name in libraries.SHIPPED_CONFIGS]
+    They are listed also where they are missing; ablations only when asked for."""
+    found = [_ours(places, name) for name in libraries.COMPARED_CONFIGS]
     if ablations:
-        built = [name for name in libraries.our_configs(places) if name not in libraries.SHIPPED_CONFIGS]
-        found += [_ours(places, name) for name in dict.fromkeys([*ABLATIONS, *built])]
+        found += [_ours(places, name) for name in ABLATIONS]
     found.append(_glibc())
     others = libraries.other_allocators()
     found += [_peer(name) for name in dict.fromkeys([*PEERS, *others])]
@@ -99,6 +100,13 @@ def discover(places, with_=(), ablations=False) -> list[Allocator]:
     for text in with_:
         found.append(given(places, text, [allocator.name for allocator in found]))
     return found
+
+
+def by_name_only(places) -> list[Allocator]:
+    """Ours that take part only where somebody names them: what ships to be read, and whatever else is built."""
+    known = (*libraries.COMPARED_CONFIGS, *ABLATIONS)
+    names = dict.fromkeys([*libraries.SHIPPED_CONFIGS, *libraries.our_configs(places)])
+    return [_ours(places, name) for name in names if name not in known]
 
 
 def given(places, text, taken=()) -> Allocator:

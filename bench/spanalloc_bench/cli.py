@@ -273,6 +273,9 @@ def list_command(
         cases = _cases(quick, only) if quick else [*dict.fromkeys([*_cases(False, only), *([] if only else _cases(True, None))])]
         _print_cases(cases)
         _print_contenders(_contenders(None, None, True, None))
+        named = allocators.by_name_only(_places)
+        print("Only where --allocators names them: " + ", ".join(
+            contender.name + " (not built)" * bool(contender.missing) for contender in named))
 
     _guarded(work)
 

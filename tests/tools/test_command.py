@@ -131,6 +131,15 @@ class CompareTest(unittest.TestCase):
                 self.assertGreater(one["peak_kib"], 100)
         self.assertEqual(record["rows"][0]["ratio_to_glibc"]["wall_s"], 1)
 
+    def test_superblock_takes_part_only_where_it_is_named(self):
+        _, record = self.compare(rounds=1)
+        names = [row["name"] for row in record["rows"]]
+        self.assertEqual(names[:3], ["glibc", "standard", "oopsla15"])
+        self.assertNotIn("superblock", names)
+        _, record = self.compare("--with", "superblock", rounds=1)
+        self.assertEqual([row["name"] for row in record["rows"]], ["glibc", "standard", "superblock"])
+        self.assertIsNone(record["rows"][2]["problem"])
+
     def test_order_rotates(self):
         _, record = self.compare("--with", "oopsla15")
         first = ["glibc", "standard", "oopsla15"]
@@ -204,7 +213,7 @@ class ListTest(unittest.TestCase):
     def test_configs_and_paths(self):
         run = spanalloc("list")
         self.assertEqual(run.returncode, 0, run.stderr)
-        for text in (STANDARD, "libspanalloc-oopsla15.so", "libc.so.6"):
+        for text in (STANDARD, "libspanalloc-oopsla15.so", "libspanalloc-superblock.so", "libc.so.6"):
             self.assertIn(text, run.stdout)
 
     def test_version(self):

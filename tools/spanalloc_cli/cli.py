@@ -111,7 +111,7 @@ def _contenders(chosen):
             contenders.append(Contender(libraries.DEFAULT_CONFIG, ours[libraries.DEFAULT_CONFIG], ours=True))
         contenders += [_named_contender(text) for text in chosen]
     else:
-        contenders += [Contender(name, path, ours=True) for name, path in ours.items()]
+        contenders += [Contender(name, ours[name], ours=True) for name in libraries.COMPARED_CONFIGS if name in ours]
         contenders += [Contender(name, path) for name, path in libraries.other_allocators().items()]
     unique = {}
     for contender in contenders:
@@ -183,12 +183,13 @@ def compare_command(
     with_: Optional[List[str]] = typer.Option(
         None, "--with", "-w", metavar="NAME[=PATH]",
         help="Compare glibc and our standard config with just these: a config, an allocator found on this machine, "
-        "or NAME=PATH of any shared object that defines malloc. May be repeated. Default: all there are.",
+        "or NAME=PATH of any shared object that defines malloc. May be repeated. Default: glibc, standard, oopsla15, "
+        "and every other allocator found.",
     ),
     json_file: Optional[str] = typer.Option(None, "--json", metavar="FILE", help="Write every run's figures to FILE."),
     timeout: float = typer.Option(600.0, "--timeout", min=0.1, metavar="SECONDS", help="Give up on a run after this."),
 ):
-    """Run a program under every allocator and compare time and memory.
+    """Run a program under several allocators and compare time and memory.
 
     The allocators take turns, each round in another order, after one uncounted warm-up run each in which a
     probe inside the program checks whose malloc it really uses. The table shows medians. Memory is the peak of
