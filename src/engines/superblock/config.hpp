@@ -9,6 +9,16 @@
 
 namespace spanalloc {
 
+namespace superblock {
+/// Told of every step. A config may name a type with the same functions that counts them; this one does not.
+struct NoObserver {
+  static void looks_at_superblock() {}
+  static void looks_at_free_block() {}
+  static void adds_superblock() {}
+  static void evicts_superblock() {}
+};
+}  // namespace superblock
+
 /// The report's allocator as it was built.
 struct SuperblockReport {
   static constexpr const char* kName = "superblock";
@@ -29,6 +39,7 @@ struct SuperblockReport {
   static constexpr unsigned kFullnessGroups = 1;
   /// Whether the records of many heaps share a superblock, or each takes up one of its own.
   static constexpr bool kShareHeapRecords = false;
+  using Observer = superblock::NoObserver;
 };
 
 /// One thing each of what the report leaves for later.

@@ -64,6 +64,7 @@ class alignas(kCacheLine) Heap {
   Found<Config> take(std::size_t size, unsigned size_class) {
     for (unsigned group = kSearched; group-- > 0;) {
       for (Piece* piece = lists_[size_class][group].first(); piece != nullptr; piece = piece->next) {
+        Config::Observer::looks_at_superblock();
         if (piece->bound < size) continue;
         FreeBlock* fit = piece->find(size);
         if (fit == nullptr) continue;
@@ -87,6 +88,7 @@ class alignas(kCacheLine) Heap {
     lists_[size_class][piece->group].push_front(piece);
     piece->heap.store_release(this);  // release: the record is made up for whoever finds the superblock
     ++superblocks_;
+    Config::Observer::adds_superblock();
   }
 
   /// Frees a block. True if its superblock is now to be evicted.
@@ -102,6 +104,7 @@ class alignas(kCacheLine) Heap {
     lists_[piece->size_class][piece->group].remove(piece);
     piece->heap.store_relaxed(nullptr);
     --superblocks_;
+    Config::Observer::evicts_superblock();
   }
 
   /// Evicts all empty superblocks, give(Piece*) each; true if there were any.

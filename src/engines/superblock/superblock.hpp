@@ -78,6 +78,7 @@ struct alignas(kCacheLine) Superblock {
     std::size_t largest = 0;
     for (FreeBlock* block = checked_link(free_blocks, nullptr); block != nullptr;
          block = checked_link(block->next, block)) {
+      Config::Observer::looks_at_free_block();
       if (block->size() >= size) return block;
       largest = max_of(largest, block->size());
     }
