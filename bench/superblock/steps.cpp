@@ -1,15 +1,14 @@
 // The superblock engine counts its steps: what an allocation looks at, what a heap fetches and carries.
 //
 // One config of the engine, in this process and beside its malloc, serves one trace of allocations; the
-// config's observer counts. All but the time is exact: the same in every run. The
-// configs are those that are libraries, and the report's with another K, F or size of superblocks.
+// config's observer counts. All but the time is exact: the same in every run. The configs are those that are
+// libraries, and the report's with another K, F or size of superblocks.
 //
 // Traces (one thread but in the last):
 //   larson      4000 objects of 7 to 499 bytes; 400,000 times a random one is replaced
 //   threadtest  10 times 100,000 objects of 64 bytes allocated, then freed
-//   churn       4 MiB live through six phases of sizes as in workloads/fragmentation.cpp (the largest 24 KiB:
-//   all
-//               in superblocks), 3 % of each phase staying; then nine in ten freed
+//   churn       4 MiB live through six phases of sizes as in workloads/fragmentation.cpp (the largest 24 KiB,
+//               so all in superblocks), 3 % of each phase staying; then nine in ten freed
 //   requests    2000 requests allocate 8 KiB to 1 MiB in objects of 16 bytes to 1 KiB, and free it all
 //   loaded      the same on top of 4 MiB that stand
 //   threads     64 threads that live at once, an object of 16 bytes each

@@ -12,7 +12,7 @@ import unittest
 SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
-from spanalloc_bench.figures import codesize, judges, verdicts  # noqa: E402
+from spanalloc_bench.figures import codesize, judges, steps, verdicts  # noqa: E402
 from spanalloc_bench.figures.catalogue import FIGURES, PAPERS  # noqa: E402
 from spanalloc_bench.figures.data import Data, interval  # noqa: E402
 from spanalloc_bench.figures.figure import MEMORY, NET_MEMORY, PROCESS, TIME, Answer, Measure  # noqa: E402
@@ -206,6 +206,15 @@ def a2_threadtest(name, point):
     return {**a2alloc(name, point), "elapsed": 1.0 / point.x**power}
 
 
+def future(name, point):
+    """What each thing gives that the report leaves for later, and what it costs."""
+    time = {"superblock-size-classes": 0.5, "superblock-fullest-first": 1.3, "superblock-classes": 0.6, "kheap": 2.0,
+            "glibc": 0.2}.get(name, 1.0)
+    phases = {"superblock-size-classes": 2.0, "superblock-classes": 1.9}.get(name, 1.5)
+    idle = {"superblock-shared-records": 60.0, "superblock-classes": 80.0}.get(name, 100.0)
+    return {"elapsed": time, "metrics": {"rss_over_live_mean": phases, "idle_over_live": idle}}
+
+
 def xalan(name, point):
     return {"elapsed": {"glibc": 1.3, "oopsla15": 1.0, "standard": 1.0}.get(name, 1.25)}
 
@@ -228,7 +237,7 @@ SHAPES = {
     "coalescing-5": pages, "coalescing-6": pages, "coalescing-7": pages_larson, "coalescing-8": failures,
     "a2alloc-1": a2alloc, "a2alloc-2": a2_thrash, "a2alloc-3": a2_larson, "a2alloc-4": a2_larson,
     "a2alloc-5": a2_threadtest, "a2alloc-6": a2alloc, "a2alloc-7": a2alloc, "a2alloc-8": a2_threadtest,
-    "a2alloc-9": a2alloc, "a2alloc-10": a2alloc, "a2alloc-11": a2alloc,
+    "a2alloc-9": a2alloc, "a2alloc-10": a2alloc, "a2alloc-11": a2alloc, "a2alloc-future": future,
 }
 
 # ---- their reverse ----
@@ -316,6 +325,8 @@ REVERSES = {
     "a2alloc-2/on-par-with-libc": subject_over_threads("superblock", 1.0),
     "a2alloc-5/consistent": subject_over_threads("superblock", -1.0),
     "a2alloc-8/no-speed-up": subject_over_threads("superblock", -1.0),
+    "a2alloc-future/shared-records-are-free": times(2, "superblock-shared-records"),
+    "a2alloc-future/fullest-first-same-memory": times(2, "superblock-fullest-first", key="rss_over_live_mean"),
     "a2alloc-10/constant": lambda run, name, point: {**run, "memory": run["memory"] * point.x},
 }
 
@@ -391,6 +402,7 @@ class CatalogueTest(unittest.TestCase):
         wanted |= {f"scalloc-{n}{letter}" for n in (6, 7, 8, 9, 10, 12, 13, 14) for letter in "ab"}
         wanted |= {f"supermalloc-{n}" for n in (1, *range(5, 15))}
         wanted |= {f"coalescing-{n}" for n in range(5, 9)} | {f"a2alloc-{n}" for n in range(1, 12)}
+        wanted |= {"a2alloc-future", "a2alloc-future-counts"}  # our own
         self.assertEqual(set(FIGURES), wanted)
 
     def test_figures_are_complete(self):
@@ -672,6 +684,23 @@ class NoRunTest(unittest.TestCase):
         for claim in figure.claims:
             self.assertEqual(verdicts.verdict(claim, Data(figure, 2, [], facts=small)).answer, Answer.DOES_NOT_HOLD)
 
+    def test_steps_of_the_superblock_engine(self):
+        figure = FIGURES["a2alloc-future-counts"]
+        good = {
+            **{(name, steps.BLOCKS): n for name, n in (("superblock", 21.0), ("superblock-size-classes", 1.0),
+                                                       ("superblock-fullest-first", 25.0))},
+            ("superblock", steps.LEFT): 36.0, ("superblock-fullest-first", steps.LEFT): 34.0,
+            ("superblock", steps.RECORDS): 64.0, ("superblock-shared-records", steps.RECORDS): 1.0,
+            **{(name, steps.LARSON_INSTRUCTIONS): n for name, n in (
+                ("superblock", 1100.0), ("superblock-classes", 500.0), ("superblock-size-classes", 440.0))},
+        }
+        bad = {key: 1 / value for key, value in good.items()}
+        for claim in figure.claims:
+            with self.subTest(claim.name):
+                self.assertEqual(verdicts.verdict(claim, Data(figure, 2, [], facts=good)).answer, Answer.HOLDS)
+                self.assertEqual(verdicts.verdict(claim, Data(figure, 2, [], facts=bad)).answer, Answer.DOES_NOT_HOLD)
+                self.assertEqual(verdicts.verdict(claim, Data(figure, 2, [])).answer, Answer.UNDECIDED)
+
     def test_text_of_a_library(self):
         self.assertGreater(codesize.text_bytes("/proc/self/exe"), 1000)
         self.assertIsNone(codesize.text_bytes(__file__))
@@ -796,7 +825,7 @@ class ApartTest(unittest.TestCase):
 
 # A line a thread count, variants, named sizes, a stand-in, bars by place, by measure, of facts, parts, nothing measured.
 DRAWN = ("scalloc-6a", "scalloc-7b", "scalloc-12a", "scalloc-11", "scalloc-7.4", "supermalloc-5", "supermalloc-12",
-         "supermalloc-1", "a2alloc-6", "coalescing-8")
+         "supermalloc-1", "a2alloc-6", "a2alloc-future", "coalescing-8")
 
 
 class DocumentTest(unittest.TestCase):
@@ -816,7 +845,9 @@ class DocumentTest(unittest.TestCase):
         from spanalloc_bench.figures import papers
 
         own = [claim for _, claim, _ in keys() if claim.own]
-        self.assertEqual(len(own), 4)
+        beyond = [claim for figure in FIGURES.values() if "future" in figure.id for claim in figure.claims]
+        self.assertEqual(len(own), 4 + len(beyond))
+        self.assertTrue(all(claim.own for claim in beyond))
         text = papers("/nonexistent")
         self.assertEqual(text.count("(**ours**)"), len(own))
         counted = sum(int(n) for n in re.findall(r"^\| \[.*?\| (\d+) \|$", text, re.MULTILINE))
@@ -834,7 +865,8 @@ class BuiltTest(unittest.TestCase):
         from spanalloc_cli import libraries
 
         nowhere = libraries.Places("/nonexistent", "/nonexistent")
-        ours = [*allocators.ABLATIONS, "standard", "oopsla15", "superblock", "kheap"]
+        ours = [*allocators.ABLATIONS, "standard", "oopsla15", "superblock", "kheap",
+                "superblock-size-classes", "superblock-fullest-first", "superblock-shared-records", "superblock-classes"]
         for name in ours:
             with self.subTest(name):
                 self.assertTrue(run.has_source(name))

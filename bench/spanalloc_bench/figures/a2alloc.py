@@ -36,18 +36,19 @@ BENCHMARKS = {
 }
 
 
-def _case(name, threads):
+def case(name, threads):
+    """A benchmark as all figures of the report run it."""
     return dataclasses.replace(BENCHMARKS[name](threads), timeout_s=TIMEOUT_S)
 
 
 def _points(*names, axis=thread_axis):
-    return lambda cores: [Point(_case(name, t), t, name if len(names) > 1 else "")
+    return lambda cores: [Point(case(name, t), t, name if len(names) > 1 else "")
                           for name in names for t in axis(cores)]
 
 
 def _alone(*names):
     """The process alone beside each point of larson and threadtest."""
-    return lambda cores: [process_alone(_case(name, t), objects=1, rounds=1)
+    return lambda cores: [process_alone(case(name, t), objects=1, rounds=1)
                           for name in names for t in thread_axis(cores)]
 
 

@@ -117,12 +117,14 @@ def _bar_panels(plots, data):
     if len(data.points) == 1 and len({m.unit for m in figure.measures}) == 1 and len(figure.measures) > 1:
         groups = {m.name: bars(m, data.points[0]) for m in figure.measures}
         return [plots.bars("", groups, y_label=figure.measures[0].unit, log_y=figure.panel.log_y, width=6.0)]
-    return [
-        plots.bars(measure.name if len(figure.measures) > 1 else "",
-                   {point.series or str(point.x): bars(measure, point) for point in data.points},
-                   y_label=measure.unit or measure.name, log_y=figure.panel.log_y)
-        for measure in figure.measures
-    ]
+    panels = []
+    for measure in figure.measures:
+        groups = {point.series or str(point.x): bars(measure, point) for point in data.points}
+        # A measure that some of the places do not have is drawn for the others.
+        known = {place: group for place, group in groups.items() if any(y is not None for y in group.values())}
+        panels.append(plots.bars(measure.name if len(figure.measures) > 1 else "", known or groups,
+                                 y_label=measure.unit or measure.name, log_y=figure.panel.log_y))
+    return panels
 
 
 def _fact_panels(plots, data):
@@ -150,7 +152,7 @@ def tables(data: Data) -> list[Table]:
     for measure in figure.measures[:1] if single else figure.measures:
         table = Table(box=box.SIMPLE_HEAD, header_style="bold", title_justify="left",
                       title=None if single else f"{measure.name}{f' ({measure.unit})' if measure.unit else ''}, median")
-        table.add_column("")
+        table.add_column("", min_width=_longest(data))
         if single:
             for _, m in columns:
                 table.add_column(f"{m.name}{f' ({m.unit})' if m.unit else ''}", justify="right")
@@ -168,6 +170,11 @@ def tables(data: Data) -> list[Table]:
     return found
 
 
+def _longest(data) -> int:
+    """Of the contenders' names, which tell apart by their ends."""
+    return max(map(len, [*data.measured(), *(data.variants.measured() if data.variants else [])]), default=0)
+
+
 def _short(reason):
     return reason.partition(":")[0]
 
@@ -175,11 +182,11 @@ def _short(reason):
 def _facts_table(data):
     keys = list(dict.fromkeys(key for _, key in data.facts))
     table = Table(box=box.SIMPLE_HEAD, header_style="bold")
-    table.add_column("")
+    table.add_column("", min_width=_longest(data))
     for key in keys:
         table.add_column(key, justify="right")
     for name in data.measured():
-        table.add_row(name, *(f"{data.facts[name, key]:,.0f}" if (name, key) in data.facts else "-" for key in keys))
+        table.add_row(name, *(number(data.facts[name, key]) if (name, key) in data.facts else "-" for key in keys))
     for name, reason in data.missing.items():
         table.add_row(escape(name), escape(_short(reason)), style="dim")
     return table
