@@ -155,7 +155,7 @@ struct Mistiled : SuperblockEngine<Planted<Mistiled>> {
   static bool trim() {
     const bool any = SuperblockEngine::trim();
     auto* header = superblock::Block::of(allocate(100));
-    header->write(superblock::kSuperblockBytes<SuperblockReport>, header->left_size, false);
+    header->write(2 * superblock::kSuperblockBytes<SuperblockReport>, header->left_size, false);
     return any;
   }
 };
