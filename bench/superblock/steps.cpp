@@ -218,7 +218,8 @@ void churn(User& user, workload::Record& record) {
     }
   }
   loose.insert(loose.end(), pinned.begin(), pinned.end());
-  for (const std::size_t rest = live / 10; live > rest;) drop_random();
+  const std::size_t rest = live / 10;
+  while (live > rest) drop_random();
   user.stop();
   record.metric("left_over_live", user.carried_over_live());
   user.free_all(loose);
