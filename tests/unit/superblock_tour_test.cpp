@@ -1,0 +1,64 @@
+// What docs/superblock.md says of one malloc and one free, sentence by sentence.
+#include <gtest/gtest.h>
+
+#include "superblock_test_support.hpp"
+
+namespace spanalloc {
+namespace {
+
+using superblock::Block;
+using superblock::Census;
+using superblock::FreeBlock;
+using test::checked;
+using test::kPiece;
+using test::superblock_of;
+
+class SuperblockTour : public test::SmallArenas {};
+
+TEST_F(SuperblockTour, OneMallocAndOneFree) {
+  SPANALLOC_OWN_HEAP(Tour, SuperblockReport);
+  using E = TourEngine;
+  ASSERT_EQ(checked<E>().known, 0u);
+
+  // One malloc.
+  EXPECT_EQ(sizeof(Block), 16u);
+  EXPECT_EQ(superblock::block_size_for(100), 128u);
+  void* first = E::allocate(100);
+  Census census = checked<E>();
+  EXPECT_EQ(census.known, 2u);  // pieces 1 and 2
+  EXPECT_EQ(census.heap_records, 1u);
+  EXPECT_EQ(census.superblocks, 1u);
+  const std::uintptr_t arena = superblock_of(first) - 2 * kPiece;
+  EXPECT_EQ(address_of(first), arena + 2 * kPiece + 16);
+  EXPECT_EQ(E::usable_size(first), 112u);
+  Block* header = Block::of(first);
+  EXPECT_EQ(header->size(), 128u);
+  EXPECT_EQ(header->left_size, 0u);
+  EXPECT_TRUE(header->right()->is_free());
+  EXPECT_EQ(header->right()->size(), 65408u);
+  EXPECT_EQ(static_cast<FreeBlock*>(header->right())->next, nullptr);  // the only one in the list
+
+  void* second = E::allocate(100);
+  EXPECT_EQ(address_of(second), address_of(first) + 128);
+
+  // One free.
+  E::deallocate(first);
+  EXPECT_TRUE(header->is_free());
+  EXPECT_TRUE(header->is_sealed());
+  EXPECT_EQ(header->size(), 128u);  // nothing merged
+  EXPECT_EQ(E::allocate(100), first);
+  E::deallocate(first);
+  census = checked<E>();
+  EXPECT_EQ(census.superblocks, 1u);
+
+  E::deallocate(second);
+  EXPECT_EQ(header->size(), kPiece);
+  EXPECT_TRUE(header->is_free());
+  census = checked<E>();
+  EXPECT_EQ(census.superblocks, 0u);
+  EXPECT_EQ(census.empty_superblocks, 1u);
+  EXPECT_EQ(SuperblockReport::kKeep, 8u);
+}
+
+}  // namespace
+}  // namespace spanalloc
