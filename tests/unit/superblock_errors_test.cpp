@@ -57,7 +57,7 @@ TEST_F(SuperblockDeathTest, ClobberedNeighboursAreNamedByWhoeverLooksAtThem) {
 TEST_F(SuperblockDeathTest, WritesToFreedMemoryAreNamedBeforeItIsHandedOut) {
   SPANALLOC_OWN_HEAP(Freed, SuperblockReport);
   using E = FreedEngine;
-  char* blocks[4];
+  char* blocks[6];
   for (char*& p : blocks) p = static_cast<char*>(E::allocate(200));
   E::deallocate(blocks[0]);
   E::deallocate(blocks[2]);
@@ -66,6 +66,11 @@ TEST_F(SuperblockDeathTest, WritesToFreedMemoryAreNamedBeforeItIsHandedOut) {
   EXPECT_NAMED((write(2, 0), E::allocate(200)), "^spanalloc: free list corrupted");
   EXPECT_NAMED((write(2, 8), E::allocate(200)), "^spanalloc: free list corrupted");
   EXPECT_NAMED((write(0, 0), E::deallocate(blocks[1])), "^spanalloc: free list corrupted");
+  // A link that leads to another free block of the superblock, whose way back is not from here.
+  E::deallocate(blocks[4]);
+  void* elsewhere = superblock::Block::of(blocks[0]);
+  EXPECT_NAMED((std::memcpy(blocks[4], &elsewhere, sizeof elsewhere), E::allocate(1000)),
+               "^spanalloc: free list corrupted");
 }
 
 TEST_F(SuperblockDeathTest, ACopiedHeaderIsNone) {
