@@ -76,7 +76,7 @@ class PaperRegion {
   bool extend(std::size_t size) { return manager_.extend(size); }
   bool grow(std::size_t, std::size_t, bool&) { return false; }
   bool shrink(std::size_t, std::size_t) { return false; }
-  void purge() {}
+  void purge(bool) {}
 
   // What is not in the controller is handed out: at rest.
   template <class Visit>

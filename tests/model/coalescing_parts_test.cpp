@@ -56,11 +56,10 @@ struct IndexAtRest {
   }
   void thread(unsigned self) {
     coalescing::Hold<Registry> hold(registry);
-    if (self == 0) {
-      // The same block in another list.
-      if (controller.remove({4, 3}, hold)) controller.add({4, 3}, false);
-    } else if (const coalescing::Claimed got = controller.take(self, 1, coalescing::Search::kQuick, hold)) {
-      if (self == 1) controller.add(got.block, got.dirty);
+    if (self == 2) {
+      controller.take(1, 1, coalescing::Search::kQuick, hold);
+    } else if (controller.remove({4, 3}, hold)) {
+      controller.add({4, 3}, self == 0);  // in one list or in another
     }
   }
   void at_rest() {

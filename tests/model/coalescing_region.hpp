@@ -54,6 +54,10 @@ constexpr Step extend(std::size_t units) {
 constexpr Step purge() {
   return {Call::purge};
 }
+// Purges what has not been used since the last tick but one.
+constexpr Step tick() {
+  return {Call::purge, 0, 1};
+}
 constexpr Step walk() {
   return {Call::walk};
 }
@@ -115,7 +119,7 @@ class StaticRegion {
   bool grow(std::size_t first, std::size_t size, bool& zero) { return manager_.grow(first, size, &zero); }
   bool shrink(std::size_t first, std::size_t size) { return manager_.shrink(first, size); }
   bool extend(std::size_t size) { return manager_.extend(size, true); }
-  void purge() { manager_.purge(false); }
+  void purge(bool only_aged) { manager_.purge(only_aged); }
   template <class Visit>
   void walk(Visit visit) {
     manager_.walk([&](Block block, BlockState state, bool) { visit(block, state); });
@@ -178,7 +182,7 @@ class ScenarioWorld {
       end(op, region_.extend(step.units));
     } else if (step.call == Call::purge) {
       Operation& op = begin(step, {});
-      region_.purge();
+      region_.purge(step.units != 0);
       end(op, true);
     } else if (step.call == Call::walk) {
       walk();
