@@ -11,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "memory_pattern.hpp"
 #include "sanitizers.hpp"
 
 namespace spanalloc {
@@ -58,7 +59,7 @@ TEST(LargeObjects, GivesZeroedWholePagesAtAnyAlignment) {
       EXPECT_EQ(address_of(p) % max_of(alignment, page), 0u);
       const std::size_t usable = objects.usable_size(p);
       EXPECT_EQ(usable, align_up(max_of(size, 1), page));
-      for (std::size_t i = 0; i < usable; ++i) ASSERT_EQ(p[i], 0);
+      ASSERT_EQ(test::first_nonzero(p, usable), usable);
       std::memset(p, 1, usable);
       EXPECT_TRUE(objects.free(p));
     }
