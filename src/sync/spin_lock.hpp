@@ -58,6 +58,8 @@ class [[nodiscard]] LockGuard {
   ~LockGuard() {
     if (mine_) lock_.unlock();
   }
+  /// False: the calling thread had the lock already, because it is forking.
+  bool is_mine() const noexcept { return mine_; }
   LockGuard(const LockGuard&) = delete;
   LockGuard& operator=(const LockGuard&) = delete;
 

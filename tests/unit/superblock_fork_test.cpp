@@ -7,6 +7,7 @@
 
 #include <array>
 #include <atomic>
+#include <cstdio>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -107,8 +108,13 @@ TYPED_TEST(SuperblockFork, ChildrenOfBusyParentsHaveWholeHeaps) {
     if (child < 0) break;
     if (child == 0) {
       alarm(60);
-      if (!E::census().consistent()) _exit(3);
-      const std::size_t records = E::census().heap_records;
+      const superblock::Census census = E::census();
+      if (!census.consistent()) {
+        std::fprintf(stderr, "in the child: %s at %zx\n", census.first_problem,
+                     static_cast<std::size_t>(census.at));
+        _exit(3);
+      }
+      const std::size_t records = census.heap_records;
       use_the_heap<E>(*slots);
       if (E::census().heap_records > records) _exit(4);  // four vanished threads, four new ones
       for (auto& slot : *slots) E::deallocate(slot.exchange(nullptr));
@@ -129,6 +135,45 @@ TYPED_TEST(SuperblockFork, ChildrenOfBusyParentsHaveWholeHeaps) {
   E::trim();
   EXPECT_TRUE(E::census().consistent());
   EXPECT_TRUE(E::census().all_returned());
+}
+
+// The forking thread has no heap yet, and makes one in the handler. Meanwhile another thread trims: it must
+// not be in that heap when the process forks.
+struct HandlerConfig : SuperblockReport {};
+using HandlerEngine = SuperblockEngine<HandlerConfig>;
+std::atomic<bool> trim_now{false};
+void make_a_heap_to_be_trimmed() {
+  if (trim_now) return;  // it is the parent's or the child's handler
+  HandlerEngine::deallocate(HandlerEngine::allocate(40));
+  trim_now = true;
+  usleep(100'000);
+}
+
+TEST(SuperblockForkHandler, AHeapMadeInItIsHeldLikeAllOthers) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  HandlerEngine::process_start();
+  std::atomic<bool> started{false};
+  std::thread trimmer([&] {
+    HandlerEngine::deallocate(HandlerEngine::allocate(40));  // no heap is idle: this one is in use
+    started = true;
+    while (!trim_now) std::this_thread::yield();
+    HandlerEngine::trim();
+  });
+  while (!started) std::this_thread::yield();
+  alarm(60);
+  allocate_in_handler = make_a_heap_to_be_trimmed;
+  const pid_t child = fork();
+  allocate_in_handler = nullptr;
+  ASSERT_GE(child, 0);
+  if (child == 0) _exit(HandlerEngine::census().consistent() ? 0 : 3);
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  trimmer.join();
+  alarm(0);
+  EXPECT_TRUE(HandlerEngine::census().consistent());
 }
 
 }  // namespace

@@ -31,6 +31,9 @@ class HeapRegistry {
     heap = new (pointer_to(room_)) Heap<Config>;
     room_ += sizeof(Heap<Config>);
     if (!Config::kShareHeapRecords) room_ = room_end_;
+    // A heap made in a fork's handler is held like all others until the fork is over, from before anybody
+    // else can find it.
+    if (!guard.is_mine()) (void)heap->lock.lock();
     heap->next_of_all = all_.load_relaxed();
     all_.store_release(heap);  // release: walkers find a constructed heap
     return heap;
