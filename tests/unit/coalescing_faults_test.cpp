@@ -56,7 +56,9 @@ class Scene {
 
 TEST(CoalescingFaults, NothingIsRefused) {
   Scene scene;
+  const std::size_t before = scene.region.kernel.asked_units();
   EXPECT_EQ(scene.region.manager.purge(false), Scene::kDirty);
+  EXPECT_EQ(scene.region.kernel.asked_units(), before + Scene::kDirty) << "clean units are left alone";
   EXPECT_GE(scene.calls(), 5u) << "too few calls to refuse";
   EXPECT_EQ(scene.region.manager.purge(false), 0u);
   scene.expect_intact();

@@ -38,6 +38,7 @@ class Kernel {
   void pause() { std::this_thread::yield(); }
   bool purge(Block block) {
     const std::size_t call = purges_.fetch_add(1);
+    asked_units_ += block.size;
     const bool refused = refuses && refuses(call);
     std::this_thread::yield();  // a call of the kernel takes a while, and the block is held meanwhile
     // A refusal may come after a part was done.
@@ -47,6 +48,8 @@ class Kernel {
   }
   unsigned char& operator[](std::size_t unit) { return bytes_[unit]; }
   std::size_t purges() const { return purges_.load(); }
+  /// Units in all those calls.
+  std::size_t asked_units() const { return asked_units_.load(); }
 
   /// Does the kernel refuse the call of this number? Set before threads start.
   std::function<bool(std::size_t)> refuses;
@@ -54,6 +57,7 @@ class Kernel {
  private:
   std::vector<unsigned char> bytes_;
   std::atomic<std::size_t> purges_{0};
+  std::atomic<std::size_t> asked_units_{0};
 };
 using Manager = CoalescingManager<Kernel>;
 
