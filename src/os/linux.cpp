@@ -21,6 +21,9 @@
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
 #endif
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
 
 namespace spanalloc::os {
 
@@ -119,6 +122,49 @@ void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes, bool ma
 bool purge(void* address, std::size_t bytes) {
   ErrnoGuard keep;
   return madvise(address, bytes, MADV_DONTNEED) == 0;
+}
+
+bool replace(void* address, std::size_t bytes) {
+  ErrnoGuard keep;
+  return try_map(address, bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE | MAP_FIXED) != nullptr;
+}
+
+namespace {
+
+// The old range stays mapped (Linux 5.7), so that nobody else can be given it meanwhile.
+bool move_onto(void* from, void* to, std::size_t bytes) {
+  return mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) != MAP_FAILED;
+}
+
+// An older kernel or a filter of system calls refuses; found out where nothing can be lost.
+bool can_move_pages() {
+  static constinit Atomic<int> known{0};  // any thread finds the same: no ordering needed
+  if (known.load_relaxed() == 0) {
+    const std::size_t page = page_size();
+    void* two = try_map(nullptr, 2 * page, PROT_READ | PROT_WRITE, 0);
+    if (two == nullptr) return false;  // for want of memory: asked again next time
+    known.store_relaxed(move_onto(two, static_cast<char*>(two) + page, page) ? 1 : 2);
+    munmap(two, 2 * page);
+  }
+  return known.load_relaxed() == 1;
+}
+
+}  // namespace
+
+Moved move_pages(void* from, void* to, std::size_t bytes) {
+  ErrnoGuard keep;
+  if (!can_move_pages()) return Moved::kNo;
+  if (move_onto(from, to, bytes)) return Moved::kYes;
+  // The kernel unmaps the target before it finds out that it lacks memory.
+  return map_exactly(to, bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE) == Placed::kYes ? Moved::kNo
+                                                                                       : Moved::kTargetLost;
+}
+
+bool would_grant(std::size_t bytes) {
+  ErrnoGuard keep;
+  void* p = try_map(nullptr, bytes, PROT_READ | PROT_WRITE, 0);
+  if (p != nullptr) munmap(p, bytes);
+  return p != nullptr;
 }
 
 void forbid_huge_pages(void* address, std::size_t bytes) {

@@ -36,6 +36,17 @@ void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes, bool ma
 /// Returns the physical pages of an open range; true only if the range now reads as zero. False (for
 /// instance under mlockall) leaves the old bytes in place.
 bool purge(void* address, std::size_t bytes);
+/// Puts fresh zero pages in the place of an open range, as one mapping with its neighbours again after
+/// move_pages() has cut it out. False: refused, nothing has changed.
+bool replace(void* address, std::size_t bytes);
+/// What became of move_pages().
+enum class Moved { kYes, kNo, kTargetLost };
+/// Moves the pages of one open range onto another one, whose own pages are gone then; the first reads as zero
+/// afterwards. kNo: refused; both ranges are as they were, but the second may have become zero. kTargetLost:
+/// refused, and the second range may belong to somebody else by now.
+Moved move_pages(void* from, void* to, std::size_t bytes);
+/// Whether the kernel would grant a mapping of this size now.
+bool would_grant(std::size_t bytes);
 /// Advice on transparent huge pages. Refusal is of no consequence and is not told.
 void forbid_huge_pages(void* address, std::size_t bytes);
 void prefer_huge_pages(void* address, std::size_t bytes);

@@ -11,6 +11,22 @@
 
 namespace spanalloc {
 
+/// Opens the part of a reserved table of `capacity_bytes` at `base` that lies in [open_bytes, needed).
+/// Returns how far it is open then (whole pages, or the capacity), 0 when the kernel refuses; then nothing
+/// has changed.
+inline std::size_t open_table(char* base, std::size_t open_bytes, std::size_t needed,
+                              std::size_t capacity_bytes) {
+  const std::size_t page = os::page_size();
+  // Steps of 64 KiB keep the number of system calls small; a refused step is retried exactly.
+  std::size_t target = min_of(align_up(needed, max_of(page, 64 * kKiB)), capacity_bytes);
+  if (os::memory_is_locked() || os::is_locked(base + open_bytes) ||
+      !os::open(base + open_bytes, target - open_bytes)) {
+    target = align_up(needed, page);
+    if (!os::open(base + open_bytes, target - open_bytes)) return 0;
+  }
+  return target;
+}
+
 template <class T>
 class GrowingTable {
  public:
@@ -29,16 +45,10 @@ class GrowingTable {
     const std::size_t needed = end * sizeof(T);
     if (needed <= open_bytes_) return true;
     if (needed > capacity_bytes_) return false;
-    const std::size_t page = os::page_size();
-    // Steps of 64 KiB keep the number of system calls small; a refused step is retried exactly.
-    std::size_t target = min_of(align_up(needed, max_of(page, 64 * kKiB)), capacity_bytes_);
     char* base = reinterpret_cast<char*>(records_.load_relaxed());
-    if (os::memory_is_locked() || os::is_locked(base + open_bytes_) ||
-        !os::open(base + open_bytes_, target - open_bytes_)) {
-      target = align_up(needed, page);
-      if (!os::open(base + open_bytes_, target - open_bytes_)) return false;
-    }
-    open_bytes_ = target;
+    const std::size_t open = open_table(base, open_bytes_, needed, capacity_bytes_);
+    if (open == 0) return false;
+    open_bytes_ = open;
     return true;
   }
 

@@ -1,8 +1,9 @@
 // Where an engine's spans get their address ranges: the concept between the engines and the page layer.
 //
 // The arena is cut into granules. A source hands out naturally aligned ranges of 2^order granules, opened
-// (readable, writable, zero) only as they are handed out. Granules are named by their number in the arena;
-// engines keep their per-granule side tables by that number.
+// (readable, writable, zero) only as they are handed out, and takes nothing back: the engine keeps what
+// became free. (A source that takes ranges back and coalesces them is coalescing_arena.hpp.) Granules are
+// named by their number in the arena; engines keep their per-granule side tables by that number.
 #pragma once
 
 #include <concepts>
@@ -25,13 +26,6 @@ concept PageSource = requires(S source, std::uint32_t granule, unsigned order) {
   // First granule number of a fresh range of 2^order granules; 0 when exhausted (granule 0 is never handed
   // out). Lock-based or lock-free; off every hot path.
   { source.allocate(order) } -> std::same_as<std::uint32_t>;
-  // Gives a range back. `zero` says that it reads as zero. A source that only bumps returns false: the
-  // caller keeps the range (in its pool).
-  { source.free(granule, order, bool{}) } -> std::same_as<bool>;
-  // Makes a range that was handed out inaccessible, its memory uncharged, and opens it again, zeroed. False:
-  // refused, nothing has changed. For whoever holds the range, when memory is short.
-  { source.close(granule, order) } -> std::same_as<bool>;
-  { source.reopen(granule, order) } -> std::same_as<bool>;
   // Address of granule 0; granules handed out so far (numbers below `limit()` are open or lost); granules
   // there can ever be, constant after start(): engines size their tables by it.
   { source.base() } -> std::same_as<std::uintptr_t>;

@@ -59,6 +59,10 @@ void limit_first_range(std::size_t bytes) {
 
 namespace spanalloc::os {
 
+bool would_grant(std::size_t) {
+  return true;
+}
+
 const void* thread_mark() {
   static const char mark = 0;  // nobody forks: it equals no forking thread's
   return &mark;

@@ -1,0 +1,203 @@
+// One contiguous range of address space, opened from its beginning on: reserve big, open little.
+//
+// Two ways to claim it:
+//  - reserved: PROT_NONE over the whole range (2^kMaxBits, halving on refusal). Costs no memory and is not
+//    charged; opening is mprotect, so neighbouring steps merge into one mapping.
+//  - unreserved, under a finite RLIMIT_AS (where a reservation would eat the limit) or when every
+//    reservation was refused: only an address is chosen, far from where the kernel places mappings, and each
+//    step maps exactly what it opens. A step that collides with a foreign mapping moves on behind it; the
+//    range between is skipped.
+//
+// Opening: the first step is what was asked, then steps double up to kMaxStep; a refused step is retried with
+// exactly what is needed (strict overcommit charges the whole step). When the process locks its memory
+// (mlockall(MCL_FUTURE) makes what is opened resident at once) only what is used is opened.
+//
+// The range is counted in granules; granule 0 is never opened. Not synchronised: the owner's lock gives
+// access; base() and capacity() are constant after start().
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "os/os.hpp"
+
+namespace spanalloc {
+
+enum class HugePages { kKernelDefault, kForbid, kPrefer };
+
+/// The kernel as page sources use it; tests replace it to make calls fail.
+struct PageCalls {
+  static void* reserve(std::size_t bytes, std::size_t alignment) { return os::reserve(bytes, alignment); }
+  static bool open(void* address, std::size_t bytes) { return os::open(address, bytes); }
+  static os::Placed open_at(void* address, std::size_t bytes) { return os::open_at(address, bytes); }
+  static bool close(void* address, std::size_t bytes) { return os::close(address, bytes); }
+  static void release(void* address, std::size_t bytes) { os::release(address, bytes); }
+  static bool purge(void* address, std::size_t bytes) { return os::purge(address, bytes); }
+  static bool replace(void* address, std::size_t bytes) { return os::replace(address, bytes); }
+  static os::Moved move_pages(void* from, void* to, std::size_t bytes) {
+    return os::move_pages(from, to, bytes);
+  }
+  static bool would_grant(std::size_t bytes) { return os::would_grant(bytes); }
+};
+
+/// kLimitSlackBits: under a limit on address space the range is the limit times 2^this, for callers that give
+/// parts of what they were handed back to the kernel (the range costs nothing, what is mapped does).
+template <unsigned kGranuleBits, HugePages kHugePages, std::size_t kMaxStep, unsigned kLimitSlackBits,
+          class Calls = PageCalls>
+class AddressRange {
+ public:
+  static constexpr std::size_t kGranule = std::size_t{1} << kGranuleBits;
+  static constexpr unsigned kMinBits = 30;
+  static constexpr unsigned kMaxBits = 45;
+  /// Without a reservation and without a limit (a reservation of every size was refused).
+  static constexpr unsigned kUnreservedBits = 36;
+
+  /// Claims the range, `alignment` bytes aligned. False when no place was found.
+  bool start(std::size_t alignment) {
+    if (started()) return true;
+    const std::uint64_t cap = os::option_number("ARENA_BITS", kMinBits, kMaxBits, kMaxBits);
+    const std::size_t left = os::address_space_left();
+    if (left == SIZE_MAX) {
+      for (unsigned bits = static_cast<unsigned>(cap); bits >= kMinBits; --bits) {
+        const std::size_t bytes = std::size_t{1} << bits;
+        void* base = Calls::reserve(bytes, alignment);
+        if (base == nullptr) continue;
+        advise(base, bytes);
+        claim(address_of(base), bytes, true);
+        return true;
+      }
+    }
+    const unsigned bits = static_cast<unsigned>(min_of(
+        cap, left == SIZE_MAX ? kUnreservedBits : max_of(kMinBits, log2_ceil(left) + kLimitSlackBits)));
+    const std::uintptr_t place = free_place(alignment);
+    if (place == 0) return false;
+    claim(place, std::size_t{1} << bits, false);
+    return true;
+  }
+  bool started() const { return base_.load_relaxed() != 0; }
+
+  std::uintptr_t base() const { return base_.load_relaxed(); }
+  bool reserved() const { return reserved_; }
+  /// Granules the range can ever hold.
+  std::size_t capacity() const { return capacity_; }
+  /// Granules below this number are open, or skipped.
+  std::size_t opened() const { return opened_; }
+  /// Of these: foreign mappings, never ours.
+  std::size_t skipped() const { return skipped_; }
+  std::size_t opened_bytes() const { return (opened_ - skipped_) * kGranule; }
+  std::size_t reserved_bytes() const { return reserved_ ? capacity_ * kGranule : opened_bytes(); }
+
+  enum class OpenResult { kOpened, kRefused, kSkipped };
+
+  /// Opens at least granules [opened(), end). kSkipped: a foreign mapping lies there, and opened() is behind
+  /// it now, or behind a part of it; what was skipped is not ours.
+  OpenResult open_up_to(std::size_t end) {
+    const std::size_t needed = end - opened_;
+    if (end > capacity_) return OpenResult::kRefused;
+    // Granule 0 is never opened: it tells whether mlockall(MCL_CURRENT) has locked the reservation.
+    const bool locked = os::memory_is_locked() || (reserved_ && os::is_locked(address(0)));
+    if (!locked) {
+      const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened_);
+      // Without a reservation what is opened ahead takes from the limit that everything else needs too.
+      const std::size_t largest = reserved_ ? kMaxStep : kMaxStep / 16;
+      step_ = min_of(step * 2, max_of(largest >> kGranuleBits, 1));
+      if (step > needed && try_open(step) == os::Placed::kYes) return OpenResult::kOpened;
+    }
+    switch (try_open(needed)) {
+      case os::Placed::kYes:
+        return OpenResult::kOpened;
+      case os::Placed::kRefused:
+        return OpenResult::kRefused;  // memory is short: another time the same range may do
+      case os::Placed::kTaken:
+        break;
+    }
+    if (opened_ + needed >= capacity_) return OpenResult::kRefused;
+    skipped_ += needed;
+    opened_ += needed;
+    return OpenResult::kSkipped;
+  }
+
+  /// Makes open granules inaccessible, their memory uncharged; reopen() undoes it, and they are zero. False:
+  /// refused, nothing has changed. An unreserved range is unmapped: somebody else may map there, and then it
+  /// cannot be reopened.
+  bool close(std::size_t first, std::size_t count) {
+    if (reserved_) return Calls::close(address(first), count * kGranule);
+    Calls::release(address(first), count * kGranule);
+    return true;
+  }
+  bool reopen(std::size_t first, std::size_t count) {
+    const std::size_t bytes = count * kGranule;
+    if (reserved_) {
+      if (!Calls::open(address(first), bytes)) return false;
+    } else if (Calls::open_at(address(first), bytes) != os::Placed::kYes) {
+      return false;
+    }
+    advise(address(first), bytes);
+    return true;
+  }
+
+  void* address(std::size_t granule) const {
+    return pointer_to(base_.load_relaxed() + (granule << kGranuleBits));
+  }
+
+ private:
+  void claim(std::uintptr_t base, std::size_t bytes, bool reserved) {
+    capacity_ = bytes >> kGranuleBits;
+    if (capacity_ > UINT32_MAX) capacity_ = UINT32_MAX;
+    reserved_ = reserved;
+    opened_ = 1;
+    base_.store_release(base);  // release: start() may have been called by another thread
+  }
+
+  static void advise(void* address, std::size_t bytes) {
+    if constexpr (kHugePages == HugePages::kForbid) os::forbid_huge_pages(address, bytes);
+    if constexpr (kHugePages == HugePages::kPrefer) os::prefer_huge_pages(address, bytes);
+  }
+
+  // An address for an unreserved arena: below where the kernel and the loader place anything by themselves,
+  // with nothing mapped at its start (what lies further on is stepped over). Kernels with 39-bit addresses
+  // have only the lower half of these.
+  static std::uintptr_t free_place(std::size_t alignment) {
+    std::uintptr_t place = 0;
+    for (unsigned attempt = 0; attempt < 32; ++attempt) {
+      const unsigned low = attempt < 16 ? 40 : 35;  // in [2^low, 2^(low+3))
+      const std::uintptr_t span = (std::uintptr_t{1} << (low + 3)) - (std::uintptr_t{1} << low);
+      place = align_down((std::uintptr_t{1} << low) + os::random_bits() % span, max_of(alignment, kGiB));
+      if (!os::reserve_at(pointer_to(place), kGranule)) continue;
+      os::release(pointer_to(place), kGranule);
+      break;
+    }
+    return place;
+  }
+
+  os::Placed try_open(std::size_t granules) {
+    void* start = address(opened_);
+    const std::size_t bytes = granules * kGranule;
+    if (reserved_) {
+      // A reservation is not charged, so opening it is granted whatever its size: ask what a mapping of this
+      // size would be told.
+      if (bytes >= kAskFirst && !Calls::would_grant(bytes)) return os::Placed::kRefused;
+      if (!Calls::open(start, bytes)) return os::Placed::kRefused;
+    } else {
+      const os::Placed placed = Calls::open_at(start, bytes);
+      if (placed != os::Placed::kYes) return placed;
+      advise(start, bytes);
+    }
+    opened_ += granules;
+    return os::Placed::kYes;
+  }
+
+  static constexpr std::size_t kAskFirst = kGiB;
+
+  // Equation: 1 <= opened_ <= capacity_ after start().
+  Atomic<std::uintptr_t> base_{0};  // constant after start()
+  bool reserved_ = false;           // constant after start()
+  std::size_t capacity_ = 0;        // constant after start()
+  std::size_t opened_ = 0;
+  std::size_t step_ = 1;
+  std::size_t skipped_ = 0;
+};
+
+}  // namespace spanalloc
