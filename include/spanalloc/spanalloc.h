@@ -119,7 +119,7 @@ enum sp_pages_status {
   SP_PAGES_NULL,           /* a null pointer where there must be an object */
   SP_PAGES_BAD_MANAGER,    /* not a manager, or destroyed */
   SP_PAGES_BAD_SIZE,       /* 0, no whole number of units, the wrong side of the present size, too large */
-  SP_PAGES_BAD_ALIGNMENT,  /* no power of two, or more than the region's own start has */
+  SP_PAGES_BAD_ALIGNMENT,  /* no power of two */
   SP_PAGES_BAD_UNIT,       /* no power of two, or for memory of the system less than one of its pages */
   SP_PAGES_BAD_REGION,     /* no multiple of the unit, beyond the end of addresses, or over the metadata */
   SP_PAGES_BAD_FLAGS,      /* bits that have no meaning here */
@@ -175,8 +175,8 @@ SPANALLOC_PUBLIC enum sp_pages_status sp_pages_destroy(sp_pages* pages) SPANALLO
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_allocate(sp_pages* pages, size_t bytes, void** out,
                                                         int* zero) SPANALLOC_NOEXCEPT;
 
-/* The same at a multiple of `alignment`: a power of two, at most what the region's start is a multiple of
- * (SP_PAGES_BAD_ALIGNMENT otherwise). Nothing is wasted: what is before and behind stays free. */
+/* The same at an address that is a multiple of `alignment`, a power of two (SP_PAGES_BAD_ALIGNMENT
+ * otherwise). Nothing is wasted: what is before and behind stays free. */
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_allocate_aligned(sp_pages* pages, size_t bytes,
                                                                 size_t alignment, void** out,
                                                                 int* zero) SPANALLOC_NOEXCEPT;

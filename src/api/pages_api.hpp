@@ -72,7 +72,7 @@ class PageRegion {
   /// `books` reads as zero. Lives until destroy(); there is no destructor to run.
   PageRegion(const PagesLayout& layout, bool zero, void* books)
       : layout_(layout), environment_{layout_}, manager_(environment_) {
-    manager_.attach(books, layout.capacity);
+    manager_.attach(books, layout.capacity, layout.start >> layout.unit_shift);
     manager_.extend(layout.units, zero);
     life_.store_relaxed(kAlive);
   }
@@ -92,8 +92,7 @@ class PageRegion {
 
   sp_pages_status allocate(std::size_t bytes, std::size_t alignment, void** out, int* zero) {
     if (bytes == 0) return SP_PAGES_BAD_SIZE;
-    // Units are counted from the region's start: what that is not aligned to, no unit is known to be.
-    if (!is_power_of_two(alignment) || (layout_.start & (alignment - 1)) != 0) return SP_PAGES_BAD_ALIGNMENT;
+    if (!is_power_of_two(alignment)) return SP_PAGES_BAD_ALIGNMENT;
     const std::size_t alignment_units = max_of(alignment >> layout_.unit_shift, 1);
     const coalescing::Allocation got = manager_.allocate(units_for(bytes), alignment_units);
     if (!got) return SP_PAGES_NO_ROOM;
@@ -145,6 +144,7 @@ class PageRegion {
   sp_pages_status purge(bool only_idle, std::size_t* bytes) {
     if (!layout_.from_system) return SP_PAGES_UNSUPPORTED;
     const std::size_t units = manager_.purge(only_idle);
+    if (only_idle) manager_.age();
     if (bytes != nullptr) *bytes = units << layout_.unit_shift;
     return SP_PAGES_OK;
   }
@@ -189,7 +189,7 @@ class PageRegion {
   }
 
   void reset_after_fork() {
-    manager_.reset_after_fork();
+    manager_.recover_after_fork();
     extending_.store_relaxed(false);
   }
 

@@ -5,29 +5,28 @@ namespace spanalloc::model {
 namespace {
 
 // The registry alone: who looks between two readings that are called quiet finds nothing in anybody's hands.
-// The first holder raises its hold meanwhile, and must not let go of the old level before it has the new one.
 struct HoldsAgainstReading {
   static constexpr unsigned kThreads = 3;
-  using Registry = coalescing::HoldRegistry<1, 4>;
+  using Registry = coalescing::HoldRegistry<1>;
   Registry registry;
   Atomic<unsigned> in_hands{0};
   void thread(unsigned self) {
     if (self == 2) return read();
     coalescing::Hold<Registry> hold(registry);
-    hold.cover(self == 0 ? 1 : 2);
+    hold.begin();
     in_hands.fetch_add_seq_cst(1);
-    if (self == 0) hold.cover(4);
+    if (self == 0) hold.begin();  // has one: nothing changes
     in_hands.fetch_sub_seq_cst(1);
   }
   void read() {
-    const Registry::Reading first = registry.read(0);
+    const Registry::Reading first = registry.read();
     const unsigned found = in_hands.load_seq_cst();
-    MODEL_CHECK(!Registry::quiet_between(first, registry.read(0)) || found == 0);
+    MODEL_CHECK(!Registry::quiet_between(first, registry.read()) || found == 0);
   }
   void at_rest() {
-    const Registry::Reading now = registry.read(0);
-    MODEL_CHECK(Registry::quiet_between(now, registry.read(0)));  // everything has ended
-    MODEL_CHECK(now.completed == 3);
+    const Registry::Reading now = registry.read();
+    MODEL_CHECK(Registry::quiet_between(now, registry.read()));  // everything has ended
+    MODEL_CHECK(now.completed == 2);
   }
 };
 TEST(CoalescingParts, NobodyHoldsAnythingBetweenQuietReadings) {
@@ -42,15 +41,16 @@ struct IndexAtRest {
   static constexpr unsigned kThreads = 3;
   using Index = coalescing::FreeIndex<1>;
   using Mapper = coalescing::WordMapper;
-  using Registry = coalescing::HoldRegistry<1, 4>;
+  using Registry = coalescing::HoldRegistry<1>;
   alignas(8) unsigned char words[Mapper::bytes_for(kUnits)] = {};
-  alignas(8) unsigned char bits[Index::bytes_for(kUnits)] = {};
+  IndexMemory<Index> bits;
   Mapper mapper;
   coalescing::StaticController<Mapper, Index> controller{mapper};
   Registry registry;
   IndexAtRest() {
     mapper.attach(words, kUnits);
-    controller.index().attach(bits, kUnits);
+    controller.attach(kUnits, 0);
+    bits.give_to(controller.index());
     controller.add({0, 2}, false);
     controller.add({4, 3}, true);
   }
@@ -89,12 +89,13 @@ struct SearchesAgainstInsert {
   static constexpr unsigned kList = 1;
   using Index = coalescing::FreeIndex<1>;
   struct Hold {
-    void cover(std::size_t) {}
+    void begin() {}
   };
-  alignas(8) unsigned char memory[Index::bytes_for(kUnits)] = {};
+  IndexMemory<Index> memory;
   Index index;
   SearchesAgainstInsert() {
-    index.attach(memory, kUnits);
+    index.attach(kUnits);
+    memory.give_to(index);
     // Not in the first words: a search starts below those and never asks their summaries.
     index.insert(kList, 4);
     index.erase(kList, 4);
@@ -128,12 +129,13 @@ struct SearchBetweenQuietReadings {
   static constexpr unsigned kThreads = 2;
   static constexpr unsigned kList = 1;
   using Index = coalescing::FreeIndex<1>;
-  using Registry = coalescing::HoldRegistry<1, 4>;
-  alignas(8) unsigned char memory[Index::bytes_for(kUnits)] = {};
+  using Registry = coalescing::HoldRegistry<1>;
+  IndexMemory<Index> memory;
   Index index;
   Registry registry;
   SearchBetweenQuietReadings() {
-    index.attach(memory, kUnits);
+    index.attach(kUnits);
+    memory.give_to(index);
     index.insert(kList, 4);
     index.erase(kList, 4);
     coalescing::Hold<Registry> hold(registry);
@@ -146,9 +148,9 @@ struct SearchBetweenQuietReadings {
       return;
     }
     index.insert(kList, 5);
-    const Registry::Reading first = registry.read(0);
+    const Registry::Reading first = registry.read();
     const bool found = index.next_list(0, Index::kLists) == kList && index.find(kList, 0, hold) == 5;
-    MODEL_CHECK(found || !Registry::quiet_between(first, registry.read(0)));
+    MODEL_CHECK(found || !Registry::quiet_between(first, registry.read()));
   }
   void at_rest() {}
 };

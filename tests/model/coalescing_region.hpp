@@ -126,10 +126,25 @@ class StaticRegion {
   }
 
  private:
-  using Manager = coalescing::CoalescingManager<Books, 1, 4, 1>;
+  using Manager = coalescing::CoalescingManager<Books, 1, 1>;
   Books books_;
   alignas(kCacheLine) unsigned char metadata_[Manager::metadata_bytes(kUnits)] = {};
   Manager manager_{books_};
+};
+
+/// Memory for an index alone over kUnits units.
+template <class Index>
+class IndexMemory {
+ public:
+  void give_to(Index& index) {
+    for (unsigned level = 0; level < kIndexLevels; ++level) index.attach_level(level, levels_[level]);
+    index.set_limit(kUnits);
+  }
+
+ private:
+  static constexpr unsigned kIndexLevels = Index::levels_for(kUnits);
+  alignas(
+      8) unsigned char levels_[kIndexLevels][Index::level_bytes(0, kUnits)] = {};  // level 0 is the largest
 };
 
 // The scenario that ScenarioWorld runs: a world is made anew for every execution, and has no arguments.

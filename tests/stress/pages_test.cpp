@@ -116,7 +116,7 @@ class Worker {
     int zero = 0;
     const sp_pages_status status = sp_pages_allocate_aligned(pages_, bytes, alignment, &start, &zero);
     // Memory may well be short, and the region may be aligned to a unit only.
-    if (status == SP_PAGES_NO_ROOM || (status == SP_PAGES_BAD_ALIGNMENT && alignment > kUnit)) return;
+    if (status == SP_PAGES_NO_ROOM) return;
     if (status != SP_PAGES_OK) return report_.error("allocate: %s", sp_pages_status_text(status));
     if (reinterpret_cast<std::uintptr_t>(start) % alignment != 0) report_.error("%p is not aligned", start);
     block = {static_cast<unsigned char*>(start), bytes, random_.next()};

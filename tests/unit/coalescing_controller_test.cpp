@@ -46,7 +46,13 @@ class StaticRange {
  public:
   StaticRange() {
     mapper_.attach(words_.data(), kUnits);
-    controller_.index().attach(bitmaps_.data(), kUnits);
+    controller_.attach(kUnits, 0);
+    std::uint64_t* next = bitmaps_.data();
+    for (unsigned level = 0; level < FreeIndex<>::levels_for(kUnits); ++level) {
+      controller_.index().attach_level(level, next);
+      next += FreeIndex<>::level_bytes(level, kUnits) / 8;
+    }
+    controller_.index().set_limit(kUnits);
   }
   void add(Block block) { controller_.add(block, true); }
   bool remove(Block block) {
@@ -61,7 +67,8 @@ class StaticRange {
  private:
   Registry registry_;
   std::vector<std::uint64_t> words_ = std::vector<std::uint64_t>(WordMapper::bytes_for(kUnits) / 8);
-  std::vector<std::uint64_t> bitmaps_ = std::vector<std::uint64_t>(FreeIndex<>::bytes_for(kUnits) / 8);
+  std::vector<std::uint64_t> bitmaps_ =
+      std::vector<std::uint64_t>(2 * FreeIndex<>::level_bytes(0, kUnits) / 8);
   WordMapper mapper_;
   Static controller_{mapper_};
 };

@@ -87,18 +87,18 @@ TEST(CoalescingFaults, EachCallOfAPurgeIsRefused) {
 
 TEST(CoalescingFaults, EachCallOfAPurgeOfWhatIsOldIsRefused) {
   Scene whole;
-  EXPECT_EQ(whole.region.manager.purge(true), 0u);
+  whole.region.manager.age();
   EXPECT_EQ(whole.region.manager.purge(true), Scene::kDirty);
   for (std::size_t k = 0; k < whole.calls(); ++k) {
     SCOPED_TRACE("call " + std::to_string(k));
     Scene scene;
     scene.refuse([&](std::size_t call) { return call == k; });
-    scene.region.manager.purge(true);
+    scene.region.manager.age();
     const std::size_t purged = scene.region.manager.purge(true);
     EXPECT_LT(purged, Scene::kDirty);
     // Refused once is not refused for ever.
     std::size_t later = 0;
-    for (int tick = 0; tick < 3; ++tick) later += scene.region.manager.purge(true);
+    for (int attempt = 0; attempt < 3; ++attempt) later += scene.region.manager.purge(true);
     EXPECT_EQ(purged + later, Scene::kDirty);
     scene.expect_intact();
   }

@@ -133,13 +133,52 @@ TEST(CoalescingManager, WhatTheKernelDoesNotPurgeStaysDirty) {
   EXPECT_FALSE(region.manager.allocate(4).zero);
 }
 
-TEST(CoalescingManager, PurgesOnlyWhatLayUnusedBetweenTwoTicks) {
+TEST(CoalescingManager, PurgesOnlyWhatLayUnusedSinceTheLastTick) {
   Region region(8);
   EXPECT_TRUE(region.manager.free(region.manager.allocate(8).block.first));
-  EXPECT_EQ(region.manager.purge(true), 0u) << "the first tick only marks";
+  EXPECT_EQ(region.manager.purge(true), 0u) << "no tick yet";
+  region.manager.age();
   EXPECT_TRUE(region.manager.free(region.manager.allocate(2).block.first));  // in use meanwhile
+  EXPECT_EQ(region.manager.purge(true), 6u) << "the age is the units', not the block's";
   EXPECT_EQ(region.manager.purge(true), 0u);
-  EXPECT_EQ(region.manager.purge(true), 8u);
+  region.manager.age();
+  EXPECT_EQ(region.manager.purge(true), 2u);
+}
+
+TEST(CoalescingManager, PurgesAboutAsMuchAsItIsAllowed) {
+  Region region(64);
+  std::vector<std::size_t> held;
+  for (int i = 0; i < 16; ++i) held.push_back(region.manager.allocate(4).block.first);
+  for (std::size_t i = 0; i < held.size(); i += 2) EXPECT_TRUE(region.manager.free(held[i]));
+  EXPECT_EQ(region.manager.purge(false, 10), 12u) << "runs are not cut";
+  EXPECT_EQ(region.manager.purge(false), 20u);
+}
+
+TEST(CoalescingManager, TakesTheKindOfMemoryThatIsAskedFor) {
+  Region region(16);
+  const std::size_t dirty = region.manager.allocate(4).block.first;
+  ASSERT_EQ(region.manager.allocate(2).block.first, 4u) << "a wall between the two kinds";
+  EXPECT_TRUE(region.manager.free(dirty));
+  EXPECT_FALSE(region.manager.allocate(5, 1, Reuse::kDirtyOnly).block) << "there are 10 clean ones";
+  EXPECT_EQ(region.manager.allocate(2, 1, Reuse::kCleanFirst).block.first, 6u);
+  EXPECT_EQ(region.manager.allocate(2, 1, Reuse::kDirtyOnly).block.first, dirty);
+  EXPECT_EQ(region.manager.allocate(2).block.first, dirty + 2) << "dirty memory first";
+  EXPECT_TRUE(region.manager.free(dirty, true));
+  EXPECT_TRUE(region.manager.allocate(2, 1, Reuse::kCleanFirst).zero);
+}
+
+// Alignments are counted from the origin, not from the first unit.
+TEST(CoalescingManager, AlignsToItsOrigin) {
+  const auto metadata = std::make_unique<std::uint64_t[]>(Manager::metadata_bytes(64) / 8);
+  Kernel kernel(64);
+  Manager manager(kernel);
+  manager.attach(metadata.get(), 64, 5);
+  EXPECT_TRUE(manager.extend(64, true));
+  for (const std::size_t alignment : {2, 4, 8, 16, 32}) {
+    const auto got = manager.allocate(1, alignment);
+    ASSERT_TRUE(got.block) << alignment;
+    EXPECT_EQ((got.block.first + 5) % alignment, 0u) << alignment;
+  }
 }
 
 TEST(CoalescingManager, GrowsBehindItsLastUnit) {

@@ -1,8 +1,14 @@
 // The coalescing manager used by several threads at once.
+#include <cstdio>
+
+#include "block_history.hpp"
 #include "coalescing_test_support.hpp"
 
 namespace spanalloc::coalescing {
 namespace {
+
+using test::Call;
+using test::Operation;
 
 std::vector<std::size_t> take_every_unit(Manager& manager, std::size_t units) {
   std::vector<std::size_t> taken;
@@ -91,6 +97,30 @@ TEST(CoalescingThreads, NobodyIsRefusedTheLastUnits) {
   }
 }
 
+// Purging holds free memory, and what is given back beside it meanwhile cannot be joined with it at once. The
+// only one who takes memory is never refused what he gave back before.
+TEST(CoalescingThreads, PurgingMakesNobodyWaitForHisOwnMemory) {
+  constexpr std::size_t kUnits = 12;
+  Region region(kUnits);
+  std::atomic<bool> stop{false};
+  std::thread other([&] {
+    while (!stop) region.manager.purge(false);
+  });
+  unsigned refused = 0;
+  for (unsigned i = 0; region.kernel.purges() < 300; ++i) {
+    if (i % 64 == 0) std::this_thread::yield();
+    const Allocation all = region.manager.allocate(kUnits);
+    refused += !all;
+    if (!all) continue;
+    region.manager.shrink(all.block.first, 8);
+    region.manager.shrink(all.block.first, 3);
+    region.manager.free(all.block.first);
+  }
+  stop = true;
+  other.join();
+  EXPECT_EQ(refused, 0u);
+}
+
 // Tenants do all that can be done to a range, one thread purges and is refused at times, one makes the range
 // grow. Each tenant finds in its units what it wrote there, and at the end the books are right.
 void expect_tenants_live_together(unsigned tenants, std::size_t units, std::size_t capacity,
@@ -153,6 +183,137 @@ TEST(CoalescingThreads, TenantsOfASmallRange) {
 }
 TEST(CoalescingThreads, TenantsOfALargeRange) {
   expect_tenants_live_together(4, 3000, 9000, 200);
+}
+
+// Histories of a few calls as the machine makes them, each checked for an order that explains it.
+class Historian {
+ public:
+  Historian(Region& region, std::atomic<std::uint64_t>& clock, std::uint64_t seed)
+      : region_(region), clock_(clock), random_(seed) {}
+
+  void step(bool may_extend) {
+    if (random_() % 12 == 0) return purge();
+    if (may_extend && random_() % 3 == 0) return extend();
+    if (live_.empty() || random_() % 2 == 0) return allocate();
+    const auto at = std::next(live_.begin(), static_cast<std::ptrdiff_t>(random_() % live_.size()));
+    switch (random_() % 4) {
+      case 0:
+        return grow(at);
+      case 1:
+        return shrink(at);
+      default:
+        return free(at);
+    }
+  }
+  void free_all() {
+    while (!live_.empty()) free(live_.begin());
+  }
+  const std::vector<Operation>& history() const { return history_; }
+
+ private:
+  template <class Do>
+  Operation& record(Operation op, Do&& call) {
+    op.began = clock_.fetch_add(1);
+    call(op);
+    op.ended = clock_.fetch_add(1);
+    return history_.emplace_back(op);
+  }
+  void allocate() {
+    const Operation& op =
+        record({.call = Call::allocate, .size = 1 + random_() % 4, .alignment = 1 + random_() % 2},
+               [&](Operation& call) {
+                 const Allocation got = region_.manager.allocate(call.size, call.alignment);
+                 call.done = static_cast<bool>(got);
+                 call.first = got.block.first;
+               });
+    if (op.done) live_[op.first] = op.size;
+  }
+  void free(Live::iterator at) {
+    record({.call = Call::free, .first = at->first, .had = at->second},
+           [&](Operation& call) { call.done = region_.manager.free(call.first); });
+    live_.erase(at);
+  }
+  void grow(Live::iterator at) {
+    const Operation& op = record(
+        {.call = Call::grow, .first = at->first, .size = at->second + 1 + random_() % 2, .had = at->second},
+        [&](Operation& call) { call.done = region_.manager.grow(call.first, call.size); });
+    if (op.done) at->second = op.size;
+  }
+  void shrink(Live::iterator at) {
+    if (at->second == 1) return;
+    record({.call = Call::shrink, .first = at->first, .size = at->second - 1, .had = at->second},
+           [&](Operation& call) { call.done = region_.manager.shrink(call.first, call.size); });
+    --at->second;
+  }
+  void purge() {
+    record({.call = Call::purge, .done = true}, [&](Operation&) { region_.manager.purge(false); });
+  }
+  void extend() {
+    record({.call = Call::extend, .size = 2},
+           [&](Operation& call) { call.done = region_.manager.extend(call.size, true); });
+  }
+
+  Region& region_;
+  std::atomic<std::uint64_t>& clock_;
+  std::mt19937_64 random_;
+  Live live_;
+  std::vector<Operation> history_;
+};
+
+TEST(CoalescingThreads, HistoriesAreLinearizable) {
+  constexpr unsigned kThreads = 2;
+  constexpr std::size_t kUnits = 6;
+  constexpr std::size_t kCapacity = 12;
+  const unsigned times = rounds(12'000);
+  Rounds meeting(kThreads);
+  std::atomic<std::uint64_t> clock{1};
+  std::unique_ptr<Region> region;
+  std::vector<std::unique_ptr<Historian>> historians(kThreads);
+  std::size_t overlapping = 0;
+  const auto make_history = [&](unsigned thread, unsigned round) {
+    // The region and all historians are new in each round; thread 0 makes them.
+    if (thread == 0) {
+      region = std::make_unique<Region>(kUnits, kCapacity);
+      for (unsigned t = 0; t < kThreads; ++t)
+        historians[t] = std::make_unique<Historian>(*region, clock, round * kThreads + t);
+    }
+    meeting.meet();
+    for (unsigned i = 0; i < 8; ++i) historians[thread]->step(thread == 0);
+    historians[thread]->free_all();
+    meeting.meet();
+  };
+  std::vector<std::thread> others;
+  for (unsigned t = 1; t < kThreads; ++t) {
+    others.emplace_back([&, t] {
+      const Interruptions interruptions;
+      for (unsigned round = 0; round < times; ++round) make_history(t, round);
+    });
+  }
+  const Interruptions interruptions;
+  for (unsigned round = 0; round < times; ++round) {
+    make_history(0, round);
+    std::vector<Operation> history;
+    for (const auto& historian : historians) {
+      history.insert(history.end(), historian->history().begin(), historian->history().end());
+    }
+    // At rest everything is there again.
+    const std::size_t limit = region->manager.limit();
+    const std::uint64_t now = clock.fetch_add(2);
+    history.push_back({.call = Call::allocate, .size = limit, .began = now, .ended = now + 1});
+    const Allocation all = region->manager.allocate(limit);
+    history.back().done = static_cast<bool>(all);
+    test::LinearizabilityCheck check(history, kUnits, kCapacity);
+    EXPECT_TRUE(check.holds()) << "round " << round << ": " << check.explain();
+    for (const Operation& op : history) {
+      overlapping +=
+          static_cast<std::size_t>(std::any_of(history.begin(), history.end(), [&](const Operation& other) {
+            return &other != &op && other.began < op.ended && op.began < other.ended;
+          }));
+    }
+  }
+  for (std::thread& thread : others) thread.join();
+  std::printf("  %zu calls overlapped with another one\n", overlapping);
+  EXPECT_GT(overlapping, times / 20) << "the threads did not meet: nothing was shown";
 }
 
 }  // namespace

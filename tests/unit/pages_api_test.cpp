@@ -89,8 +89,7 @@ TEST_F(Untouchable, RefusesWhatIsNoRequest) {
     EXPECT_EQ(sp_pages_allocate(pages, bytes, &block, &zero), SP_PAGES_NO_ROOM) << bytes;
   }
   EXPECT_EQ(sp_pages_allocate_aligned(pages, 0, kUnit, &block, &zero), SP_PAGES_BAD_SIZE);
-  for (const std::size_t alignment :
-       {std::size_t{0}, std::size_t{3}, 3 * kUnit, 32 * kUnit, ~(SIZE_MAX >> 1)}) {
+  for (const std::size_t alignment : {std::size_t{0}, std::size_t{3}, 3 * kUnit, 48 * kUnit}) {
     EXPECT_EQ(sp_pages_allocate_aligned(pages, kUnit, alignment, &block, &zero), SP_PAGES_BAD_ALIGNMENT)
         << alignment;
   }

@@ -14,10 +14,9 @@
 //       that found the word below empty. Insert writes below and then reads above; a clearing writes above
 //       and then reads below and repairs; with sequentially consistent accesses one of them sees the other,
 //       so that after both the bit is set. Between a clearing and its repair a block may be unfindable though
-//       insert() has returned: clearing takes place under a hold of the list's level (hold_registry.hpp),
+//       insert() has returned: clearing takes place under a hold (hold_registry.hpp),
 //       which who reports "out of memory" waits for.
-// Hence: without holds of levels from l on, every free block of these levels is found by a search from the
-// top.
+// Hence: without holds every free block is found by a search from the top.
 #pragma once
 
 #include <cstddef>
@@ -43,26 +42,28 @@ class FreeIndex {
     return BlockClasses::of(size) + (dirty ? 0 : BlockClasses::kCount);
   }
 
-  static constexpr std::size_t bytes_for(std::size_t units) {
-    std::size_t bytes = 0;
-    for (std::size_t words = words_over(units);; words = words_over(words)) {
-      bytes += words * kLists * sizeof(Word);
-      if (words == 1) return bytes;
-    }
+  static constexpr unsigned kMaxLevels = 8;
+
+  /// Levels that `units` need.
+  static constexpr unsigned levels_for(std::size_t units) {
+    unsigned levels = 1;
+    for (std::size_t words = words_over(units); words > 1; words = words_over(words)) ++levels;
+    return levels;
+  }
+  /// Bytes of level `level` for units [0, units).
+  static constexpr std::size_t level_bytes(unsigned level, std::size_t units) {
+    for (unsigned l = 0; l <= level; ++l) units = words_over(units);
+    return units * kLists * sizeof(Word);
   }
 
-  /// `memory`: zeroed, bytes_for(units) bytes, aligned to 8.
-  void attach(void* memory, std::size_t units) {
-    auto* words = static_cast<Word*>(memory);
-    std::size_t bits = units;
-    for (top_ = 0;; ++top_) {
-      levels_[top_] = {words, bits};
-      const std::size_t count = words_over(bits);
-      if (count == 1) return;
-      words += count * kLists;
-      bits = count;
-    }
-  }
+  /// For at most `capacity` units, none at first. The memory of its levels_for(capacity) levels is given by
+  /// attach_level(): zeroed, aligned to 8; of level_bytes(l, capacity) bytes only the first
+  /// level_bytes(l, limit) are touched.
+  void attach(std::size_t capacity) { top_ = levels_for(capacity) - 1; }
+  void attach_level(unsigned level, void* memory) { levels_[level] = static_cast<Word*>(memory); }
+
+  /// Only the one who extends the range calls this, before a new unit is inserted.
+  void set_limit(std::size_t units) { limit_.store_seq_cst(units); }
 
   /// By the owner of the block, before its header says kFree.
   void insert(unsigned list, std::size_t unit) {
@@ -73,13 +74,19 @@ class FreeIndex {
   /// By the owner of the block, after it was claimed.
   void erase(unsigned list, std::size_t unit) { word(0, list, unit).fetch_and_seq_cst(~bit(unit)); }
 
-  /// The lowest unit from `from` on at which a block of `list` may begin, or kNone. `hold` covers clearings.
+  /// Every bit of a unit, in whatever list a thread that is gone may have left it.
+  void forget(std::size_t unit) {
+    for (unsigned list = 0; list < kLists; ++list) erase(list, unit);
+  }
+
+  /// The lowest unit from `from` on at which a block of `list` may begin, or kNone. Clearings take `hold`.
   template <class Hold>
   std::size_t find(unsigned list, std::size_t from, Hold& hold) {
+    const std::size_t limit = limit_.load_seq_cst();
     unsigned level = 0;
     std::size_t position = from;
     for (;;) {
-      if (position >= levels_[level].bits) return kNone;
+      if (position << (level * kFanBits) >= limit) return kNone;
       const std::uint64_t rest = word(level, list, position).load_seq_cst() >> (position % kFan);
       if (rest == 0) {
         if (level == top_) return kNone;
@@ -121,29 +128,21 @@ class FreeIndex {
   void clear_list(unsigned list, Hold& hold) {
     Word& top = word(top_, list, 0);
     if (top.load_seq_cst() != 0) return;
-    hold.cover(lowest_size_of(list));
+    hold.begin();
     lists_[list / 64].fetch_and_seq_cst(~list_bit(list));
     if (top.load_seq_cst() != 0) announce(top_ + 1, list, 0);
   }
 
  private:
   using Word = Atomic<std::uint64_t>;
-  struct Level {
-    Word* words = nullptr;
-    std::size_t bits = 0;
-  };
   static constexpr std::size_t kFan = std::size_t{1} << kFanBits;
-  static constexpr unsigned kMaxLevels = 8;
 
   static constexpr std::size_t words_over(std::size_t bits) { return (bits + kFan - 1) / kFan; }
   static constexpr std::uint64_t bit(std::size_t position) { return std::uint64_t{1} << (position % kFan); }
   static constexpr std::uint64_t list_bit(unsigned list) { return std::uint64_t{1} << (list % 64); }
-  static constexpr std::size_t lowest_size_of(unsigned list) {
-    return max_of(BlockClasses::lower_bound(list % BlockClasses::kCount), 1);
-  }
 
   Word& word(unsigned level, unsigned list, std::size_t position) const {
-    return levels_[level].words[position / kFan * kLists + list];
+    return levels_[level][position / kFan * kLists + list];
   }
   // Makes what begins at `position` of `level` findable from the top.
   void announce(unsigned level, unsigned list, std::size_t position) {
@@ -159,14 +158,15 @@ class FreeIndex {
 
   template <class Hold>
   void clear_summary(unsigned level, unsigned list, std::size_t position, Hold& hold) {
-    hold.cover(lowest_size_of(list));
+    hold.begin();
     word(level, list, position).fetch_and_seq_cst(~bit(position));
     if (word(level - 1, list, position * kFan).load_seq_cst() != 0) announce(level, list, position);
   }
 
   // Constant after attach().
-  Level levels_[kMaxLevels];
+  Word* levels_[kMaxLevels] = {};
   unsigned top_ = 0;
+  Atomic<std::size_t> limit_{0};  // shared; written by who extends the range
   // Shared hints, exact at rest as rule (2) says.
   Word lists_[(kLists + 63) / 64];
 };

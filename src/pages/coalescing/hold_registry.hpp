@@ -1,18 +1,18 @@
 // Who holds free memory right now: what a call that is about to report "out of memory" must know.
 //
 // An operation that takes a block away from the free ones for a while (to split it, to merge it with another,
-// to purge it), or that makes free blocks hard to find for a moment, registers a *hold* of the level of the
-// memory concerned before it does so, and ends it when everything is findable again. Level l covers sizes
-// from 2^l units.
+// to purge it), or that makes free blocks hard to find for a moment, registers a *hold* before it does so,
+// and ends it when everything is findable again. The size of what is held says nothing: whoever frees a
+// block beside it leaves the merge to the holder, and what comes of that may be of any size.
 //
-// A word of the registry is {completed:32, held:32}, one a shard and a level; a hold adds 1, its end adds
-// 2^32 - 1. Shards only spread the cache-line traffic: any will do, hence the choice by the caller's stack
-// address, which needs no thread identity.
+// A word of the registry is {completed:32, held:32}, one a shard; a hold adds 1, its end adds 2^32 - 1.
+// Shards only spread the cache-line traffic: any will do, hence the choice by the caller's stack address,
+// which needs no thread identity.
 //
-// quiet_between(): if the words of all levels from l on, read at t1, have no holds, and read again at t2 are
-// unchanged, then no hold of these levels existed at any instant between the last read of t1 and the first
-// read of t2: a word that was visited between its two readings has changed (2^32 holds on one word between
-// two readings would be needed to hide that).
+// quiet_between(): if the words, read at t1, have no holds, and read again at t2 are unchanged, then no hold
+// existed at any instant between the last read of t1 and the first read of t2: a word that was visited
+// between its two readings has changed (2^32 holds on one word between two readings would be needed to hide
+// that).
 #pragma once
 
 #include <cstddef>
@@ -23,28 +23,24 @@
 
 namespace spanalloc::coalescing {
 
-template <unsigned kShards, unsigned kLevels = 48>
+template <unsigned kShards>
 class HoldRegistry {
  public:
-  /// The words of all levels from one on, as of one reading.
+  /// All words as of one reading.
   struct Reading {
     std::uint64_t completed = 0;  // sum over the words; each only grows, so equal sums mean equal words
     bool held = false;
   };
 
-  void begin(unsigned shard, unsigned level) { words_[shard].of_level[level].fetch_add_seq_cst(1); }
-  void end(unsigned shard, unsigned level) {
-    words_[shard].of_level[level].fetch_add_seq_cst((std::uint64_t{1} << 32) - 1);
-  }
+  void begin(unsigned shard) { words_[shard].word.fetch_add_seq_cst(1); }
+  void end(unsigned shard) { words_[shard].word.fetch_add_seq_cst((std::uint64_t{1} << 32) - 1); }
 
-  Reading read(unsigned from_level) const {
+  Reading read() const {
     Reading reading;
     for (const Shard& shard : words_) {
-      for (unsigned level = from_level; level < kLevels; ++level) {
-        const std::uint64_t word = shard.of_level[level].load_seq_cst();
-        reading.completed += word >> 32;
-        reading.held = reading.held || static_cast<std::uint32_t>(word) != 0;
-      }
+      const std::uint64_t word = shard.word.load_seq_cst();
+      reading.completed += word >> 32;
+      reading.held = reading.held || static_cast<std::uint32_t>(word) != 0;
     }
     return reading;
   }
@@ -54,22 +50,19 @@ class HoldRegistry {
 
   /// In a fork's child: the holds of threads that are gone end.
   void reset() {
-    for (Shard& shard : words_) {
-      for (Atomic<std::uint64_t>& word : shard.of_level) word.store_relaxed(0);
-    }
+    for (Shard& shard : words_) shard.word.store_relaxed(0);
   }
 
   static unsigned shard_here() { return spread_by_stack() % kShards; }
 
  private:
   struct alignas(kCacheLine) Shard {
-    Atomic<std::uint64_t> of_level[kLevels];
+    Atomic<std::uint64_t> word;
   };
   Shard words_[kShards];
 };
 
-/// A thread's hold while it works on free memory; none at first, ended by the destructor. cover() may raise
-/// the level.
+/// A thread's hold while it works on free memory; none at first, ended by the destructor.
 template <class Registry>
 class Hold {
  public:
@@ -78,24 +71,20 @@ class Hold {
   Hold& operator=(const Hold&) = delete;
   ~Hold() { end(); }
 
-  /// From here on at least blocks of `size` units count as held. The old hold ends only after the new one has
-  /// begun.
-  void cover(std::size_t size) {
-    const unsigned level = log2_floor(size) + 1;
-    if (level <= level_) return;
-    registry_.begin(shard_, level - 1);
-    if (level_ != 0) registry_.end(shard_, level_ - 1);
-    level_ = level;
+  /// From here on the thread has a hold, if it has none yet.
+  void begin() {
+    if (!held_) registry_.begin(shard_);
+    held_ = true;
   }
   void end() {
-    if (level_ != 0) registry_.end(shard_, level_ - 1);
-    level_ = 0;
+    if (held_) registry_.end(shard_);
+    held_ = false;
   }
 
  private:
   Registry& registry_;
   unsigned shard_;
-  unsigned level_ = 0;  // level held, plus one
+  bool held_ = false;
 };
 
 }  // namespace spanalloc::coalescing

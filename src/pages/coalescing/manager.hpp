@@ -21,22 +21,24 @@
 //   next one, the one at the highest address can be stopped only by an allocation, which is progress; when it
 //   gives its block back it looks again, as does everyone below it.
 //
-// "Out of memory" is reported only if at some instant during the call no free block was large enough,
-// counting as free what others hold in the middle of an operation: allocate() reads the registry of holds,
-// searches every block, and reads the registry again. Between two equal readings without holds no block of
-// the levels concerned was claimed, and each one that was free at the beginning was found and seen to be too
-// small; so at that beginning there was none. While the readings differ, some operation has made progress or
-// is being waited for; every round searches again, so that a call never waits while there is memory that it
-// can have.
+// allocate() reports "out of memory" only if at some instant during the call no free block was large enough,
+// counting as free what others hold in the middle of an operation: it reads the registry of holds, searches
+// every block, and reads the registry again. Between two equal readings without holds no block was claimed,
+// and each one that was free at the beginning was found and seen to be too small. Two free neighbours may
+// have stood unmerged at that beginning only because the one who published the second had not looked again
+// yet; its call was still in flight, and counts as coming after. So at that beginning there was no room.
+// While the readings differ, some operation has made progress or is being waited for; every round searches
+// again, so that a call never waits while there is memory that it can have.
 #pragma once
 
 #include <cstddef>
 
 #include "base/bits.hpp"
-#include "pages/coalescing/dirty_units.hpp"
+#include "pages/coalescing/controller.hpp"
 #include "pages/coalescing/hold_registry.hpp"
 #include "pages/coalescing/mapper.hpp"
 #include "pages/coalescing/static_controller.hpp"
+#include "pages/coalescing/unit_set.hpp"
 
 namespace spanalloc::coalescing {
 
@@ -57,49 +59,98 @@ concept ManagerEnvironment = requires(E& environment, Block block) {
 };
 
 /// Thread-safe throughout; never destroyed. Its own memory is given to attach().
-template <ManagerEnvironment Environment, unsigned kShards = 16, unsigned kLevels = 48, unsigned kFanBits = 6>
+template <ManagerEnvironment Environment, unsigned kShards = 16, unsigned kFanBits = 6>
 class CoalescingManager {
  public:
-  using Registry = HoldRegistry<kShards, kLevels>;
+  using Registry = HoldRegistry<kShards>;
   using Index = FreeIndex<kFanBits>;
 
-  explicit CoalescingManager(Environment& environment) : environment_(environment), controller_(mapper_) {}
+  constexpr explicit CoalescingManager(Environment& environment)
+      : environment_(environment), controller_(mapper_) {}
 
-  /// Bytes of metadata for a range of at most `units` units.
-  static constexpr std::size_t metadata_bytes(std::size_t units) {
-    return WordMapper::bytes_for(units) + Index::bytes_for(units) + DirtyUnits::bytes_for(units);
+  // --- Metadata -------------------------------------------------------------------------------------------
+  //
+  // A few tables, each growing with the range: of table t in a range with room for `capacity` units the first
+  // table_bytes(t, limit) bytes are touched while there are `limit` units. The small tables come first.
+
+  static constexpr unsigned kMaxTables = Index::kMaxLevels + 3;
+  static constexpr unsigned tables_for(std::size_t capacity) { return Index::levels_for(capacity) + 3; }
+  static constexpr std::size_t table_bytes(unsigned table, std::size_t capacity, std::size_t units) {
+    const unsigned levels = Index::levels_for(capacity);
+    if (table < levels) return Index::level_bytes(levels - 1 - table, units);
+    return table < levels + 2 ? UnitSet::bytes_for(units) : WordMapper::bytes_for(units);
   }
+  /// Bytes of metadata for a range of at most `capacity` units.
+  static constexpr std::size_t metadata_bytes(std::size_t capacity) {
+    std::size_t bytes = 0;
+    for (unsigned t = 0; t < tables_for(capacity); ++t) bytes += table_bytes(t, capacity, capacity);
+    return bytes;
+  }
+
   /// `metadata`: zeroed, metadata_bytes(capacity) bytes, aligned to 8. The range is empty at first.
-  void attach(void* metadata, std::size_t capacity) {
+  /// Alignments count from `origin` units before its first unit.
+  void attach(void* metadata, std::size_t capacity, std::size_t origin = 0) {
+    controller_.attach(capacity, origin);
     char* next = static_cast<char*>(metadata);
-    mapper_.attach(next, 0);
-    next += WordMapper::bytes_for(capacity);
-    controller_.index().attach(next, capacity);
-    next += Index::bytes_for(capacity);
-    dirty_.attach(next);
+    const unsigned levels = Index::levels_for(capacity);
+    for (unsigned t = 0; t < tables_for(capacity); ++t) {
+      if (t < levels) {
+        controller_.index().attach_level(levels - 1 - t, next);
+      } else if (t == levels) {
+        dirty_.attach(next);
+      } else if (t == levels + 1) {
+        aged_.attach(next);
+      } else {
+        mapper_.attach(next, 0);
+      }
+      next += table_bytes(t, capacity, capacity);
+    }
     capacity_ = capacity;
   }
 
   std::size_t limit() const { return mapper_.limit(); }
   std::size_t capacity() const { return capacity_; }
 
+  // --- The range ------------------------------------------------------------------------------------------
+
   /// Adds `units` free units behind the last one. One caller at a time; false beyond the capacity.
   bool extend(std::size_t units, bool zero) {
+    if (units == 0) return true;
     const Block fresh{mapper_.limit(), units};
-    if (units == 0 || units > capacity_ - fresh.first) return units == 0;
-    if (!zero) dirty_.mark(fresh);
-    mapper_.set_limit(fresh.end());
+    if (!add_units(fresh, BlockState::kBusy)) return false;
+    if (!zero) dirty_.insert(fresh);
     Guard hold(registry_);
     publish(fresh, !zero, hold);
     return true;
   }
+  /// Adds units that are in use, as one block. Otherwise as extend().
+  bool extend_used(std::size_t units) {
+    return units == 0 || add_units({mapper_.limit(), units}, BlockState::kUsed);
+  }
 
-  /// `size` units at a multiple of `alignment` units (a power of two). No block when there is no room.
-  Allocation allocate(std::size_t size, std::size_t alignment = 1) {
-    if (size == 0 || size > capacity_ || !is_power_of_two(alignment)) return {};
+  /// Units of the free block at the range's end. A hint.
+  std::size_t free_tail() const {
+    const Block last = mapper_.block_before(mapper_.limit());
+    return is_free(last) ? last.size : 0;
+  }
+
+  // --- Blocks ---------------------------------------------------------------------------------------------
+
+  /// `size` units at a multiple of `alignment` units (a power of two). No block only when at some instant
+  /// during the call there was no room.
+  Allocation allocate(std::size_t size, std::size_t alignment = 1, Reuse reuse = Reuse::kDirtyFirst) {
+    if (!is_possible(size, alignment)) return {};
     Guard hold(registry_);
-    Claimed taken = controller_.take(size, alignment, Search::kQuick, hold);
-    if (!taken) taken = take_or_prove_absence(size, alignment, hold);
+    Claimed taken = controller_.take(size, alignment, Search::kQuick, hold, reuse);
+    if (!taken && reuse != Reuse::kDirtyOnly) taken = take_or_prove_absence(size, alignment, hold);
+    return taken ? carve(taken, size, alignment, hold) : Allocation{};
+  }
+  /// The same for who has other memory to ask for: no block also when a quick look finds none, or others hold
+  /// it just now. Never waits.
+  Allocation try_allocate(std::size_t size, std::size_t alignment, Reuse reuse) {
+    if (!is_possible(size, alignment)) return {};
+    Guard hold(registry_);
+    const Claimed taken = controller_.take(size, alignment, Search::kQuick, hold, reuse);
     return taken ? carve(taken, size, alignment, hold) : Allocation{};
   }
 
@@ -110,17 +161,20 @@ class CoalescingManager {
     return word.is(BlockState::kUsed) ? word.size() : 0;
   }
 
-  /// Gives back the block handed out at `first`. False when there is none; then nothing has changed.
-  bool free(std::size_t first) {
+  /// Gives back the block handed out at `first`; `zero`: every byte of it is known to be zero. False when
+  /// there is no such block; then nothing has changed.
+  bool free(std::size_t first, bool zero = false) {
     if (first >= mapper_.limit()) return false;
     BlockWord word = mapper_.load(first);
     if (!word.is(BlockState::kUsed)) return false;
     // Of two calls for one block (an error of the caller) one fails.
     if (!mapper_.exchange_if(first, word, word.with_state(BlockState::kBusy))) return false;
     const Block block{first, word.size()};
-    dirty_.mark(block);
+    note_contents(block, !zero);
     Guard hold(registry_);
-    publish(absorb_neighbours(block, hold), true, hold);
+    bool dirty = !zero;
+    const Block merged = absorb_neighbours(block, dirty, hold);
+    publish(merged, dirty, hold);
     return true;
   }
 
@@ -136,9 +190,11 @@ class CoalescingManager {
     const Claimed claimed = controller_.remove(next, hold);
     if (!claimed) return false;
     const Block added{next.first, size - old};
+    const Block rest{added.end(), next.size - added.size};
     if (zero != nullptr) *zero = !claimed.dirty || !dirty_.any(added);
+    if (rest) mapper_.store(rest.first, BlockWord::header(BlockState::kBusy, rest.size));
     mapper_.store(first, BlockWord::header(BlockState::kUsed, size));
-    publish_rest({added.end(), next.size - added.size}, claimed.dirty, hold);
+    if (rest) publish(rest, claimed.dirty, hold);
     return true;
   }
 
@@ -149,28 +205,54 @@ class CoalescingManager {
     if (size == 0 || old < size) return false;
     if (size == old) return true;
     const Block tail{first + size, old - size};
+    note_contents(tail, true);
+    mapper_.store(tail.first, BlockWord::header(BlockState::kBusy, tail.size));
     mapper_.store(first, BlockWord::header(BlockState::kUsed, size));
-    dirty_.mark(tail);
     Guard hold(registry_);
     publish(tail, true, hold);
     return true;
   }
 
-  /// Purges the dirty free blocks; with `only_aged` those that lay unused since the last but one call of it,
-  /// and marks the others. Returns the units that became clean.
-  std::size_t purge(bool only_aged) {
+  /// Purges dirty free units, about `at_most` of them (a run is never cut); with `only_aged` only those that
+  /// have been free since before the last age(). Returns the units that became clean.
+  std::size_t purge(bool only_aged, std::size_t at_most = SIZE_MAX) {
     std::size_t purged = 0;
+    for_dirty_blocks([&](Block block) {
+      purged += purge_block(block, only_aged, at_most - purged);
+      return purged < at_most;
+    });
+    return purged;
+  }
+  /// A tick of the decay clock.
+  void age() {
+    for_dirty_blocks([&](Block block) {
+      // Not exact if somebody claims the block meanwhile: then some units are purged a tick too early.
+      for (Block run = dirty_.next_run(block, block.first); run; run = dirty_.next_run(block, run.end())) {
+        aged_.insert(run);
+      }
+      return true;
+    });
+  }
+
+  /// Takes every free block that it can find and gives it to visit(block), which says whether it keeps it; if
+  /// so the block is in use. For taking memory out of the range for a while.
+  template <class Visit>
+  void take_all(Visit visit) {
     Index& index = controller_.index();
-    const unsigned end = Index::list_of(SIZE_MAX, true) + 1;
-    for (unsigned list = Index::list_of(1, true); (list = index.next_list(list, end)) < end; ++list) {
+    for (unsigned list = 0; (list = index.next_list(list, Index::kLists)) < Index::kLists; ++list) {
       Guard hold(registry_);
       for (std::size_t unit = index.find(list, 0, hold); unit != Index::kNone;
            unit = index.find(list, unit + 1, hold)) {
-        purged += purge_block(unit, only_aged);
+        const Claimed claimed = controller_.remove({unit, mapper_.load(unit).size()}, hold);
+        if (!claimed) continue;
+        if (visit(claimed.block)) {
+          mapper_.store(unit, BlockWord::header(BlockState::kUsed, claimed.block.size));
+        } else {
+          publish(claimed.block, claimed.dirty, hold);
+        }
         hold.end();
       }
     }
-    return purged;
   }
 
   /// Calls visit(block, state) for blocks in address order: not a snapshot. Every block that stands unchanged
@@ -190,45 +272,92 @@ class CoalescingManager {
     }
   }
 
-  /// In a fork's child, where no other thread is: what the others held stays lost.
-  void reset_after_fork() { registry_.reset(); }
+  /// In a fork's child, where no other thread is: what vanished threads had claimed, whatever they were about
+  /// to do with it, becomes free and counts as dirty, and the index is made to say what the headers say.
+  void recover_after_fork() {
+    registry_.reset();
+    Guard hold(registry_);
+    for (std::size_t unit = 0; unit < mapper_.limit();) {
+      const BlockWord word = mapper_.load(unit);
+      // A footer where a header belongs: the last unit of a merge that was under way (see the mapper).
+      const Block block{unit, word.is(BlockState::kFooter) ? 1 : word.size()};
+      unit = block.end();
+      if (word.is(BlockState::kUsed)) continue;
+      // Whoever held it may have been about to say that its units are dirty.
+      if (!word.is(BlockState::kFree)) note_contents(block, true);
+      controller_.index().forget(block.first);
+      mapper_.store(block.first, BlockWord::header(BlockState::kBusy, block.size));
+      // Merges with what is free already, on its left; what is on its right comes later and does the same.
+      publish(block, dirty_.any(block), hold);
+    }
+  }
 
  private:
   using Guard = Hold<Registry>;
+  using Controller = StaticController<WordMapper, Index>;
+  static_assert(BlockController<Controller, Guard>);
+
+  bool is_possible(std::size_t size, std::size_t alignment) const {
+    return size != 0 && size <= capacity_ && is_power_of_two(alignment);
+  }
+
+  bool add_units(Block fresh, BlockState state) {
+    if (fresh.size > capacity_ - fresh.first) return false;
+    controller_.index().set_limit(fresh.end());
+    mapper_.store(fresh.first, BlockWord::header(state, fresh.size));
+    mapper_.set_limit(fresh.end());
+    return true;
+  }
+
+  // By the owner of a block that it is about to publish: what its units hold, and that they are young.
+  void note_contents(Block block, bool dirty) {
+    if (dirty) {
+      dirty_.insert(block);
+    } else {
+      dirty_.erase(block);
+    }
+    aged_.erase(block);
+  }
 
   Claimed take_or_prove_absence(std::size_t size, std::size_t alignment, Guard& hold) {
-    const unsigned level = log2_floor(size);
     for (unsigned attempt = 0;; ++attempt) {
-      // The first search itself may have held levels of the index, to tidy them up: not a reason to wait.
+      // The first search itself may have tidied the index up under a hold: not a reason to wait.
       if (attempt >= 2) environment_.pause();
       hold.end();
-      const typename Registry::Reading before = registry_.read(level);
+      const typename Registry::Reading before = registry_.read();
       const Claimed taken = controller_.take(size, alignment, Search::kExhaustive, hold);
       if (taken) return taken;
-      if (Registry::quiet_between(before, registry_.read(level))) return {};
+      if (Registry::quiet_between(before, registry_.read())) return {};
     }
   }
 
-  // Cuts the wanted units out of a claimed block and publishes what is before and behind them.
+  // Cuts the wanted units out of a claimed block and publishes what is before and behind them. The new
+  // headers are there before the old one is made shorter (mapper.hpp, (3)).
   Allocation carve(Claimed taken, std::size_t size, std::size_t alignment, Guard& hold) {
-    const Block mine{align_up(taken.block.first, alignment), size};
+    const Block mine{controller_.aligned(taken.block.first, alignment), size};
+    const Block front{taken.block.first, mine.first - taken.block.first};
+    const Block rest{mine.end(), taken.block.end() - mine.end()};
     const bool zero = !taken.dirty || !dirty_.any(mine);
-    mapper_.store(mine.first, BlockWord::header(BlockState::kUsed, size));
-    publish_rest({taken.block.first, mine.first - taken.block.first}, taken.dirty, hold);
-    publish_rest({mine.end(), taken.block.end() - mine.end()}, taken.dirty, hold);
+    if (rest) mapper_.store(rest.first, BlockWord::header(BlockState::kBusy, rest.size));
+    if (front) {
+      mapper_.store(mine.first, BlockWord::header(BlockState::kBusy, mine.size));
+      mapper_.store(front.first, BlockWord::header(BlockState::kBusy, front.size));
+    }
+    mapper_.store(mine.first, BlockWord::header(BlockState::kUsed, mine.size));
+    if (front) publish(front, taken.dirty, hold);
+    if (rest) publish(rest, taken.dirty, hold);
     return {mine, zero};
-  }
-  void publish_rest(Block rest, bool dirty, Guard& hold) {
-    if (rest) publish(rest, dirty, hold);
   }
 
   // The paper's coalescing: claims the neighbours that are free now. Only saves publishing twice.
-  Block absorb_neighbours(Block block, Guard& hold) {
+  Block absorb_neighbours(Block block, bool& dirty, Guard& hold) {
     if (const Claimed before = controller_.remove(mapper_.block_before(block.first), hold)) {
       block = {before.block.first, before.block.size + block.size};
+      dirty = dirty || before.dirty;
     }
     if (const Claimed behind = controller_.remove(mapper_.block_at(block.end()), hold)) {
       block.size += behind.block.size;
+      dirty = dirty || behind.dirty;
     }
     return block;
   }
@@ -267,7 +396,6 @@ class CoalescingManager {
   // merged block, at the lower one if it was held in vain (its neighbours may have left it to us), or where
   // the caller was.
   std::size_t merge(Block lower, Block upper, Guard& hold, std::size_t first) {
-    hold.cover(lower.size + upper.size);
     const Claimed low = controller_.remove(lower, hold);
     if (!low) return first;
     const Claimed up = controller_.remove(upper, hold);
@@ -279,36 +407,51 @@ class CoalescingManager {
     return lower.first;
   }
 
-  std::size_t purge_block(std::size_t unit, bool only_aged) {
-    BlockWord word = mapper_.load(unit);
-    if (!word.is(BlockState::kFree) || !word.dirty()) return 0;
-    if (only_aged && !word.aged()) {
-      mapper_.exchange_if(unit, word,
-                          word.made_aged());  // a failure means that the block is in use: not aged
-      return 0;
-    }
-    Guard hold(registry_);
-    const Claimed claimed = controller_.remove({unit, word.size()}, hold);
-    if (!claimed) return 0;
-    std::size_t purged = 0;
-    bool clean = true;
-    for (Block run = dirty_.next_run(claimed.block, unit); run;
-         run = dirty_.next_run(claimed.block, run.end())) {
-      if (environment_.purge(run)) {
-        dirty_.clear(run);
-        purged += run.size;
-      } else {
-        clean = false;
+  // visit(block) until it returns false, for every dirty free block that stays so during the call.
+  template <class Visit>
+  void for_dirty_blocks(Visit visit) {
+    Index& index = controller_.index();
+    const unsigned end = Index::list_of(SIZE_MAX, true) + 1;
+    for (unsigned list = Index::list_of(1, true); (list = index.next_list(list, end)) < end; ++list) {
+      Guard hold(registry_);
+      for (std::size_t unit = index.find(list, 0, hold); unit != Index::kNone;
+           unit = index.find(list, unit + 1, hold)) {
+        hold.end();
+        const BlockWord word = mapper_.load(unit);
+        if (word.is(BlockState::kFree) && word.dirty() && !visit(Block{unit, word.size()})) return;
       }
     }
-    publish(claimed.block, !clean, hold);
+  }
+
+  std::size_t purge_block(Block block, bool only_aged, std::size_t at_most) {
+    if (only_aged && !aged_.any(block)) return 0;
+    Guard hold(registry_);
+    if (!controller_.remove(block, hold)) return 0;
+    std::size_t purged = 0;
+    for (Block run = next_to_purge(block, block.first, only_aged); run && purged < at_most;
+         run = next_to_purge(block, run.end(), only_aged)) {
+      if (!environment_.purge(run)) continue;
+      dirty_.erase(run);
+      aged_.erase(run);
+      purged += run.size;
+    }
+    publish(block, dirty_.any(block), hold);
     return purged;
+  }
+  Block next_to_purge(Block block, std::size_t from, bool only_aged) const {
+    for (Block run = dirty_.next_run(block, from); run; run = dirty_.next_run(block, run.end())) {
+      if (!only_aged) return run;
+      const Block old = aged_.next_run(run, run.first);
+      if (old) return old;
+    }
+    return {};
   }
 
   Environment& environment_;
   WordMapper mapper_;
-  StaticController<WordMapper, Index> controller_;
-  DirtyUnits dirty_;
+  Controller controller_;
+  UnitSet dirty_;  // may hold other bytes than zero; exact for the units of free blocks
+  UnitSet aged_;   // dirty and free since before the last age(); a hint
   Registry registry_;
   std::size_t capacity_ = 0;  // constant after attach()
 };

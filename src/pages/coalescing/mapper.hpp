@@ -19,7 +19,11 @@
 //   block. A claim
 //       is a compare-and-swap that expects exactly this word; it has no ABA problem, because what it checks
 //       is all that the claimant needs to be true.
-//   (3) A free block's footer was written before its header said kFree. A footer that is not the last word of
+//   (3) Read from the first unit on, each header telling where the next one stands, the words tile the range
+//   at every
+//       instant. Whoever cuts a block writes the new headers inside it before it makes the first one shorter;
+//       whoever merges writes only the first one longer. (A walk needs this, and a fork's child.)
+//   (4) A free block's footer was written before its header said kFree. A footer that is not the last word of
 //   a free
 //       block may be stale: it is believed only if the header that it leads to says kFree with the footer's
 //       size, and by (2) that block then ends where the footer stands.
@@ -46,7 +50,7 @@ struct Block {
 
 enum class BlockState : std::uint8_t { kNone = 0, kUsed = 1, kFree = 2, kBusy = 3, kFooter = 4 };
 
-/// One word of the mapper: {size:56, state:3, dirty:1, aged:1}; the flags mean something in headers only.
+/// One word of the mapper: {size:56, state:3, dirty:1}; the flag means something in headers only.
 class BlockWord {
  public:
   constexpr BlockWord() = default;
@@ -63,19 +67,15 @@ class BlockWord {
   constexpr std::size_t size() const { return bits_ >> kSizeShift; }
   /// Some unit of the block may hold other bytes than zero.
   constexpr bool dirty() const { return (bits_ & kDirty) != 0; }
-  /// The block lay unused since before the last tick of the decay clock.
-  constexpr bool aged() const { return (bits_ & kAged) != 0; }
   constexpr bool is(BlockState state) const { return this->state() == state; }
   constexpr BlockWord with_state(BlockState state) const {
     return BlockWord((bits_ & ~kStateMask) | static_cast<std::uint64_t>(state));
   }
-  constexpr BlockWord made_aged() const { return BlockWord(bits_ | kAged); }
   constexpr bool operator==(const BlockWord&) const = default;
 
  private:
   static constexpr std::uint64_t kStateMask = 7;
   static constexpr std::uint64_t kDirty = 8;
-  static constexpr std::uint64_t kAged = 16;
   static constexpr unsigned kSizeShift = 8;
   constexpr explicit BlockWord(std::uint64_t bits) : bits_(bits) {}
 

@@ -10,6 +10,7 @@
 #include <cstddef>
 
 #include "base/atomic.hpp"
+#include "pages/coalescing/controller.hpp"
 #include "pages/coalescing/mapper.hpp"
 #include "pages/coalescing/tree_controller.hpp"
 
@@ -18,6 +19,8 @@ namespace spanalloc::coalescing {
 /// Thread-safe; lock-free while the tree's pool has nodes.
 template <class Tree, bool kRecursive>
 class PaperManager {
+  static_assert(BlockController<Tree>);
+
  public:
   static constexpr std::size_t metadata_bytes(std::size_t units) { return WordMapper::bytes_for(units); }
   /// `metadata`: zeroed, metadata_bytes(capacity) bytes. False when there is no memory for the empty tree.

@@ -6,9 +6,9 @@
 // has no ABA problem (mapper.hpp, (2)).
 //
 // Fit: of the lists that may hold a large enough block, the one with the smallest sizes, in it the lowest
-// address, dirty memory before clean. Within the first list (sizes differ by less than a quarter) up to
-// kTries blocks are looked at before larger sizes are; what is not used of a block is split off, so nothing
-// is wasted but the fit's quality.
+// address; dirty memory before clean, unless the caller wants it otherwise. Within the first list (sizes
+// differ by less than a quarter) up to kTries blocks are looked at before larger sizes are; what is not used
+// of a block is split off, so nothing is wasted but the fit's quality.
 #pragma once
 
 #include <concepts>
@@ -30,11 +30,24 @@ struct Claimed {
 /// How thoroughly take() looks: at the likely blocks, or at every one.
 enum class Search { kQuick, kExhaustive };
 
+/// Which memory is wanted: dirty memory is warm, clean memory is known to be zero and has no pages yet.
+enum class Reuse { kDirtyFirst, kDirtyOnly, kCleanFirst };
+
 /// Lock-free: a failed compare-and-swap means that another operation has claimed or published a block.
 template <BlockMapper Mapper, class Index = FreeIndex<>>
 class StaticController {
  public:
-  explicit StaticController(Mapper& mapper) : mapper_(mapper) {}
+  constexpr explicit StaticController(Mapper& mapper) : mapper_(mapper) {}
+
+  /// For at most `capacity` units; alignments count from `origin` units before the first one.
+  void attach(std::size_t capacity, std::size_t origin) {
+    index_.attach(capacity);
+    origin_ = origin;
+  }
+  /// The first unit at or behind `unit` at a multiple of `alignment` (a power of two).
+  std::size_t aligned(std::size_t unit, std::size_t alignment) const {
+    return align_up(origin_ + unit, alignment) - origin_;
+  }
 
   Index& index() { return index_; }
 
@@ -59,8 +72,11 @@ class StaticController {
 
   /// Claims a free block with room for `size` units at a multiple of `alignment` (a power of two).
   template <class Hold>
-  Claimed take(std::size_t size, std::size_t alignment, Search search, Hold& hold) {
-    for (const bool dirty : {true, false}) {
+  Claimed take(std::size_t size, std::size_t alignment, Search search, Hold& hold,
+               Reuse reuse = Reuse::kDirtyFirst) {
+    for (const bool first : {true, false}) {
+      if (!first && reuse == Reuse::kDirtyOnly) break;
+      const bool dirty = first == (reuse != Reuse::kCleanFirst);
       const unsigned end = Index::list_of(SIZE_MAX, dirty) + 1;
       unsigned list = index_.next_list(Index::list_of(size, dirty), end);
       for (; list < end; list = index_.next_list(list + 1, end)) {
@@ -87,8 +103,8 @@ class StaticController {
     return {};
   }
 
-  static bool fits(Block block, std::size_t size, std::size_t alignment) {
-    const std::size_t start = align_up(block.first, alignment);
+  bool fits(Block block, std::size_t size, std::size_t alignment) const {
+    const std::size_t start = aligned(block.first, alignment);
     return start < block.end() && block.end() - start >= size;
   }
 
@@ -96,13 +112,14 @@ class StaticController {
   // missing from the free ones, and what is cut off it again is known to come back.
   template <class Hold>
   bool claim(std::size_t unit, BlockWord& word, Hold& hold) {
-    hold.cover(word.size());
+    hold.begin();
     if (!mapper_.exchange_if(unit, word, word.with_state(BlockState::kBusy))) return false;
     index_.erase(Index::list_of(word.size(), word.dirty()), unit);
     return true;
   }
 
   Mapper& mapper_;
+  std::size_t origin_ = 0;  // constant after attach()
   Index index_;
 };
 

@@ -1,9 +1,10 @@
-// Which units may hold other bytes than zero: one bit a unit.
+// A set of units, one bit a unit: which of them may hold other bytes than zero, which lay unused for long.
 //
-// A unit's bit is written only by the owner of the block that the unit belongs to; words are shared by
-// neighbours, hence the atomic read-modify-writes. Who claims a block has acquired what its last owner wrote
-// (the header's compare-and-swap), so relaxed accesses would do for the bits of one's own units; the
-// read-modify-writes are sequentially consistent only because base/atomic.hpp has no weaker ones.
+// Where a set must be exact, a unit's bit is written only by the owner of the block that the unit belongs to;
+// words are shared by neighbours, hence the atomic read-modify-writes. Who claims a block has acquired what
+// its last owner wrote (the header's compare-and-swap), so relaxed accesses would do for the bits of one's
+// own units; the read-modify-writes are sequentially consistent only because base/atomic.hpp has no weaker
+// ones.
 #pragma once
 
 #include <bit>
@@ -16,19 +17,19 @@
 
 namespace spanalloc::coalescing {
 
-class DirtyUnits {
+class UnitSet {
  public:
   static constexpr std::size_t bytes_for(std::size_t units) { return (units + 63) / 64 * sizeof(Word); }
-  /// `memory`: zeroed, bytes_for(units) bytes: all units are clean.
+  /// `memory`: zeroed, bytes_for(units) bytes: no unit is in the set.
   void attach(void* memory) { words_ = static_cast<Word*>(memory); }
 
-  void mark(Block block) {
+  void insert(Block block) {
     for_words(block, [](Word& word, std::uint64_t mask) {
       if ((word.load_relaxed() & mask) != mask) word.fetch_or_seq_cst(mask);
       return true;
     });
   }
-  void clear(Block block) {
+  void erase(Block block) {
     for_words(block, [](Word& word, std::uint64_t mask) {
       if ((word.load_relaxed() & mask) != 0) word.fetch_and_seq_cst(~mask);
       return true;
@@ -39,7 +40,7 @@ class DirtyUnits {
                       [](Word& word, std::uint64_t mask) { return (word.load_relaxed() & mask) == 0; });
   }
 
-  /// The next run of dirty units in `block` at or behind `from`; no block when there is none.
+  /// The next run of units of the set in `block` at or behind `from`; no block when there is none.
   Block next_run(Block block, std::size_t from) const {
     std::size_t first = from;
     while (first < block.end() && !is_set(first)) first = skip(first, block.end(), false);
