@@ -128,9 +128,10 @@ struct MallocApi : Introspection<E> {
     }
     const std::size_t usable = E::usable_size(p);  // before the size check: a bad pointer is always named
     if (n > kMaxRequest) return out_of_memory();
-    if (fits_well(n, usable)) return p;
+    const bool stays = fits_well(n, usable);
+    if (stays && usable - n < kWorthReturning) return p;
     if (void* resized = E::resize(p, n); resized != nullptr) return resized;
-    return move(p, usable, n);
+    return stays ? p : move(p, usable, n);
   }
 
   /// realloc(p, count * size); nullptr with ENOMEM, `p` as it was, when the product overflows.
@@ -175,6 +176,9 @@ struct MallocApi : Introspection<E> {
     errno = EINVAL;
     return nullptr;
   }
+
+  // What a large block has beyond its size is offered to the engine from this many bytes on.
+  static constexpr std::size_t kWorthReturning = 64 * kKiB;
 
   // Less than half of the block would lie idle, or so little that a smaller class hardly exists.
   static bool fits_well(std::size_t n, std::size_t usable) {

@@ -33,9 +33,9 @@ TEST(StandardClasses, AlignedRequestsGetNaturallyAlignedBlocks) {
       }
       if (c == 0) continue;  // served outside spans
       EXPECT_GE(kClassTable[c].block_size, n);
-      // The span starts at a multiple of its virtual size, the blocks at multiples of theirs.
-      EXPECT_TRUE(kClassTable[c].block_size % alignment == 0 ||
-                  (kClassTable[c].blocks == 1 && kClassTable[c].virtual_span % alignment == 0));
+      // Spans start at multiples of a granule, blocks in them at multiples of their size.
+      EXPECT_LE(alignment, kGranule);
+      EXPECT_TRUE(kClassTable[c].block_size % alignment == 0 || kClassTable[c].blocks == 1);
     }
   }
 }
@@ -47,8 +47,7 @@ TEST(StandardClasses, AlignedClassesAreTheSmallestThatDo) {
         unsigned smallest = 0;
         for (unsigned c = kClasses - 1; c > 0 && kClassTable[c].block_size >= n; --c) {
           const bool dense = kClassTable[c].block_size % alignment == 0;
-          const bool single = kClassTable[c].blocks == 1 && kClassTable[c].virtual_span % alignment == 0;
-          if (dense || single) smallest = c;
+          if (alignment <= kGranule && (dense || kClassTable[c].blocks == 1)) smallest = c;
         }
         ASSERT_EQ(class_of_aligned(n, alignment), smallest) << n << " bytes at multiples of " << alignment;
       }

@@ -8,8 +8,8 @@ namespace spanalloc {
 
 /// Taken while no other thread runs in the engine; exact then.
 struct SpanCensus {
-  std::size_t carved = 0;     ///< spans that the arena has handed out: the sum of all below
-  std::size_t in_pool = 0;    ///< free, and found in the pool exactly once
+  std::size_t carved = 0;   ///< spans that the arena has handed out and not taken back: the sum of all below
+  std::size_t in_pool = 0;  ///< free, and found in the pool exactly once
   std::size_t hot_empty = 0;  ///< hot span of a living LAB, no block out
   std::size_t hot = 0;        ///< hot span of a living LAB, blocks out (or another thread's, not looked into)
   std::size_t floating = 0;   ///< on a LAB's list, below the reusability threshold

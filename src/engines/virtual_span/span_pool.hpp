@@ -26,7 +26,8 @@
 
 namespace spanalloc {
 
-template <std::size_t kSizeIndexes, unsigned kMaxCores = 256>
+/// kBounded: put_bounded() and the counts that it needs.
+template <std::size_t kSizeIndexes, unsigned kMaxCores = 256, bool kBounded = false>
 class SpanPool {
   static_assert(kSizeIndexes > 0 && kMaxCores > 0);
 
@@ -49,7 +50,21 @@ class SpanPool {
     stacks_[size][core].top.push(span, links);
   }
 
-  /// The same for a chain linked from `first` to `last`.
+  /// put(), unless the stack holds `at_most` spans: false, and the span is still the caller's. Threads that
+  /// put at the same time may exceed the bound by one each.
+  template <class Links>
+  bool put_bounded(std::size_t size, unsigned core, std::uint32_t span, std::uint32_t at_most,
+                   Links&& links) noexcept {
+    static_assert(kBounded);
+    Stack& stack = stacks_[size][core];
+    if (stack.count.load_relaxed() >= at_most) return false;
+    // Before the push: a get that finds the span counts it out again, so the count never falls below zero.
+    stack.count.fetch_add_relaxed(1);
+    stack.top.push(span, links);
+    return true;
+  }
+
+  /// The same as put() for a chain linked from `first` to `last`.
   template <class Links>
   void put_chain(std::size_t size, unsigned core, std::uint32_t first, std::uint32_t last,
                  Links&& links) noexcept {
@@ -59,7 +74,7 @@ class SpanPool {
   /// From the caller's own stack; 0 when it was empty.
   template <class Links>
   std::uint32_t get_local(std::size_t size, unsigned core, Links&& links) noexcept {
-    return stacks_[size][core].top.pop(links);
+    return pop(stacks_[size][core], links);
   }
 
   /// From the other cores' stacks of this size, the next one first; 0 when each was empty.
@@ -69,14 +84,26 @@ class SpanPool {
     for (unsigned step = 1; step < count; ++step) {
       unsigned other = core + step;
       if (other >= count) other -= count;
-      if (const std::uint32_t span = stacks_[size][other].top.pop(links); span != 0) return span;
+      if (const std::uint32_t span = pop(stacks_[size][other], links); span != 0) return span;
     }
     return 0;
   }
 
-  /// Takes one stack's whole chain (its first span, 0 if empty); the caller then owns every span of it.
+  /// Takes one stack's whole chain (its first span, 0 if empty); the caller then owns every span of it, and
+  /// if the pool is bounded says with taken() how many there were.
   std::uint32_t take_all(std::size_t size, unsigned core) noexcept {
     return stacks_[size][core].top.take_all();
+  }
+
+  void taken(std::size_t size, unsigned core, std::uint32_t count) noexcept {
+    static_assert(kBounded);
+    stacks_[size][core].count.fetch_sub_relaxed(count);
+  }
+
+  /// In a fork's child: the stack is empty, whatever counts its users have left behind.
+  void forget_all(std::size_t size, unsigned core) noexcept {
+    stacks_[size][core].top.take_all();
+    stacks_[size][core].count.store_relaxed(0);
   }
 
   /// A hint; nothing follows from it.
@@ -87,7 +114,17 @@ class SpanPool {
  private:
   struct alignas(kCacheLine) Stack {
     TreiberStack top;
+    Atomic<std::uint32_t> count{0};  // shared; spans in the stack or about to be; kept if kBounded
   };
+
+  template <class Links>
+  static std::uint32_t pop(Stack& stack, Links&& links) noexcept {
+    const std::uint32_t span = stack.top.pop(links);
+    if constexpr (kBounded) {
+      if (span != 0) stack.count.fetch_sub_relaxed(1);
+    }
+    return span;
+  }
 
   Atomic<std::uint32_t> more_cores_{
       0};  // cores - 1; constant after set_cores, which happens before every other call

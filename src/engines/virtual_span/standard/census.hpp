@@ -13,21 +13,21 @@ namespace spanalloc::standard {
 struct Census {
   static EngineStatistics statistics() {
     EngineStatistics out;
-    const auto large = Heap::large_.statistics();
-    out.large_bytes = large.bytes;
-    out.large_objects = large.objects;
     out.live_labs = Heap::live_labs();
     out.spans_lost_to_fork = Heap::spans_lost_to_fork();
     if (!Heap::started()) return out;
-    // Spans are neither split, merged nor handed out for the first time meanwhile. What they are used for
-    // changes.
-    LockGuard walk(Heap::walk_lock_);
-    LockGuard registry(Heap::registry_lock_);
-    for_each_span([&](std::uint32_t, Span& span) {
-      if (SpanWord{span.word.load_acquire()}.state() == SpanState::kFree) {
-        out.pooled_bytes += kGranule << span.order;
+    Heap::arena_.walk([&](std::uint32_t number, std::size_t granules, bool free) {
+      // A range that is just being taken: its record is not its own yet, or says free.
+      if (!free && number + granules > Heap::known_granules()) return;
+      Span& span = Heap::spans_[number];
+      const unsigned c = span.shown_class.load_relaxed();
+      if (free || SpanWord{span.word.load_acquire()}.state() == SpanState::kFree) {
+        out.pooled_bytes += granules << kGranuleBits;
+      } else if (c == kLargeClass) {
+        out.large_bytes += granules << kGranuleBits;
+        ++out.large_objects;
       } else {
-        out.small_bytes_carved += kClassTable[span.shown_class.load_relaxed()].real_span;
+        out.small_bytes_carved += kClassTable[c].real_span;
       }
     });
     const PageSourceStatistics arena = Heap::arena_.statistics();
@@ -39,8 +39,7 @@ struct Census {
   static SpanCensus take() {
     SpanCensus out;
     if (!Heap::started()) return out;
-    mark_pooled(Heap::dirty_, out);
-    mark_pooled(Heap::zero_, out);
+    mark_pooled(out);
     mark_listed(out);
     for_each_span([&](std::uint32_t number, Span& span) {
       ++out.carved;
@@ -57,32 +56,25 @@ struct Census {
 
   template <class Visit>
   static void for_each_span(Visit&& visit) {
-    if (!Heap::started()) return;
-    const std::size_t end = Heap::known_granules();
-    for (std::size_t number = 1; number < end;) {
-      Span& span = Heap::spans_[number];
-      if (!span.exists) {  // skipped for alignment, or being handed out right now
-        ++number;
-        continue;
-      }
-      visit(static_cast<std::uint32_t>(number), span);
-      number += std::size_t{1} << span.order;
-    }
+    Heap::arena_.walk([&](std::uint32_t number, std::size_t, bool free) {
+      if (!free) visit(number, Heap::spans_[number]);
+    });
   }
 
-  static void mark_pooled(Heap::Pool& pool, SpanCensus& out) {
-    for (unsigned order = 0; order < kOrders; ++order) {
-      for (unsigned core = 0; core < pool.cores(); ++core) {
-        const std::uint32_t first = pool.take_all(order, core);
+  static void mark_pooled(SpanCensus& out) {
+    for (unsigned row = 0; row < kPoolRows; ++row) {
+      for (unsigned core = 0; core < Heap::pool_.cores(); ++core) {
+        const std::uint32_t first = Heap::pool_.take_all(row, core);
         std::uint32_t last = 0;
         for (std::uint32_t number = first; number != 0;
              number = Heap::spans_[number].pool_link.load_relaxed()) {
           Span& span = Heap::spans_[number];
           span.mark = static_cast<std::uint8_t>(span.mark + kMarkPooled);
-          if (span.order != order) ++out.broken;
+          const ClassInfo& info = kClassTable[span.size_class];
+          if (info.pool_row != row || Heap::granules_of(number) != info.granules) ++out.broken;
           last = number;
         }
-        if (first != 0) pool.put_chain(order, core, first, last, Heap::links());
+        if (first != 0) Heap::pool_.put_chain(row, core, first, last, Heap::links());
       }
     }
   }

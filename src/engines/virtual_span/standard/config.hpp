@@ -4,12 +4,14 @@
 //   1..32     16, 32, ... 512 (step 16)         64 KiB                  64 KiB
 //   33..56    576 .. 4 KiB (8 a doubling)       <= 64 KiB               64 KiB
 //   57..80    4.5 KiB .. 32 KiB                 >= 8 blocks             64 KiB to 256 KiB
-//   81..120   36 KiB .. 1 MiB                   one block, exactly      64 KiB to 1 MiB
+//   81..120   36 KiB .. 1 MiB                   one block, exactly      64 KiB to 1 MiB, whole granules
+//   121       above 1 MiB                       one block               whole granules
 //
-// A virtual span is 2^order granules of 64 KiB, naturally aligned; a real span starts where its virtual span
-// starts. Blocks begin at the span's start with nothing before them: a block of size d at index i lies at
-// start + i * d, so it is aligned to every power of two that divides d (up to the virtual span's size).
-// Metadata stands in a side table (span.hpp).
+// A virtual span of several blocks is 2^order granules of 64 KiB, naturally aligned, so that a block's
+// address leads to the span's first granule; of a span of one block that is where the block is. A real span
+// starts where its virtual span starts. Blocks begin at the span's start with nothing before them: a block of
+// size d at index i lies at start + i * d, so it is aligned to every power of two that divides d (up to the
+// virtual span's size). Metadata stands in a side table (span.hpp).
 #pragma once
 
 #include <array>
@@ -23,15 +25,15 @@ namespace spanalloc::standard {
 
 inline constexpr unsigned kGranuleBits = 16;
 inline constexpr std::size_t kGranule = std::size_t{1} << kGranuleBits;
-inline constexpr unsigned kMaxOrder = 4;  // 1 MiB
-inline constexpr unsigned kOrders = kMaxOrder + 1;
+inline constexpr unsigned kMaxOrder = 2;  // of a span of several blocks
 
 inline constexpr std::size_t kQuantum = 16;
 inline constexpr std::size_t kMaxSmall = 512;
 inline constexpr unsigned kSmallClasses = kMaxSmall / kQuantum;  // classes 1 .. kSmallClasses
 inline constexpr unsigned kStepsPerDoubling = 8;
 inline constexpr std::size_t kMaxListed = 32 * kKiB;  // largest block of a span with several blocks
-inline constexpr std::size_t kMaxBlock = 1 * kMiB;    // larger objects lie outside spans
+inline constexpr std::size_t kMaxBlock = 1 * kMiB;    // larger objects have no class of their own size
+inline constexpr std::size_t kMaxGranules = kMaxBlock / kGranule;  // of a span with a class
 inline constexpr unsigned kClasses =
     1 + kSmallClasses + (log2_floor(kMaxBlock) - log2_floor(kMaxSmall)) * kStepsPerDoubling;
 inline constexpr unsigned kFirstSingle =
@@ -40,6 +42,15 @@ inline constexpr unsigned kFirstSingle =
 // (thread_state.hpp); classes kThreadClasses+1 .. kFirstSingle-1 keep them in the LAB.
 inline constexpr unsigned kThreadClasses = 28;  // up to 448 bytes
 inline constexpr unsigned kLabClasses = kFirstSingle - kThreadClasses - 1;
+/// The class of objects above kMaxBlock: one block in a span of as many granules as it needs.
+inline constexpr unsigned kLargeClass = kClasses;
+// Below this a block that must move is copied: moving pages costs system calls, and leaves pieces of the
+// arena as mappings of their own for as long as the block lives.
+inline constexpr std::size_t kMoveAtLeast = kMaxBlock;
+// Rows of the span-pool: spans of one granule; naturally aligned ones of 2 and 4; others of 2 .. 16 granules.
+inline constexpr unsigned kPoolRows = 1 + kMaxOrder + kMaxGranules - 1;
+// What a row of the pool keeps for a core; beyond it spans go down to the page layer.
+inline constexpr std::size_t kPoolBytesARow = 2 * kMiB;
 inline constexpr unsigned kMinBlocks = 8;  // blocks of a span that is not a single-block span, at least
 inline constexpr std::size_t kPageForTail = 4 * kKiB;  // real spans end on such a boundary
 
@@ -171,29 +182,29 @@ inline constexpr ClassRow kClassRows[] = {
     {114688, 1, 112, 128},        //  94  unused <=  7.1 %  tail 0.0 %
     {122880, 1, 120, 128},        //  95  unused <=  6.7 %  tail 0.0 %
     {131072, 1, 128, 128},        //  96  unused <=  6.2 %  tail 0.0 %
-    {147456, 1, 144, 256},        //  97  unused <= 11.1 %  tail 0.0 %
-    {163840, 1, 160, 256},        //  98  unused <= 10.0 %  tail 0.0 %
-    {180224, 1, 176, 256},        //  99  unused <=  9.1 %  tail 0.0 %
-    {196608, 1, 192, 256},        // 100  unused <=  8.3 %  tail 0.0 %
+    {147456, 1, 144, 192},        //  97  unused <= 11.1 %  tail 0.0 %
+    {163840, 1, 160, 192},        //  98  unused <= 10.0 %  tail 0.0 %
+    {180224, 1, 176, 192},        //  99  unused <=  9.1 %  tail 0.0 %
+    {196608, 1, 192, 192},        // 100  unused <=  8.3 %  tail 0.0 %
     {212992, 1, 208, 256},        // 101  unused <=  7.7 %  tail 0.0 %
     {229376, 1, 224, 256},        // 102  unused <=  7.1 %  tail 0.0 %
     {245760, 1, 240, 256},        // 103  unused <=  6.7 %  tail 0.0 %
     {262144, 1, 256, 256},        // 104  unused <=  6.2 %  tail 0.0 %
-    {294912, 1, 288, 512},        // 105  unused <= 11.1 %  tail 0.0 %
-    {327680, 1, 320, 512},        // 106  unused <= 10.0 %  tail 0.0 %
-    {360448, 1, 352, 512},        // 107  unused <=  9.1 %  tail 0.0 %
-    {393216, 1, 384, 512},        // 108  unused <=  8.3 %  tail 0.0 %
-    {425984, 1, 416, 512},        // 109  unused <=  7.7 %  tail 0.0 %
-    {458752, 1, 448, 512},        // 110  unused <=  7.1 %  tail 0.0 %
+    {294912, 1, 288, 320},        // 105  unused <= 11.1 %  tail 0.0 %
+    {327680, 1, 320, 320},        // 106  unused <= 10.0 %  tail 0.0 %
+    {360448, 1, 352, 384},        // 107  unused <=  9.1 %  tail 0.0 %
+    {393216, 1, 384, 384},        // 108  unused <=  8.3 %  tail 0.0 %
+    {425984, 1, 416, 448},        // 109  unused <=  7.7 %  tail 0.0 %
+    {458752, 1, 448, 448},        // 110  unused <=  7.1 %  tail 0.0 %
     {491520, 1, 480, 512},        // 111  unused <=  6.7 %  tail 0.0 %
     {524288, 1, 512, 512},        // 112  unused <=  6.2 %  tail 0.0 %
-    {589824, 1, 576, 1024},       // 113  unused <= 11.1 %  tail 0.0 %
-    {655360, 1, 640, 1024},       // 114  unused <= 10.0 %  tail 0.0 %
-    {720896, 1, 704, 1024},       // 115  unused <=  9.1 %  tail 0.0 %
-    {786432, 1, 768, 1024},       // 116  unused <=  8.3 %  tail 0.0 %
-    {851968, 1, 832, 1024},       // 117  unused <=  7.7 %  tail 0.0 %
-    {917504, 1, 896, 1024},       // 118  unused <=  7.1 %  tail 0.0 %
-    {983040, 1, 960, 1024},       // 119  unused <=  6.7 %  tail 0.0 %
+    {589824, 1, 576, 576},       // 113  unused <= 11.1 %  tail 0.0 %
+    {655360, 1, 640, 640},       // 114  unused <= 10.0 %  tail 0.0 %
+    {720896, 1, 704, 704},       // 115  unused <=  9.1 %  tail 0.0 %
+    {786432, 1, 768, 768},       // 116  unused <=  8.3 %  tail 0.0 %
+    {851968, 1, 832, 832},       // 117  unused <=  7.7 %  tail 0.0 %
+    {917504, 1, 896, 896},       // 118  unused <=  7.1 %  tail 0.0 %
+    {983040, 1, 960, 960},       // 119  unused <=  6.7 %  tail 0.0 %
     {1048576, 1, 1024, 1024},     // 120  unused <=  6.2 %  tail 0.0 %
 };
 // clang-format on
@@ -203,7 +214,10 @@ struct ClassInfo : SizeClass {
   std::uint64_t magic = 0;              ///< divisibility_magic64(block_size)
   std::uint32_t reuse_outstanding = 0;  ///< a parked span with at most this many blocks out is reusable
   std::uint32_t refill_remotes = 0;     ///< a hot span takes its remote list when it holds at least this many
-  std::uint8_t order = 0;
+  std::uint8_t order = 0;               ///< of the virtual span, if it has several blocks
+  std::uint8_t granules = 0;            ///< of the virtual span; 0 for kLargeClass: each object has its own
+  std::uint8_t pool_row = 0;            ///< kPoolRows: never pooled
+  std::uint8_t pool_most = 0;           ///< spans that a core keeps of this row
 };
 
 // A parked span becomes reusable when 1/8 of its blocks is free. The paper's 80 % keeps spans floating for
@@ -216,7 +230,14 @@ constexpr ClassInfo make_class(const ClassRow& row) {
   info.blocks = row.blocks;
   info.real_span = static_cast<std::uint32_t>(row.real_kib * kKiB);
   info.virtual_span = static_cast<std::uint32_t>(row.virtual_kib * kKiB);
-  info.order = static_cast<std::uint8_t>(log2_floor(info.virtual_span) - kGranuleBits);
+  info.granules = static_cast<std::uint8_t>(info.virtual_span >> kGranuleBits);
+  if (row.blocks > 1) {
+    info.order = static_cast<std::uint8_t>(log2_floor(info.granules));
+    info.pool_row = info.order;
+  } else {
+    info.pool_row = static_cast<std::uint8_t>(info.granules == 1 ? 0 : kMaxOrder + info.granules - 1);
+  }
+  info.pool_most = static_cast<std::uint8_t>(kPoolBytesARow / info.virtual_span);
   info.magic = divisibility_magic64(info.block_size);
   const std::uint32_t reuse_free = (info.blocks + kReuseFraction - 1) / kReuseFraction;
   info.reuse_outstanding = info.blocks - reuse_free;
@@ -224,13 +245,15 @@ constexpr ClassInfo make_class(const ClassRow& row) {
   return info;
 }
 
-constexpr std::array<ClassInfo, kClasses> make_classes() {
-  std::array<ClassInfo, kClasses> table{};
+constexpr std::array<ClassInfo, kClasses + 1> make_classes() {
+  std::array<ClassInfo, kClasses + 1> table{};
   for (unsigned c = 1; c < kClasses; ++c) table[c] = make_class(kClassRows[c - 1]);
+  table[kLargeClass].blocks = 1;
+  table[kLargeClass].pool_row = kPoolRows;
   return table;
 }
 
-inline constexpr std::array<ClassInfo, kClasses> kClassTable = make_classes();
+inline constexpr std::array<ClassInfo, kClasses + 1> kClassTable = make_classes();
 
 constexpr bool classes_hold() {
   if (sizeof kClassRows / sizeof kClassRows[0] != kClasses - 1) return false;
@@ -246,8 +269,11 @@ constexpr bool classes_hold() {
     // page that the last block ends in.
     if ((k.overhead() + k.virtual_span / kGranule * 64) * 100 > k.real_span * std::size_t{3}) return false;
     if (k.real_span != align_up(k.payload(), kPageForTail)) return false;
-    if (k.real_span > k.virtual_span || k.virtual_span != kGranule << k.order || k.order > kMaxOrder)
-      return false;
+    if (k.real_span > k.virtual_span || k.virtual_span != kGranule * k.granules) return false;
+    if (k.blocks > 1 && (k.granules != 1u << k.order || k.order > kMaxOrder)) return false;
+    // A block of its own fills its granules but for less than one.
+    if (k.blocks == 1 && k.virtual_span - k.block_size >= kGranule) return false;
+    if (k.pool_row >= kPoolRows || k.pool_most == 0) return false;
     // Counts of blocks are 16-bit fields of the span word, block marks 20-bit.
     if (k.blocks < 1 || k.blocks >= 0xffff) return false;
     if ((c < kFirstSingle) != (k.blocks > 1) || (k.blocks > 1 && k.blocks < kMinBlocks)) return false;
@@ -260,10 +286,10 @@ constexpr bool classes_hold() {
 static_assert(classes_hold());
 static_assert(kClasses == 121 && kFirstSingle == 81 && kThreadClasses <= kSmallClasses);
 
-/// Smallest class whose blocks hold n bytes and are aligned to `alignment` (a power of two, at most
-/// kMaxBlock); 0 when there is none.
+/// Smallest class whose blocks hold n bytes and are aligned to `alignment` (a power of two); 0 when there is
+/// none: above a granule no class is aligned.
 constexpr unsigned class_of_aligned(std::size_t n, std::size_t alignment) {
-  if (n > kMaxBlock || alignment > kMaxBlock) return 0;
+  if (n > kMaxBlock || alignment > kGranule) return 0;
   // A class below both of these has blocks that are smaller than the least multiple of the alignment, and
   // several of them in a span: it cannot do. The rest is a few steps.
   const std::size_t multiple = align_up(max_of(n, 1), alignment);
@@ -271,11 +297,10 @@ constexpr unsigned class_of_aligned(std::size_t n, std::size_t alignment) {
   const unsigned single = static_cast<unsigned>(max_of(class_of(max_of(n, 1)), kFirstSingle));
   for (unsigned c = static_cast<unsigned>(min_of(dense, single)); c < kClasses; ++c) {
     const ClassInfo& k = kClassTable[c];
-    if ((k.block_size & (alignment - 1)) == 0) return c;
-    if (k.blocks == 1 && (k.virtual_span & (alignment - 1)) == 0) return c;
+    if (k.blocks == 1 || (k.block_size & (alignment - 1)) == 0) return c;
   }
   return 0;
 }
-static_assert(class_of_aligned(1, 64) == 4 && class_of_aligned(kMaxBlock, kMaxBlock) == kClasses - 1);
+static_assert(class_of_aligned(1, 64) == 4 && class_of_aligned(kMaxBlock, kGranule) == kClasses - 1);
 
 }  // namespace spanalloc::standard

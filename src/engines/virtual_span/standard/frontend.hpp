@@ -15,7 +15,7 @@
 //             | else
 //             +-> deallocate_by_record: the same for spans of several granules, and own hot spans
 //                   whose list is in the LAB or whose hint was lost
-//                     +-> deallocate_outside_spans: large object, null, or fatal
+//                     +-> deallocate_outside_spans: null, or fatal
 //
 // How a free finds the hot list without looking at the span's record: `hint` maps the low byte of the page
 // number (address >> 16) to a class. It is only a guess, set when a span becomes hot; the guess is believed
@@ -120,11 +120,17 @@ class Frontend {
   static Block*& head_of(Lab* lab, unsigned c) {
     return c <= kThreadClasses ? thread_state.head[c] : lab->head[c - kThreadClasses - 1];
   }
+  static std::size_t granules_for(std::size_t bytes) { return (bytes + kGranule - 1) >> kGranuleBits; }
+  // What the program may use of a block of span `number`, of class c.
+  static std::size_t block_bytes(unsigned c, std::uint32_t number) {
+    return c == kLargeClass ? Heap::granules_of(number) << kGranuleBits : kClassTable[c].block_size;
+  }
   static Block* block_at(std::uint32_t number, std::uint32_t mark) {
     return reinterpret_cast<Block*>(Heap::address(number) + offset_of_mark(mark));
   }
 
-  static void* allocate_large(std::size_t n, std::size_t alignment);
+  static void* allocate_large(std::size_t n, std::size_t alignment, bool* zero = nullptr);
+  static void* resize_single(std::uint32_t number, std::size_t n);
   static void* allocate_listed(Lab* lab, unsigned c);
   static void* allocate_single(unsigned c, unsigned core, bool& zero);
   static bool refill(Lab* lab, unsigned c);

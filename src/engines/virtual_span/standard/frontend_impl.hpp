@@ -23,15 +23,17 @@ inline void* Frontend::allocate_class(unsigned c) {
   return p;
 }
 
-// An object outside spans. When the kernel refuses, free spans make room: under a limit on address space they
-// may be what it is used up by.
-SPANALLOC_COLD inline void* Frontend::allocate_large(std::size_t n, std::size_t alignment) {
+// An object with a span of its own, of any size and alignment.
+SPANALLOC_COLD inline void* Frontend::allocate_large(std::size_t n, std::size_t alignment, bool* zero) {
   if (thread_state.run.count != 0) flush_run();
-  void* p = Heap::large().allocate(n, alignment);
-  // No room helps a request beyond every address space.
-  if (SPANALLOC_LIKELY(p != nullptr) || n >> 47 != 0) return p;
-  Heap::close_free_spans();  // or another thread has, just now: either way there may be room
-  return Heap::large().allocate(n, alignment);
+  if (n > SIZE_MAX / 2 || alignment > SIZE_MAX / 2 || !Heap::start()) return nullptr;
+  const std::size_t granules = granules_for(max_of(n, 1));
+  const std::uint32_t number = Heap::take_large(granules, granules_for(alignment), Heap::Reuse::kDirtyFirst);
+  if (number == 0) return nullptr;
+  if (zero != nullptr) *zero = Heap::span(number).zero;
+  Heap::make_single(number, kLargeClass);
+  unpoison(Heap::address(number), granules << kGranuleBits);
+  return Heap::address(number);
 }
 
 inline void* Frontend::allocate_listed(Lab* lab, unsigned c) {
@@ -52,21 +54,12 @@ inline void* Frontend::allocate_listed(Lab* lab, unsigned c) {
   }
 }
 
-// One block a span: it is never hot. The word says parked, one block out, owned by nobody: whoever frees the
-// block brings it to free and gives the span to the pool.
+// One block a span: it is never hot.
 inline void* Frontend::allocate_single(unsigned c, unsigned core, bool& zero) {
-  const std::uint32_t number = Heap::take_span(kClassTable[c].order, core);
+  const std::uint32_t number = Heap::take_span(c, core);
   if (number == 0) return nullptr;
-  Span& span = Heap::span(number);
-  zero = span.zero;
-  span.zero = false;
-  span.size_class = static_cast<std::uint8_t>(c);
-  span.shown_class.store_relaxed(static_cast<std::uint8_t>(c));
-  span.start_magic = span.start_limit = 0;
-  span.unpublished.store_relaxed(0);
-  span.list = ListId::kNone;
-  // Release: a stale freer of an earlier life may look at the record under a lock.
-  span.word.store_release(SpanWord::make(kNobody, SpanState::kParked, 1).bits);
+  zero = Heap::span(number).zero;
+  Heap::make_single(number, c);
   unpoison(Heap::address(number), kClassTable[c].block_size);
   return Heap::address(number);
 }
@@ -131,7 +124,7 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
   Protocol::settle_attention(me);
   std::uint32_t number = Protocol::reusable_to_hot(me, c, me, remote_head);
   if (number == 0) number = Protocol::reusable_to_hot(kOrphanage, c, me, remote_head);
-  const std::uint32_t fresh = number != 0 ? 0 : Heap::take_span(kClassTable[c].order, Heap::core_of(me));
+  const std::uint32_t fresh = number != 0 ? 0 : Heap::take_span(c, Heap::core_of(me));
   if (fresh == 0) {
     if (number == 0) number = Protocol::floating_to_hot(c, me, remote_head);
     if (number != 0 && remote_head != 0) head = block_at(number, remote_head);
@@ -177,7 +170,9 @@ inline void Frontend::leave_hot(Lab* lab, unsigned c) {
 inline void Frontend::check_start(std::uintptr_t a, std::uint32_t number, unsigned c) {
   const ClassInfo& info = kClassTable[c];
   const std::uint64_t offset = a - address_of(Heap::address(number));
-  if (SPANALLOC_UNLIKELY(offset * info.magic >= info.magic || offset >= info.payload())) {
+  const bool start =
+      info.blocks == 1 ? offset == 0 : offset * info.magic < info.magic && offset < info.payload();
+  if (SPANALLOC_UNLIKELY(!start)) {
     os::fatal("free of a pointer that is not the start of a block:", pointer_to(a));
   }
 }
@@ -216,7 +211,7 @@ inline void Frontend::check_start(std::uintptr_t a, std::uint32_t number, unsign
   if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) freed_when_free(p);
   const auto offset = address_of(p) - address_of(Heap::address(number));
   if (SPANALLOC_UNLIKELY(word.head() == block_mark(offset))) freed_twice(p);
-  poison(block + 1, kClassTable[span.size_class].block_size - sizeof(Block));
+  poison(block + 1, block_bytes(span.size_class, number) - sizeof(Block));
   ThreadState& t = thread_state;
   if (t.run.number == number) return gather(number, word, block);
   if (SPANALLOC_UNLIKELY(t.run.count != 0)) flush_run();
@@ -285,9 +280,7 @@ SPANALLOC_INLINE void Frontend::publish_run(std::uint32_t number, Block* newest,
 }
 
 SPANALLOC_COLD inline void Frontend::deallocate_outside_spans(void* p) {
-  if (p == nullptr) return;
-  if (Heap::large().free(p)) return;
-  os::fatal("free of a pointer that this allocator did not return:", p);
+  if (p != nullptr) os::fatal("free of a pointer that this allocator did not return:", p);
 }
 
 // --- Everything else --------------------------------------------------------------------------------------
@@ -299,9 +292,12 @@ inline void* Frontend::allocate_aligned(std::size_t n, std::size_t alignment) {
 }
 
 inline void* Frontend::allocate_zeroed(std::size_t n) {
-  if (n > kMaxBlock) return allocate_large(n, kQuantum);
   bool zero = false;
   void* p = nullptr;
+  if (n > kMaxBlock) {
+    p = allocate_large(n, kQuantum, &zero);
+    return p == nullptr || zero ? p : memset(p, 0, n);
+  }
   const unsigned c = n <= kMaxListed ? 0 : class_of(n);
   Lab* lab = c != 0 ? thread_state.lab : nullptr;
   if (lab != nullptr && c >= kFirstSingle) {
@@ -317,31 +313,48 @@ inline std::size_t Frontend::usable_size(const void* p) {
   std::size_t granule = 0;
   if (!Heap::granule_of(a, granule)) {
     if (p == nullptr) return 0;
-    const std::size_t bytes = Heap::large().usable_size(p);
-    if (bytes == 0) os::fatal("size asked of a pointer that this allocator did not return:", p);
-    return bytes;
+    os::fatal("size asked of a pointer that this allocator did not return:", p);
   }
   std::uint32_t number = 0;
   const Span& span = Heap::span_of_granule(granule, number);
   const SpanWord word{span.word.load_relaxed()};  // the caller's block keeps the span as it is
   if (word.state() == SpanState::kFree) os::fatal("size asked of memory that is free:", p);
   check_start(a, number, span.size_class);
-  return kClassTable[span.size_class].block_size;
+  return block_bytes(span.size_class, number);
 }
 
 inline void* Frontend::resize(void* p, std::size_t n) {
   const std::uintptr_t a = address_of(p);
   std::size_t granule = 0;
-  if (!Heap::granule_of(a, granule)) return n > kMaxBlock ? Heap::large().resize(p, n) : nullptr;
-  if (n == 0 || n > kMaxBlock) return nullptr;
+  if (n == 0 || n > SIZE_MAX / 2 || !Heap::granule_of(a, granule)) return nullptr;
   std::uint32_t number = 0;
   const Span& span = Heap::span_of_granule(granule, number);
-  return class_of(n) == span.size_class ? p : nullptr;
+  const unsigned c = span.size_class;
+  if (kClassTable[c].blocks == 1) return n > kMaxListed ? resize_single(number, n) : nullptr;
+  return n <= kMaxListed && class_of(n) == c ? p : nullptr;
+}
+
+// A block of its own takes or gives granules behind it, or its pages move to a larger place.
+inline void* Frontend::resize_single(std::uint32_t number, std::size_t n) {
+  const std::size_t old_granules = Heap::granules_of(number);
+  const std::size_t granules = granules_for(n);
+  const unsigned c = n > kMaxBlock ? kLargeClass : class_of(n);
+  if (granules == old_granules || Heap::resize_in_place(number, granules)) {
+    Span& span = Heap::span(number);
+    span.size_class = static_cast<std::uint8_t>(c);
+    span.shown_class.store_relaxed(static_cast<std::uint8_t>(c));
+  } else {
+    if (n <= kMoveAtLeast || old_granules << kGranuleBits < kMoveAtLeast) return nullptr;
+    number = Heap::move_large(number, granules);
+    if (number == 0) return nullptr;
+  }
+  unpoison(Heap::address(number), block_bytes(c, number));
+  return Heap::address(number);
 }
 
 inline bool Frontend::owns(const void* p) {
   std::size_t granule = 0;
-  if (!Heap::granule_of(address_of(p), granule)) return p != nullptr && Heap::large().usable_size(p) != 0;
+  if (!Heap::granule_of(address_of(p), granule)) return false;
   std::uint32_t number = 0;
   const Span& span = Heap::span_of_granule(granule, number);
   return SpanWord{span.word.load_relaxed()}.state() != SpanState::kFree;

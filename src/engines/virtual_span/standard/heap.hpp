@@ -1,17 +1,15 @@
 // The process-wide half of the engine: arena, span records, LABs, span-pool, and what moves between them.
 //
 //   frontend.hpp (per thread)  ->  span_protocol.hpp (per LAB, locks)  ->  Heap::take_span / put_in_pool
-//                                                                            -> pool (lock-free) -> BumpArena
+//                                                              -> pool (lock-free) -> CoalescingArena
+//                                                              (lock-free)
 //
-// Memory of a free span is dirty (it was used, it is warm, reusing it costs nothing) or zero (fresh or
-// purged). A miss looks for dirty memory first: same size at this core, at other cores, then larger spans,
-// which it splits; then for zero memory in the same order; then in the arena. Dirty spans that nobody wanted
-// for the decay time are purged by whoever passes by a slow path (there is no background thread).
-//
-// Split spans are merged again (buddies, as in a binary buddy system) before the arena is asked: not at every
-// free, but once enough has been taken fresh to pay for a walk over the pool, and always before memory is
-// reported to be out. So memory freed at one size serves larger ones, warm as it is, and large requests
-// cannot drain the arena into small spans.
+// The pool is a bounded cache of warm spans, by size and core; what does not fit goes down to the arena,
+// which merges it with its neighbours, so that memory freed at one size serves every other. A miss looks for
+// warm memory first: in the pool, in the arena's dirty ranges, in what sleeping threads have not noticed to
+// be free; then for clean memory that is open; then the pool is drained, and only then new address space
+// opened. What nobody wanted for the decay time is purged by whoever passes by a slow path (there is no
+// background thread). Objects above the largest class come from the arena directly.
 #pragma once
 
 #include <cstddef>
@@ -43,9 +41,15 @@ struct Lab : LabLists<kClasses> {
   Block* head[kLabClasses] = {};            ///< owner: hot lists of classes above kThreadClasses
 };
 
+/// Apart from what others read all the time: every thread that misses the pool turns it.
+struct alignas(kCacheLine) Turn {
+  Atomic<std::uint32_t> next{0};
+};
+
 class Heap {
  public:
   using Lists = LabLists<kClasses>;
+  using Reuse = Arena::Reuse;
   using Protocol = SpanProtocol<Heap>;
 
   // --- World of the protocol ----------------------------------------------------------------------------
@@ -79,7 +83,7 @@ class Heap {
   }
   /// Granules 0 .. known_granules() - 1 have records.
   static std::size_t known_granules() { return known_end_.load_acquire(); }
-  /// The record of the span that holds address `a`; its first granule's number in `number`.
+  /// The record of the span that granule `granule` belongs to; its first granule's number in `number`.
   static Span& span_of_granule(std::size_t granule, std::uint32_t& number) {
     number = first_granule(granule);
     return spans_[number];
@@ -89,12 +93,26 @@ class Heap {
     return static_cast<std::uint32_t>(number & ~((std::size_t{1} << spans_[number].order) - 1));
   }
 
-  /// A free span of 2^order granules for the caller alone; 0: out of memory. `core`: whose stack to try
-  /// first.
-  static std::uint32_t take_span(unsigned order, unsigned core);
+  /// A free span for class `c` for the caller alone, its record's `zero` and `order` set; 0: out of memory.
+  /// `core`: whose stack to try first.
+  static std::uint32_t take_span(unsigned c, unsigned core);
 
-  /// Memory is out: gives up what free spans hold, their address space's charge included.
-  static void close_free_spans();
+  /// A span of kLargeClass for `granules` at a multiple of `alignment` granules; 0: out of memory.
+  static std::uint32_t take_large(std::size_t granules, std::size_t alignment, Reuse reuse);
+
+  /// Makes a span that was just taken one of class c with its one block out. The word says parked and owned
+  /// by nobody: whoever frees the block brings it to free and gives the span back.
+  static void make_single(std::uint32_t number, unsigned c);
+
+  /// The granules of a span of one block, and making it fit `granules` where it stands.
+  static std::size_t granules_of(std::uint32_t number) { return arena_.count_of(number); }
+  static bool resize_in_place(std::uint32_t number, std::size_t granules) {
+    return arena_.resize_in_place(number, granules);
+  }
+  /// Moves the pages of a span of one block to a new one of `granules` granules (more than it has), and frees
+  /// the old one. Returns the new one, its record that of a span of kLargeClass in use; 0: refused, or
+  /// copying is cheaper; then nothing has changed.
+  static std::uint32_t move_large(std::uint32_t number, std::size_t granules);
 
   // --- LABs ---------------------------------------------------------------------------------------------
   /// An unused LAB, marked alive; nullptr when there is none left.
@@ -106,13 +124,13 @@ class Heap {
     LockGuard guard(registry_lock_);
     return labs_used_;
   }
-  static unsigned core_of(std::uint32_t lab_number) { return dirty_.core_of(lab_number); }
+  static unsigned core_of(std::uint32_t lab_number) { return pool_.core_of(lab_number); }
 
   // --- Returning memory ---------------------------------------------------------------------------------
-  /// Purges every dirty free span. Returns bytes purged.
+  /// Purges all dirty free memory. Returns granules purged.
   static std::size_t purge_all_free();
-  /// Purges what has been free for the decay time; a bounded part of it at a call, at most once per half
-  /// decay time unless there is more.
+  /// Purges what has been free for half the decay time at least; a bounded part of it at a call, at most once
+  /// per half decay time unless there is more.
   static void purge_by_decay(std::uint64_t now);
   /// Claims what other LABs' owners have not noticed to be empty; looks at up to `at_most` LABs, in turn.
   static std::uint32_t steal_from_sleeping_labs(std::uint32_t at_most);
@@ -123,74 +141,49 @@ class Heap {
   /// `survivor`: the calling thread's LAB number or 0. Other LABs' threads are gone.
   static void recover_in_child(std::uint32_t survivor);
 
-  static LargeSource& large() { return large_; }
   static std::size_t spans_lost_to_fork() { return lost_to_fork_.load_relaxed(); }
   static std::size_t live_labs() { return live_labs_.load_relaxed(); }
 
  private:
   friend struct Census;
-  using Pool = SpanPool<kOrders>;
-
-  static constexpr std::uint8_t kMarkHeld = 128;  // Span::mark of a span that merge_free_spans holds
+  using Pool = SpanPool<kPoolRows, 256, true>;
 
   // LABs that a pool miss looks at: a thousand sleeping threads must not make every fresh span expensive.
   static constexpr std::uint32_t kVictimsAMiss = 16;
-  // Spans that one free may purge: a bound on its time.
-  static constexpr std::size_t kPurgesARound = 256;
+  // Granules that one free may purge, and one more run: a bound on its time.
+  static constexpr std::size_t kPurgedARound = 64 * kMiB / kGranule;
 
   static bool start_slow();
   static bool start_locked();
   static auto links() {
     return [](std::uint32_t number) -> Atomic<std::uint32_t>& { return spans_[number].pool_link; };
   }
-  template <class Visit>
-  static void for_each_stack(Visit&& visit) {
-    for (unsigned order = 0; order < kOrders; ++order) {
-      for (unsigned core = 0; core < dirty_.cores(); ++core) {
-        visit(dirty_, order, core);
-        visit(zero_, order, core);
-      }
-    }
-  }
-  static std::uint32_t take_exact(Pool& pool, unsigned order, unsigned core);
-  static std::uint32_t take_larger(Pool& pool, unsigned order, unsigned core);
-  static bool may_hold_larger(const Pool& pool, unsigned order);
-  static std::uint32_t reopened(std::uint32_t number, unsigned order, unsigned core);
-  static std::uint32_t take_pooled(unsigned order, unsigned core);
-  static std::uint32_t take_merged(unsigned order, unsigned core);
-  static void split(Pool& pool, std::uint32_t number, unsigned from, unsigned to, unsigned core);
-  static std::uint32_t take_fresh(unsigned order);
+  static std::uint32_t take_pooled(unsigned c, unsigned core);
+  static std::uint32_t take_open(unsigned c, Reuse reuse);
+  static std::uint32_t take_anyhow(std::size_t granules, std::size_t alignment, bool& zero);
+  static std::uint32_t as_span(unsigned c, std::uint32_t number, bool zero);
   static void set_order(std::uint32_t number, unsigned order);
-  static bool purge_span(std::uint32_t number);
-  static std::size_t purge_stack(unsigned order, unsigned core, std::uint64_t deadline, std::size_t& budget);
-  static std::size_t purge_free_before(std::uint64_t deadline, std::size_t& budget);
-  static void merge_free_spans();
-  static std::uint32_t merge_buddies(std::uint32_t list, unsigned order, std::uint32_t& kept);
+  static bool records_reach(std::size_t end);
+  static void drain_pool();
 
-  static inline constinit SpanSource arena_;
-  static inline constinit GrowingTable<Span> spans_;
+  static inline constinit Arena arena_;
+  static inline constinit GrowingTable<Span> spans_;  // grown under the arena's lock
   static inline constinit GrowingTable<Lab> labs_;
-  static inline constinit Pool dirty_;
-  static inline constinit Pool zero_;
-  static inline constinit LargeSource large_;
+  static inline constinit Pool pool_;
 
-  static inline constinit SpinLock registry_lock_;  // start, LAB numbers, and growth of the tables
-  // Whoever takes stacks apart or changes a span's order: splitting, merging, purging, closing. So a fork
-  // finds each free span in a stack or in the hands of a thread that was just taking or putting it.
-  static inline constinit SpinLock walk_lock_;
-  static inline constinit bool single_threaded_at_fork_ = false;      // registry lock
-  static inline constinit Atomic<std::size_t> merge_pays_after_{16};  // fresh granules
-  static inline constinit Atomic<std::size_t> fresh_since_merge_{0};  // granules
-  static inline constinit Atomic<std::uint32_t> next_victim_{0};
+  static inline constinit SpinLock registry_lock_;  // start, LAB numbers, growth of the table of LABs
+  static inline constinit SpinLock purge_lock_;     // whoever purges or ages: no fork comes in between
+  static inline constinit bool single_threaded_at_fork_ = false;  // registry lock
   static inline constinit std::uint32_t labs_used_ = 0;
   static inline constinit std::uint32_t lab_capacity_ = 0;
   static inline constinit std::uint32_t free_lab_ = 0;
-  static inline constinit Atomic<std::size_t> known_end_{0};  // written under the registry lock
+  static inline constinit Atomic<std::size_t> known_end_{0};  // written under the arena's lock
   static inline constinit Atomic<std::uint32_t> started_{0};
   static inline constinit Atomic<std::size_t> live_labs_{0};
   static inline constinit Atomic<std::size_t> lost_to_fork_{0};
   static inline constinit Atomic<std::uint64_t> next_purge_{0};
   static inline constinit std::uint64_t decay_ms_ = 0;  // constant after start
+  static inline constinit Turn victims_;
 };
 
 }  // namespace spanalloc::standard

@@ -23,17 +23,17 @@ SPANALLOC_COLD inline bool Heap::start_slow() {
 inline bool Heap::start_locked() {
   LockGuard guard(registry_lock_);
   if (started_.load_relaxed() != 0) return true;
-  if (!arena_.start() || !spans_.start(arena_.capacity())) return false;
+  // As the spans of several blocks are aligned, so must the arena be, whatever the page size.
+  if (!arena_.start(kGranule << kMaxOrder) || !spans_.start(arena_.capacity())) return false;
   // One LAB a living thread. Under a limit, tables may take 1/256 of it.
   const std::size_t left = os::address_space_left();
   std::size_t labs = 1u << 18;
   if (left != SIZE_MAX) labs = max_of(min_of(labs, left / 256 / sizeof(Lab)), 128);
   if (!labs_.start(labs) || !labs_.ensure(1) || !spans_.ensure(1)) return false;
   lab_capacity_ = static_cast<std::uint32_t>(labs);
-  const unsigned cores = os::cpu_count();
-  dirty_.set_cores(cores);
-  zero_.set_cores(cores);
+  pool_.set_cores(os::cpu_count());
   decay_ms_ = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
+  next_purge_.store_relaxed(os::now_ms() + decay_ms_ / 2 + 1);
   started_.store_release(1);  // release: pairs with start()
   return true;
 }
@@ -65,350 +65,217 @@ SPANALLOC_COLD inline void Heap::return_lab(Lab* lab) {
   live_labs_.fetch_sub_relaxed(1);
 }
 
-// --- Pool -------------------------------------------------------------------------------------------------
+// --- Taking spans -----------------------------------------------------------------------------------------
 
-inline std::uint32_t Heap::take_exact(Pool& pool, unsigned order, unsigned core) {
-  const std::uint32_t number = pool.get_local(order, core, links());
-  return number != 0 ? number : pool.get_from_other_core(order, core, links());
+inline std::uint32_t Heap::take_pooled(unsigned c, unsigned core) {
+  const unsigned row = kClassTable[c].pool_row;
+  const std::uint32_t number = pool_.get_local(row, core, links());
+  return number != 0 ? number : pool_.get_from_other_core(row, core, links());
 }
 
-// Under walk_lock_: the smallest larger span there is, split.
-inline std::uint32_t Heap::take_larger(Pool& pool, unsigned order, unsigned core) {
-  for (unsigned larger = order + 1; larger <= kMaxOrder; ++larger) {
-    const std::uint32_t number = take_exact(pool, larger, core);
-    if (number == 0) continue;
-    split(pool, number, larger, order, core);
-    return number;
-  }
-  return 0;
+inline std::uint32_t Heap::take_open(unsigned c, Reuse reuse) {
+  const Arena::Taken taken =
+      arena_.take(kClassTable[c].granules, std::size_t{1} << kClassTable[c].order, reuse);
+  return taken.first == 0 ? 0 : as_span(c, taken.first, taken.zero);
 }
 
-inline bool Heap::may_hold_larger(const Pool& pool, unsigned order) {
-  for (unsigned larger = order + 1; larger <= kMaxOrder; ++larger) {
-    for (unsigned core = 0; core < pool.cores(); ++core) {
-      if (!pool.looks_empty(larger, core)) return true;
-    }
+inline std::uint32_t Heap::take_span(unsigned c, unsigned core) {
+  if (const std::uint32_t number = take_pooled(c, core)) return number;
+  if (const std::uint32_t number = take_open(c, Reuse::kDirtyOnly)) return number;
+  if (steal_from_sleeping_labs(kVictimsAMiss) != 0) {
+    if (const std::uint32_t number = take_pooled(c, core)) return number;
   }
-  return false;
+  if (const std::uint32_t number = take_open(c, Reuse::kDirtyFirst)) return number;
+  bool zero = false;
+  const std::uint32_t number =
+      take_anyhow(kClassTable[c].granules, std::size_t{1} << kClassTable[c].order, zero);
+  return number == 0 ? 0 : as_span(c, number, zero);
 }
 
-// What was closed is opened again; 0, the span back in the pool, when that is refused.
-inline std::uint32_t Heap::reopened(std::uint32_t number, unsigned order, unsigned core) {
-  if (number == 0 || SPANALLOC_LIKELY(!spans_[number].closed)) return number;
-  if (arena_.reopen(number, order)) {
-    spans_[number].closed = false;
-    return number;
-  }
-  zero_.put(order, core, number, links());
-  return 0;
+inline std::uint32_t Heap::take_large(std::size_t granules, std::size_t alignment, Reuse reuse) {
+  Arena::Taken taken = arena_.take(granules, alignment, reuse);
+  if (taken.first == 0) taken.first = take_anyhow(granules, alignment, taken.zero);
+  return taken.first == 0 ? 0 : as_span(kLargeClass, taken.first, taken.zero);
 }
 
-inline std::uint32_t Heap::take_pooled(unsigned order, unsigned core) {
-  if (const std::uint32_t number = take_exact(dirty_, order, core)) return number;
-  if (may_hold_larger(dirty_, order)) {
-    LockGuard guard(walk_lock_);
-    if (const std::uint32_t number = take_larger(dirty_, order, core)) return number;
+// The arena has no open range of this size: drains the pool into it, then opens more, at last at any price.
+SPANALLOC_COLD inline std::uint32_t Heap::take_anyhow(std::size_t granules, std::size_t alignment,
+                                                      bool& zero) {
+  drain_pool();
+  Arena::Taken taken = arena_.take_growing(granules, alignment, records_reach);
+  if (taken.first == 0 && granules < arena_.capacity()) {
+    steal_from_sleeping_labs(UINT32_MAX);
+    drain_pool();
+    arena_.close_free();  // or another thread has, just now: either way there may be room
+    taken = arena_.take_growing(granules, alignment, records_reach);
   }
-  if (const std::uint32_t number = take_exact(zero_, order, core)) return reopened(number, order, core);
-  if (may_hold_larger(zero_, order)) {
-    LockGuard guard(walk_lock_);
-    if (const std::uint32_t number = take_larger(zero_, order, core)) return reopened(number, order, core);
-  }
-  return 0;
+  zero = taken.zero;
+  return taken.first;
 }
 
-// Merges at any price and takes its span before another walk can hide it.
-inline std::uint32_t Heap::take_merged(unsigned order, unsigned core) {
-  LockGuard guard(walk_lock_);
-  merge_free_spans();
-  for (Pool* pool : {&dirty_, &zero_}) {
-    std::uint32_t number = take_exact(*pool, order, core);
-    if (number == 0) number = take_larger(*pool, order, core);
-    if (number != 0) return reopened(number, order, core);
-  }
-  return 0;
+// Under the arena's lock, before granules below `end` are handed out.
+inline bool Heap::records_reach(std::size_t end) {
+  if (!spans_.ensure(end)) return false;
+  known_end_.store_release(end);  // release: the table is open so far
+  return true;
 }
 
-// Under walk_lock_: halves a span until its first part has the order wanted; the other halves go to the pool.
-inline void Heap::split(Pool& pool, std::uint32_t number, unsigned from, unsigned to, unsigned core) {
-  const bool zero = spans_[number].zero;
-  const std::uint64_t freed_at = spans_[number].freed_at;
-  while (from > to) {
-    --from;
-    const std::uint32_t upper = number + (1u << from);
-    set_order(upper, from);
-    spans_[upper].zero = zero;
-    spans_[upper].closed = spans_[number].closed;
-    spans_[upper].freed_at = freed_at;
-    pool.put(from, core, upper, links());
-  }
-  set_order(number, to);
+// Makes the records of a range from the arena those of a span for class c, its word still "free".
+inline std::uint32_t Heap::as_span(unsigned c, std::uint32_t number, bool zero) {
+  Span& span = spans_[number];
+  set_order(number, kClassTable[c].order);
+  span.zero = zero;
+  return number;
+}
+
+inline void Heap::make_single(std::uint32_t number, unsigned c) {
+  Span& span = spans_[number];
+  span.size_class = static_cast<std::uint8_t>(c);
+  span.shown_class.store_relaxed(static_cast<std::uint8_t>(c));
+  span.start_magic = span.start_limit = 0;
+  span.unpublished.store_relaxed(0);
+  span.list = ListId::kNone;
+  // Release: a stale freer of an earlier life may look at the record under a lock.
+  span.word.store_release(SpanWord::make(kNobody, SpanState::kParked, 1).bits);
 }
 
 inline void Heap::set_order(std::uint32_t number, unsigned order) {
   for (std::uint32_t i = 0; i < (1u << order); ++i) {
     spans_[number + i].order = static_cast<std::uint8_t>(order);
-    spans_[number + i].exists = true;
     // A granule inside a span must not pass for the start of the small span it once was.
     spans_[number + i].start_magic = spans_[number + i].start_limit = 0;
   }
 }
 
-SPANALLOC_COLD inline std::uint32_t Heap::take_fresh(unsigned order) {
-  const std::size_t count = std::size_t{1} << order;
-  LockGuard guard(registry_lock_);
-  // Records first: a range without records would be lost. Alignment skips less than `count` granules.
-  if (!spans_.ensure(min_of(arena_.limit() + 2 * count, arena_.capacity()))) return 0;
-  const std::uint32_t number = arena_.allocate(order);
-  if (number == 0) return 0;
-  const std::size_t end = number + count;
-  // Further on only behind a foreign mapping (see BumpArena). Without memory for its records the range is
-  // lost.
-  if (!spans_.ensure(end)) return 0;
-  if (end > known_end_.load_relaxed()) known_end_.store_release(end);  // release: the table is open so far
-  set_order(number, order);
-  spans_[number].zero = true;
-  fresh_since_merge_.fetch_add_relaxed(count);
-  return number;
+inline std::uint32_t Heap::move_large(std::uint32_t number, std::size_t granules) {
+  // Where warm memory waits, copying into it costs less than fresh pages behind the moved ones.
+  if (const Arena::Taken warm = arena_.take(granules, 1, Reuse::kDirtyOnly); warm.first != 0) {
+    arena_.give(warm.first);
+    return 0;
+  }
+  // Room behind the target lets the next growth stay in place.
+  std::uint32_t target = take_large(granules + granules / 4, 1, Reuse::kCleanFirst);
+  if (target == 0) {
+    target = take_large(granules, 1, Reuse::kCleanFirst);
+  } else {
+    arena_.resize_in_place(target, granules);
+  }
+  if (target == 0 || !arena_.move(number, target, granules_of(number))) return 0;
+  spans_[target].zero = false;
+  make_single(target, kLargeClass);
+  spans_[number].word.store_release(SpanWord::make(kNobody, SpanState::kFree, 0).bits);
+  arena_.give(number, true);
+  return target;
 }
 
-inline std::uint32_t Heap::take_span(unsigned order, unsigned core) {
-  if (const std::uint32_t number = take_pooled(order, core)) return number;
-  if (steal_from_sleeping_labs(kVictimsAMiss) != 0) {
-    if (const std::uint32_t number = take_pooled(order, core)) return number;
-  }
-  if (fresh_since_merge_.load_relaxed() >= merge_pays_after_.load_relaxed()) {
-    if (const std::uint32_t number = take_merged(order, core)) return number;
-  }
-  if (const std::uint32_t number = take_fresh(order)) return number;
-  steal_from_sleeping_labs(UINT32_MAX);
-  if (const std::uint32_t number = take_merged(order, core)) return number;
-  close_free_spans();  // or another thread has, just now: either way there may be room
-  return take_fresh(order);
-}
-
-SPANALLOC_COLD inline void Heap::close_free_spans() {
-  if (!started()) return;
-  LockGuard guard(walk_lock_);
-  for_each_stack([&](Pool& pool, unsigned order, unsigned core) {
-    for (std::uint32_t number = pool.take_all(order, core); number != 0;) {
-      Span& s = spans_[number];
-      const std::uint32_t next = s.pool_link.load_relaxed();  // ours: taken with acquire
-      if (!s.closed && arena_.close(number, order)) s.closed = s.zero = true;
-      (s.zero ? zero_ : dirty_).put(order, core, number, links());
-      number = next;
-    }
-  });
-}
-
-// --- Merging ----------------------------------------------------------------------------------------------
-
-// Buddies among the free spans of one order become spans of the next: returned as a list (through next or
-// prev, by the parity of their order); what finds no buddy goes to `kept` (through pool_link). The caller
-// holds them all: their mark says so, and no other thread writes the mark.
-inline std::uint32_t Heap::merge_buddies(std::uint32_t list, unsigned order, std::uint32_t& kept) {
-  std::uint32_t merged = 0;
-  while (list != 0) {
-    const std::uint32_t number = list;
-    Span& s = spans_[number];
-    list = (order & 1) != 0 ? s.next : s.prev;
-    if (s.mark != kMarkHeld || s.order != order) continue;  // merged already, as somebody's buddy
-    const std::uint32_t buddy = number ^ (1u << order);
-    const bool both = order < kMaxOrder && buddy < known_end_.load_relaxed() &&
-                      spans_[buddy].mark == kMarkHeld && spans_[buddy].order == order &&
-                      spans_[buddy].closed == s.closed;
-    if (!both) {
-      s.pool_link.store_relaxed(kept);
-      kept = number;
-      continue;
-    }
-    const std::uint32_t lower = number & ~(1u << order);
-    const std::uint32_t upper = number | (1u << order);
-    spans_[lower].zero = spans_[lower].zero && spans_[upper].zero;
-    spans_[lower].freed_at = max_of(spans_[lower].freed_at, spans_[upper].freed_at);
-    spans_[upper].mark = 0;
-    set_order(lower, order + 1);
-    ((order & 1) != 0 ? spans_[lower].prev : spans_[lower].next) = merged;
-    merged = lower;
-  }
-  return merged;
-}
-
-// Under walk_lock_.
-SPANALLOC_COLD inline void Heap::merge_free_spans() {
-  std::uint32_t held[kOrders] = {};
-  std::size_t granules = 0;
-  for_each_stack([&](Pool& pool, unsigned order, unsigned core) {
-    for (std::uint32_t number = pool.take_all(order, core); number != 0;
-         number = spans_[number].pool_link.load_relaxed()) {
-      Span& s = spans_[number];
-      s.mark = kMarkHeld;
-      ((order & 1) != 0 ? s.next : s.prev) = held[order];
-      held[order] = number;
-      granules += std::size_t{1} << order;
-    }
-  });
-  std::uint32_t kept = 0;
-  std::uint32_t merged = 0;
-  for (unsigned order = 0; order < kOrders; ++order) {
-    // What was merged into this order joins what was of this order.
-    while (merged != 0) {
-      Span& s = spans_[merged];
-      const std::uint32_t next = (order & 1) != 0 ? s.next : s.prev;
-      ((order & 1) != 0 ? s.next : s.prev) = held[order];
-      held[order] = merged;
-      merged = next;
-    }
-    merged = merge_buddies(held[order], order, kept);
-  }
-  while (kept != 0) {
-    Span& s = spans_[kept];
-    const std::uint32_t next = s.pool_link.load_relaxed();
-    s.mark = 0;
-    // What cannot grow further goes down to the page source, if it takes ranges back.
-    if (s.order == kMaxOrder && arena_.free(kept, kMaxOrder, s.zero)) {
-      for (std::uint32_t i = 0; i < (1u << kMaxOrder); ++i) spans_[kept + i].exists = false;
-    } else {
-      (s.zero ? zero_ : dirty_).put(s.order, kept % dirty_.cores(), kept, links());
-    }
-    kept = next;
-  }
-  fresh_since_merge_.store_relaxed(0);
-  merge_pays_after_.store_relaxed(max_of(std::size_t{1} << kMaxOrder, granules / 4));
-}
+// --- Returning spans --------------------------------------------------------------------------------------
 
 inline void Heap::put_in_pool(std::uint32_t number) {
   Span& s = spans_[number];
-  const std::uint64_t now = os::now_ms();
+  const ClassInfo& info = kClassTable[s.size_class];
   s.zero = false;
-  s.freed_at = now;
-  poison(address(number), kGranule << s.order);
+  poison(address(number),
+         s.size_class == kLargeClass ? granules_of(number) << kGranuleBits : info.virtual_span);
   const Lab* lab = thread_state.lab;
-  dirty_.put(s.order, core_of(lab == nullptr ? 0 : lab->number), number, links());
-  purge_by_decay(now);
+  const unsigned core = core_of(lab == nullptr ? 0 : lab->number);
+  if (info.pool_row == kPoolRows ||
+      !pool_.put_bounded(info.pool_row, core, number, info.pool_most, links())) {
+    arena_.give(number);
+  }
+  purge_by_decay(os::now_ms());
 }
 
-inline bool Heap::purge_span(std::uint32_t number) {
-  Span& s = spans_[number];
-  if (!os::purge(address(number), kGranule << s.order)) return false;
-  s.zero = true;
-  return true;
-}
-
-// Under walk_lock_: takes one stack apart; young spans go back in their order, old ones are purged, `budget`
-// of them at most.
-inline std::size_t Heap::purge_stack(unsigned order, unsigned core, std::uint64_t deadline,
-                                     std::size_t& budget) {
-  std::size_t bytes = 0;
-  std::uint32_t first_kept = 0;
-  std::uint32_t last_kept = 0;
-  for (std::uint32_t number = dirty_.take_all(order, core); number != 0;) {
-    const std::uint32_t next = spans_[number].pool_link.load_relaxed();  // ours: taken with acquire
-    if (budget > 0 && spans_[number].freed_at < deadline && purge_span(number)) {
-      --budget;
-      zero_.put(order, core, number, links());
-      bytes += kGranule << order;
-    } else {
-      if (first_kept == 0) {
-        first_kept = number;
-      } else {
-        spans_[last_kept].pool_link.store_relaxed(number);
+inline void Heap::drain_pool() {
+  for (unsigned row = 0; row < kPoolRows; ++row) {
+    for (unsigned core = 0; core < pool_.cores(); ++core) {
+      std::uint32_t count = 0;
+      for (std::uint32_t number = pool_.take_all(row, core); number != 0; ++count) {
+        const std::uint32_t next = spans_[number].pool_link.load_relaxed();  // ours: taken with acquire
+        arena_.give(number);
+        number = next;
       }
-      last_kept = number;
-    }
-    number = next;
-  }
-  if (first_kept != 0) dirty_.put_chain(order, core, first_kept, last_kept, links());
-  return bytes;
-}
-
-// Under walk_lock_.
-inline std::size_t Heap::purge_free_before(std::uint64_t deadline, std::size_t& budget) {
-  std::size_t bytes = 0;
-  for (unsigned order = 0; order < kOrders; ++order) {
-    for (unsigned core = 0; core < dirty_.cores() && budget > 0; ++core) {
-      if (!dirty_.looks_empty(order, core)) bytes += purge_stack(order, core, deadline, budget);
+      if (count != 0) pool_.taken(row, core, count);
     }
   }
-  return bytes;
 }
 
 inline std::size_t Heap::purge_all_free() {
-  LockGuard guard(walk_lock_);
-  std::size_t budget = SIZE_MAX;
-  return purge_free_before(UINT64_MAX, budget);
+  LockGuard guard(purge_lock_);
+  drain_pool();
+  return arena_.purge(false);
 }
 
+// A tick every half decay time: what the pool holds goes down to the arena, what was free there at the last
+// tick and still is is purged, and what is free now will be old at the next tick. So dirty memory that nobody
+// wants is purged after half the decay time at least and the whole of it at most, if somebody passes by.
 inline void Heap::purge_by_decay(std::uint64_t now) {
   if (SPANALLOC_LIKELY(now < next_purge_.load_relaxed())) return;
-  if (!walk_lock_.try_lock()) return;  // somebody is at the pools: another free will see to it
-  const std::uint64_t due = next_purge_.load_relaxed();
-  if (now >= due) {
-    std::size_t budget = kPurgesARound;
-    if (due != 0 && now >= decay_ms_) purge_free_before(now - decay_ms_, budget);
-    // With the budget spent there is more to do: the next free goes on.
-    next_purge_.store_relaxed(budget == 0 ? now : now + decay_ms_ / 2 + 1);
+  if (!purge_lock_.try_lock()) return;  // somebody is at it: another free will see to the rest
+  if (now >= next_purge_.load_relaxed()) {
+    drain_pool();
+    const bool more = arena_.purge(decay_ms_ != 0, kPurgedARound) >= kPurgedARound;
+    if (!more) arena_.age();
+    // With more to do the next free goes on.
+    next_purge_.store_relaxed(more ? now : now + decay_ms_ / 2 + 1);
   }
-  walk_lock_.unlock();
+  purge_lock_.unlock();
 }
 
 SPANALLOC_COLD inline std::uint32_t Heap::steal_from_sleeping_labs(std::uint32_t at_most) {
   const std::uint32_t count = lab_count();
+  const auto looked_at = static_cast<std::uint32_t>(min_of(count, at_most));
+  std::uint32_t victim = victims_.next.fetch_add_relaxed(looked_at);
   std::uint32_t stolen = 0;
-  for (std::uint32_t i = 0; i < count && i < at_most; ++i) {
-    stolen += Protocol::steal_hidden_empties(next_victim_.fetch_add_relaxed(1) % count + 1);
-  }
+  for (std::uint32_t i = 0; i < looked_at; ++i)
+    stolen += Protocol::steal_hidden_empties(victim++ % count + 1);
   return stolen;
 }
 
 // --- Fork -------------------------------------------------------------------------------------------------
 
-// Order: walks, registry, LABs by number, orphanage, arena, large objects: the order in which anyone nests
-// them.
+// Order: purging, registry, LABs by number, orphanage, arena: the order in which anyone nests them.
 inline void Heap::lock_for_fork() {
   single_threaded_at_fork_ = thread::process_is_single_threaded();
-  walk_lock_.lock();
+  purge_lock_.lock();
   registry_lock_.lock();
   for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.lock();
   if (started()) labs_[kOrphanage].lock.lock();
   arena_.lock_for_fork();
-  large_.lock_for_fork();
   SpinLock::begin_fork();
 }
 
 inline void Heap::unlock_in_parent() {
   SpinLock::end_fork();
-  large_.unlock_after_fork_in_parent();
   arena_.unlock_after_fork();
   if (started()) labs_[kOrphanage].lock.unlock();
   for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.unlock();
   registry_lock_.unlock();
-  walk_lock_.unlock();
+  purge_lock_.unlock();
 }
 
 inline void Heap::recover_in_child(std::uint32_t survivor) {
   SpinLock::end_fork();
-  large_.reset_after_fork_in_child();
   arena_.unlock_after_fork();
   if (started()) labs_[kOrphanage].lock.unlock();
   for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.unlock();
   registry_lock_.unlock();
-  walk_lock_.unlock();
+  purge_lock_.unlock();
   if (single_threaded_at_fork_) return;
   const std::uint32_t labs = lab_count();
   // Whoever claimed a span and waited for a lock to unlink it is gone.
   for (std::uint32_t number = 0; number <= labs; ++number) Protocol::unlink_claimed(number, kClasses);
-  // Spans that vanished threads had in their hands are in no stack: the pools are filled anew from the
-  // records.
-  for_each_stack([](Pool& pool, unsigned order, unsigned core) { pool.take_all(order, core); });
-  for (std::size_t n = 1; n < known_granules();) {
-    Span& s = spans_[n];
-    const auto number = static_cast<std::uint32_t>(n);
-    n += s.exists ? std::size_t{1} << s.order : 1;
-    if (!s.exists) continue;
+  // Spans that vanished threads had in their hands are in no stack: the pool is emptied, and every range
+  // whose record says "free" is the arena's again.
+  for (unsigned row = 0; row < kPoolRows; ++row) {
+    for (unsigned core = 0; core < pool_.cores(); ++core) pool_.forget_all(row, core);
+  }
+  arena_.recover_in_child();
+  arena_.walk([survivor](std::uint32_t number, std::size_t, bool free) {
+    if (free) return;
+    Span& s = spans_[number];
     const SpanWord word{s.word.load_relaxed()};  // this is the only thread
     if (word.state() == SpanState::kFree) {
-      (s.zero ? zero_ : dirty_).put(s.order, number % dirty_.cores(), number, links());
+      arena_.give(number);
     } else if (word.state() == SpanState::kHot && word.owner() != survivor) {
       // Its lists were in its thread's own memory, in whatever state: what is on them is lost, so the span
       // never becomes empty. Frees into it still work: the orphanage owns it, on no list.
@@ -416,7 +283,7 @@ inline void Heap::recover_in_child(std::uint32_t survivor) {
       s.list = ListId::kNone;
       lost_to_fork_.fetch_add_relaxed(1);
     }
-  }
+  });
   for (std::uint32_t number = 1; number <= labs; ++number) {
     Lab& gone = labs_[number];
     if (number == survivor || gone.alive.load_relaxed() == 0) continue;

@@ -1,5 +1,10 @@
 // A span's record in the side table (one a granule; the record of the first granule of a span speaks for it)
 // and the free lists inside blocks.
+//
+// From any granule of a span of several blocks `order` leads to its first one. A span of one block is only
+// ever asked for by the address of its block, in its first granule; the records of its other granules are
+// left as they are from earlier spans: they say "free", and wherever their `order` leads, to a record that
+// says "free" or to a span that the address does not lie in.
 #pragma once
 
 #include <cstdint>
@@ -49,14 +54,12 @@ struct alignas(kCacheLine) Span {
   Plain<std::uint32_t> prev;       ///< "
   Plain<ListId> list;              ///< "
   Plain<std::uint8_t> size_class;  ///< constant while the span is not free
-  std::uint8_t order;              ///< constant while not in a pool; valid in every granule's record
+  std::uint8_t order;  ///< log2 of the span's granules if it has several blocks, else 0; constant while the
+                       ///< span is not free, and the same in the records of all its granules
   Atomic<std::uint8_t> shown_class;  ///< size_class of the latest life, for statistics while others run
-  bool exists;                       ///< set once, when the arena hands the granule out
   std::uint8_t mark;                 ///< the census's
-  bool zero;                         ///< who holds the free span: all its memory reads as zero
-  bool closed;                       ///< who holds the free span: it is address space only (and zero)
+  bool zero;                         ///< who was just given the span: all its memory reads as zero
   Atomic<std::uint32_t> pool_link;   ///< the pool stack that the free span is in
-  std::uint64_t freed_at;            ///< who holds the free span: os::now_ms() when it became free
 };
 static_assert(sizeof(Span) == kCacheLine);
 

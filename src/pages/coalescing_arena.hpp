@@ -1,0 +1,307 @@
+// The arena as a coalescing manager over an address range: what becomes free at one size serves every other.
+//
+//   take ---- the manager (lock-free), from what is open
+//   grow ---- under grow_lock_: what was closed is opened again, then new address space is opened
+//   give ---- the manager: merged with its neighbours, warm until it is purged
+//   resize -- in place (the manager), or by moving pages to a larger range
+//   purge --- by decay or on demand; close_free -- when memory is out: free ranges lose their charge, too
+//
+// A range is a run of granules (the manager's units); number 0 means "none": granule 0 is never handed out.
+// The manager's tables (mapper, index, sets of units) stand in one reservation and are opened as the arena
+// grows, each just as far as there are granules.
+//
+// Who holds what, as equations at rest, in granules:
+//   opened = 1 + taken + free + closed + lost        taken: handed out by take() and not given back
+//   closed: in the set closed_, in use for the manager, no memory and (where the range is reserved) no charge
+//   lost:   in use for the manager for ever: foreign mappings, targets of a failed move
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "os/os.hpp"
+#include "pages/address_range.hpp"
+#include "pages/coalescing/manager.hpp"
+#include "pages/growing_table.hpp"
+#include "pages/page_source.hpp"
+#include "sync/spin_lock.hpp"
+
+namespace spanalloc {
+
+/// Thread-safe but for start(); zero-initialisable; never destroyed. Neither reads nor sets errno.
+/// `Calls`: the kernel; tests make it refuse.
+template <unsigned kGranuleBits, HugePages kHugePages, class Calls = PageCalls,
+          std::size_t kMaxStep = 16 * kMiB>
+class CoalescingArena {
+  using Range = AddressRange<kGranuleBits, kHugePages, kMaxStep, 1, Calls>;
+  struct Environment {
+    CoalescingArena* arena;
+    static void pause() { os::yield(); }
+    bool purge(coalescing::Block run) { return arena->purge_run(run); }
+  };
+  using Manager = coalescing::CoalescingManager<Environment>;
+
+ public:
+  using Reuse = coalescing::Reuse;
+  static constexpr std::size_t kGranule = Range::kGranule;
+
+  /// A range; first == 0: none. `zero`: all of it reads as zero.
+  struct Taken {
+    std::uint32_t first = 0;
+    bool zero = false;
+  };
+
+  /// Claims the range and its tables. False: not even tables could be had. One caller at a time, repeatable.
+  bool start(std::size_t alignment) {
+    if (tables_ != nullptr) return true;
+    if (!range_.start(alignment)) return false;
+    const std::size_t capacity = range_.capacity();
+    const std::size_t bytes =
+        align_up(Manager::metadata_bytes(capacity) + 2 * set_bytes(capacity), os::page_size());
+    tables_ = static_cast<char*>(Calls::reserve(bytes, os::page_size()));
+    if (tables_ == nullptr) return false;
+    tables_bytes_ = bytes;
+    manager_.attach(tables_, capacity, range_.base() >> kGranuleBits);
+    closed_.attach(tables_ + Manager::metadata_bytes(capacity));
+    moved_.attach(tables_ + Manager::metadata_bytes(capacity) + set_bytes(capacity));
+    if (!open_tables(1)) {
+      os::release(tables_, bytes);
+      tables_ = nullptr;
+      return false;
+    }
+    return manager_.extend_used(1);
+  }
+
+  std::uintptr_t base() const { return range_.base(); }
+  std::size_t capacity() const { return range_.capacity(); }
+  /// Granules below this number have been opened or lost. Where the engine's side tables must reach.
+  std::size_t limit() const { return manager_.limit(); }
+
+  /// `count` granules at a multiple of `alignment` granules (a power of two), from what is open. first == 0:
+  /// a quick look has found none. Lock-free.
+  Taken take(std::size_t count, std::size_t alignment, Reuse reuse = Reuse::kDirtyFirst) {
+    return as_taken(manager_.try_allocate(count, alignment, reuse));
+  }
+
+  /// After a failed take(): makes room, or finds that there is room again, and takes. `before_use(end)` is
+  /// called before granules up to `end` can be handed out for the first time; when it returns false they
+  /// cannot. first == 0: memory or address space is out.
+  template <class BeforeUse>
+  Taken take_growing(std::size_t count, std::size_t alignment, BeforeUse before_use) {
+    if (count == 0 || count >= capacity() || alignment >= capacity()) return {};
+    LockGuard guard(grow_lock_);
+    for (;;) {
+      // Others may have grown or given meanwhile. That nothing is free is proved only where the kernel
+      // refuses: to wait for a quiet moment each time would stop the growth while many threads take and give.
+      if (const Taken taken = take(count, alignment); taken.first != 0) return taken;
+      if (closed_count_.load_relaxed() != 0 && reopen_some(count)) continue;
+      if (!open_more(count, alignment, before_use)) return as_taken(manager_.allocate(count, alignment));
+    }
+  }
+
+  /// Gives a range back. `zero`: all of it reads as zero. The whole range that take() returned (or resizing
+  /// made of it).
+  void give(std::uint32_t first, bool zero = false) { manager_.free(first, zero); }
+
+  /// Granules of the range taken at `first`.
+  std::size_t count_of(std::uint32_t first) const { return manager_.size_of(first); }
+
+  /// Makes the range at `first` `count` granules long where it stands. False: its neighbour is not free.
+  bool resize_in_place(std::uint32_t first, std::size_t count) { return manager_.grow(first, count); }
+
+  /// Moves the pages of the taken range `from` (`count` granules) to the taken range `to`; pages that were
+  /// there are lost, and `from` reads as zero afterwards. False: not moved; then `to` is given back, or lost.
+  bool move(std::uint32_t from, std::uint32_t to, std::size_t count) {
+    // Locked memory stays where it is: the kernel would unlock what is left behind. (To ask takes the pages
+    // of the target away, as moving would.)
+    if (moves_left_.load_relaxed() <= 0 || os::memory_is_locked() || os::is_locked(range_.address(to))) {
+      give(to);
+      return false;
+    }
+    switch (Calls::move_pages(range_.address(from), range_.address(to), count << kGranuleBits)) {
+      case os::Moved::kYes:
+        moved_.insert({to, count});
+        moves_left_.fetch_sub_relaxed(1);
+        return true;
+      case os::Moved::kNo:
+        give(to);
+        return false;
+      case os::Moved::kTargetLost:
+        moves_left_.store_relaxed(0);  // relaxed: it only keeps the loss from becoming a habit
+        lost_.fetch_add_relaxed(count_of(to));
+        return false;
+    }
+    return false;
+  }
+
+  // --- Returning memory -----------------------------------------------------------------------------------
+
+  /// Gives the pages of dirty free granules back, about `at_most` of them; with `only_aged` of those that
+  /// have been free since before the last age(). Returns granules. Not at the time of a fork.
+  std::size_t purge(bool only_aged, std::size_t at_most = SIZE_MAX) {
+    return manager_.purge(only_aged, at_most);
+  }
+  /// A tick of the decay clock.
+  void age() { manager_.age(); }
+
+  /// Memory is out: takes the charge off everything free; take_growing() opens it again. Bytes closed.
+  std::size_t close_free() {
+    LockGuard guard(grow_lock_);
+    std::size_t closed = 0;
+    manager_.take_all([&](coalescing::Block block) {
+      if (!range_.close(block.first, block.size)) return false;
+      closed_.insert(block);
+      closed += block.size;
+      return true;
+    });
+    closed_count_.fetch_add_relaxed(closed);
+    return closed << kGranuleBits;
+  }
+
+  // --- Books ----------------------------------------------------------------------------------------------
+
+  /// visit(first, count, free): the ranges in use and the free ones in address order; not a snapshot (see
+  /// CoalescingManager::walk). Closed and lost ranges are left out.
+  template <class Visit>
+  void walk(Visit visit) const {
+    manager_.walk([&](coalescing::Block block, coalescing::BlockState state, bool) {
+      if (block.first == 0 || closed_.any(block)) return;
+      visit(static_cast<std::uint32_t>(block.first), block.size, state != coalescing::BlockState::kUsed);
+    });
+  }
+
+  PageSourceStatistics statistics() {
+    LockGuard guard(grow_lock_);
+    const std::size_t closed = closed_count_.load_relaxed() << kGranuleBits;
+    return {range_.reserved() ? range_.reserved_bytes() : range_.opened_bytes() - closed,
+            range_.opened_bytes() - closed, (range_.skipped() + lost_.load_relaxed()) << kGranuleBits};
+  }
+
+  // --- Fork -----------------------------------------------------------------------------------------------
+
+  void lock_for_fork() { grow_lock_.lock(); }
+  void unlock_after_fork() { grow_lock_.unlock(); }
+  /// In the child: ranges that vanished threads had claimed but not taken, or half given back, are free
+  /// again. What they had taken is still taken. No purge() may have been under way.
+  void recover_in_child() { manager_.recover_after_fork(); }
+
+ private:
+  static constexpr std::size_t set_bytes(std::size_t capacity) {
+    return coalescing::UnitSet::bytes_for(capacity);
+  }
+
+  static Taken as_taken(const coalescing::Allocation& got) {
+    return {static_cast<std::uint32_t>(got.block.first), got.zero};
+  }
+
+  // The first granule at or behind `first` whose address is a multiple of `alignment` granules.
+  std::size_t aligned(std::size_t first, std::size_t alignment) const {
+    const std::size_t origin = range_.base() >> kGranuleBits;
+    return align_up(origin + first, alignment) - origin;
+  }
+
+  // Under grow_lock_. New address space for `count` granules; true: try again, something has changed.
+  template <class BeforeUse>
+  bool open_more(std::size_t count, std::size_t alignment, BeforeUse before_use) {
+    if (manager_.limit() == range_.opened()) {
+      const std::size_t old_end = range_.opened();
+      // What is free at the end already need not be opened again. It may be gone by the time it is needed:
+      // then the next round opens the rest.
+      const std::size_t start = aligned(old_end - min_of(manager_.free_tail(), old_end - 1), alignment);
+      if (start >= capacity() || count > capacity() - start) return false;
+      if (range_.open_up_to(max_of(start + count, old_end + 1)) == Range::OpenResult::kRefused) return false;
+    }
+    return book_opened(before_use);
+  }
+
+  // What the range has opened or skipped becomes the manager's. False: no memory for the tables; it stays
+  // behind for the next time.
+  template <class BeforeUse>
+  bool book_opened(BeforeUse before_use) {
+    const std::size_t units = range_.opened() - manager_.limit();
+    if (!open_tables(range_.opened()) || !before_use(range_.opened())) return false;
+    const std::size_t skipped = range_.skipped() - booked_skipped_;
+    if (skipped == 0) return manager_.extend(units, true);
+    booked_skipped_ = range_.skipped();
+    lost_.fetch_add_relaxed(units - skipped);
+    return manager_.extend_used(units);
+  }
+
+  // The manager's tables and the two sets lie one behind the other; the part that `units` units
+  // need of each is opened. Steps of neighbouring tables may overlap: the small ones cost one call together.
+  bool open_tables(std::size_t units) {
+    const unsigned own = Manager::tables_for(capacity());
+    std::size_t begin = 0;
+    for (unsigned t = 0; t < own + 2; ++t) {
+      const auto bytes_for = [&](std::size_t n) {
+        return t < own ? Manager::table_bytes(t, capacity(), n) : set_bytes(n);
+      };
+      const std::size_t needed = bytes_for(units);
+      const std::size_t whole = bytes_for(capacity());
+      std::size_t open = max_of(table_end_[t], align_down(begin, os::page_size()));
+      if (t != 0) open = max_of(open, min_of(table_end_[t - 1], align_up(begin + whole, os::page_size())));
+      if (open < begin + needed) {
+        open = open_table(tables_, open, begin + needed, tables_bytes_);
+        if (open == 0) return false;
+      }
+      table_end_[t] = open;
+      begin += whole;
+    }
+    return true;
+  }
+
+  // The manager's, for a run of free granules that it holds.
+  bool purge_run(coalescing::Block run) {
+    void* address = range_.address(run.first);
+    const std::size_t bytes = run.size << kGranuleBits;
+    if (!moved_.any(run)) return Calls::purge(address, bytes);
+    // The kernel counts moved pages as a mapping of their own: fresh ones join their neighbours' again.
+    if (!Calls::replace(address, bytes)) return Calls::purge(address, bytes);
+    moved_.erase(run);
+    if (moves_left_.load_relaxed() > 0) moves_left_.fetch_add_relaxed(1);
+    return true;
+  }
+
+  // Under grow_lock_. A closed range that is large enough, or else the first that the kernel lets us have.
+  bool reopen_some(std::size_t count) {
+    return reopen_one([count](std::size_t size) { return size >= count; }) ||
+           reopen_one([](std::size_t) { return true; });
+  }
+  template <class Wanted>
+  bool reopen_one(Wanted wanted) {
+    const coalescing::Block all{0, manager_.limit()};
+    for (coalescing::Block run = closed_.next_run(all, 0); run; run = closed_.next_run(all, run.end())) {
+      std::size_t size = 0;
+      for (std::size_t first = run.first; first < run.end(); first += size) {
+        size = manager_.size_of(first);  // neighbours may have been closed one by one
+        if (!wanted(size) || !range_.reopen(first, size)) continue;
+        closed_.erase({first, size});
+        closed_count_.fetch_sub_relaxed(size);
+        manager_.free(first, true);
+        return true;
+      }
+    }
+    return false;
+  }
+
+  Range range_;  // base and capacity: constant after start(); the rest under grow_lock_
+  Environment environment_{this};
+  Manager manager_{environment_};
+  coalescing::UnitSet closed_;  // changed under grow_lock_
+  coalescing::UnitSet moved_;  // by the owner of the block: where move() has put pages, until they are purged
+  char* tables_ = nullptr;     // constant after start()
+  std::size_t tables_bytes_ = 0;
+
+  SpinLock grow_lock_;                                   // opening and closing; gives access to the two below
+  std::size_t table_end_[Manager::kMaxTables + 2] = {};  // offset in tables_ up to which each table is open
+  std::size_t booked_skipped_ = 0;
+
+  Atomic<std::size_t> closed_count_{0};  // granules; written under grow_lock_
+  Atomic<std::size_t> lost_{0};          // granules, beside those that the range has skipped
+  // Each move may cost the kernel two mappings more, of the 65,530 that a process may have. A hint.
+  Atomic<std::int32_t> moves_left_{8192};
+};
+
+}  // namespace spanalloc
