@@ -96,9 +96,7 @@ class AddressRange {
   OpenResult open_up_to(std::size_t end) {
     const std::size_t needed = end - opened_;
     if (end > capacity_) return OpenResult::kRefused;
-    // Granule 0 is never opened: it tells whether mlockall(MCL_CURRENT) has locked the reservation.
-    const bool locked = os::memory_is_locked() || (reserved_ && os::is_locked(address(0)));
-    if (!locked) {
+    if (!is_locked()) {
       const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened_);
       // Without a reservation what is opened ahead takes from the limit that everything else needs too.
       const std::size_t largest = reserved_ ? kMaxStep : kMaxStep / 16;
@@ -137,6 +135,10 @@ class AddressRange {
     advise(address(first), bytes);
     return true;
   }
+
+  /// Opening more than is used would make it resident at once. (Granule 0 is never opened: it tells whether
+  /// mlockall(MCL_CURRENT) has locked the reservation.)
+  bool is_locked() const { return os::memory_is_locked() || (reserved_ && os::is_locked(address(0))); }
 
   void* address(std::size_t granule) const {
     return pointer_to(base_.load_relaxed() + (granule << kGranuleBits));

@@ -138,7 +138,7 @@ class CoalescingArena {
 
   // --- Returning memory -----------------------------------------------------------------------------------
 
-  /// Gives the pages of dirty free granules back, about `at_most` of them; with `only_aged` of those that
+  /// Gives the pages of dirty free granules back, at most `at_most` of them; with `only_aged` of those that
   /// have been free since before the last age(). Returns granules. Not at the time of a fork.
   std::size_t purge(bool only_aged, std::size_t at_most = SIZE_MAX) {
     return manager_.purge(only_aged, at_most);
@@ -233,6 +233,9 @@ class CoalescingArena {
   // need of each is opened. Steps of neighbouring tables may overlap: the small ones cost one call together.
   bool open_tables(std::size_t units) {
     const unsigned own = Manager::tables_for(capacity());
+    const std::size_t page = os::page_size();
+    bool asked = false;
+    bool locked = false;
     std::size_t begin = 0;
     for (unsigned t = 0; t < own + 2; ++t) {
       const auto bytes_for = [&](std::size_t n) {
@@ -240,10 +243,13 @@ class CoalescingArena {
       };
       const std::size_t needed = bytes_for(units);
       const std::size_t whole = bytes_for(capacity());
-      std::size_t open = max_of(table_end_[t], align_down(begin, os::page_size()));
-      if (t != 0) open = max_of(open, min_of(table_end_[t - 1], align_up(begin + whole, os::page_size())));
+      std::size_t open = max_of(table_end_[t], align_down(begin, page));
+      if (t != 0) open = max_of(open, min_of(table_end_[t - 1], align_up(begin + whole, page)));
       if (open < begin + needed) {
-        open = open_table(tables_, open, begin + needed, tables_bytes_);
+        // A page that two tables share may be opened twice; asking it whether it is locked would empty it.
+        if (!asked) locked = range_.is_locked();
+        asked = true;
+        open = open_table(tables_, open, begin + needed, tables_bytes_, locked);
         if (open == 0) return false;
       }
       table_end_[t] = open;

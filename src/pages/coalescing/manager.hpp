@@ -213,7 +213,7 @@ class CoalescingManager {
     return true;
   }
 
-  /// Purges dirty free units, about `at_most` of them (a run is never cut); with `only_aged` only those that
+  /// Purges dirty free units, at most `at_most` of them; with `only_aged` only those that
   /// have been free since before the last age(). Returns the units that became clean.
   std::size_t purge(bool only_aged, std::size_t at_most = SIZE_MAX) {
     std::size_t purged = 0;
@@ -430,6 +430,7 @@ class CoalescingManager {
     std::size_t purged = 0;
     for (Block run = next_to_purge(block, block.first, only_aged); run && purged < at_most;
          run = next_to_purge(block, run.end(), only_aged)) {
+      run.size = min_of(run.size, at_most - purged);
       if (!environment_.purge(run)) continue;
       dirty_.erase(run);
       aged_.erase(run);

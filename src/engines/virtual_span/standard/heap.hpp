@@ -150,7 +150,7 @@ class Heap {
 
   // LABs that a pool miss looks at: a thousand sleeping threads must not make every fresh span expensive.
   static constexpr std::uint32_t kVictimsAMiss = 16;
-  // Granules that one free may purge, and one more run: a bound on its time.
+  // Granules that one free may purge: a bound on its time.
   static constexpr std::size_t kPurgedARound = 64 * kMiB / kGranule;
 
   static bool start_slow();
