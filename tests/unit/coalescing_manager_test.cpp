@@ -169,10 +169,10 @@ TEST(CoalescingManager, TakesTheKindOfMemoryThatIsAskedFor) {
 
 // Alignments are counted from the origin, not from the first unit.
 TEST(CoalescingManager, AlignsToItsOrigin) {
-  const auto metadata = std::make_unique<std::uint64_t[]>(Manager::metadata_bytes(64) / 8);
+  std::vector<std::uint64_t> metadata(Manager::metadata_bytes(64) / 8);
   Kernel kernel(64);
   Manager manager(kernel);
-  manager.attach(metadata.get(), 64, 5);
+  manager.attach(metadata.data(), 64, 5);
   EXPECT_TRUE(manager.extend(64, true));
   for (const std::size_t alignment : {2, 4, 8, 16, 32}) {
     const auto got = manager.allocate(1, alignment);

@@ -64,10 +64,8 @@ using Manager = CoalescingManager<Kernel>;
 /// A manager over `units` free, clean units that can grow to `capacity`.
 struct Region {
   explicit Region(std::size_t units, std::size_t capacity = 0)
-      : kernel(max_of(units, capacity)),
-        metadata(
-            std::make_unique<std::uint64_t[]>(Manager::metadata_bytes(max_of(units, capacity)) / 8 + 1)) {
-    manager.attach(metadata.get(), max_of(units, capacity));
+      : kernel(max_of(units, capacity)), metadata(Manager::metadata_bytes(max_of(units, capacity)) / 8) {
+    manager.attach(metadata.data(), max_of(units, capacity));
     EXPECT_TRUE(manager.extend(units, true));
   }
   std::vector<std::pair<Block, BlockState>> blocks() const {
@@ -77,7 +75,7 @@ struct Region {
   }
 
   Kernel kernel;
-  std::unique_ptr<std::uint64_t[]> metadata;
+  std::vector<std::uint64_t> metadata;
   Manager manager{kernel};
 };
 
