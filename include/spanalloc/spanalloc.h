@@ -60,8 +60,8 @@ struct sp_statistics {
   size_t reserved_bytes;     /* address space held */
   size_t opened_bytes;       /* readable and writable part of it */
   size_t carved_bytes;       /* spans in use by threads */
-  size_t pooled_bytes;       /* free spans waiting for reuse */
-  size_t large_bytes;        /* objects too large for spans */
+  size_t pooled_bytes;       /* free and readable: spans waiting for reuse, memory not yet used */
+  size_t large_bytes;        /* objects too large for a size class */
   size_t large_objects;      /* number of them */
   size_t live_labs;          /* local allocation buffers with a living owner */
   size_t spans_lost_to_fork; /* spans of threads that a fork left behind */
@@ -100,9 +100,9 @@ SPANALLOC_PUBLIC const char* sp_engine_name(void) SPANALLOC_NOEXCEPT;
  * Threads: any number may use a manager at once, unless a function says otherwise; the one that creates a
  * manager hands it to the others (by a lock, a release store, the start of a thread), and destroying it is
  * the last use of it. Freeing, growing, shrinking, purging and allocations that succeed are lock-free. An
- * allocation that is about to fail first waits for calls that hold enough memory to serve it: so no interrupt
- * or signal handler that may have interrupted a call may allocate from that manager; freeing, growing,
- * shrinking and looking are allowed there.
+ * allocation that is about to fail first waits for calls that hold free memory, of whatever size: so no
+ * interrupt or signal handler that may have interrupted a call may allocate from that manager; freeing,
+ * growing, shrinking and looking are allowed there.
  *
  * libspanalloc_pages.a has these functions, without sp_pages_create, for programs without an operating system
  * or a C library: it needs memcpy, memmove, memset and memcmp at most.
@@ -212,10 +212,10 @@ SPANALLOC_PUBLIC void* sp_pages_region(const sp_pages* pages) SPANALLOC_NOEXCEPT
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_extend(sp_pages* pages, size_t bytes,
                                                       unsigned flags) SPANALLOC_NOEXCEPT;
 
-#define SP_PAGES_PURGE_IDLE 1u /* only blocks that stayed free since the last purge of this kind */
+#define SP_PAGES_PURGE_IDLE 1u /* only memory that stayed free since the last purge of this kind */
 
 /* Gives the physical memory of free blocks that are not known to be zero back to the operating system; they
- * read as zero afterwards. With SP_PAGES_PURGE_IDLE only of blocks that lay untouched since the last such
+ * read as zero afterwards. With SP_PAGES_PURGE_IDLE only memory that lay untouched since the last such
  * call: called every so often this makes memory decay. *bytes, unless null, becomes what was given back;
  * memory that the system will not take (locked memory) stays as it is. Errors: SP_PAGES_UNSUPPORTED (a region
  * of the caller), _BAD_FLAGS, _NULL, _BAD_MANAGER. */
@@ -267,8 +267,8 @@ SPANALLOC_PUBLIC enum sp_pages_status sp_pages_stats(const sp_pages* pages, stru
                                                      size_t size) SPANALLOC_NOEXCEPT;
 
 /* In a fork's child, before any other call for this manager, if other threads of the parent used it at the
- * fork: ends their calls. Memory that was in the middle of one stays out of use in the child
- * (SP_PAGES_MOVING). Errors: SP_PAGES_NULL, _BAD_MANAGER. */
+ * fork: ends their calls. Memory that was in the middle of one is free then, and does not count as zero; a
+ * block that one was just about to return may stay in use. Errors: SP_PAGES_NULL, _BAD_MANAGER. */
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_after_fork(sp_pages* pages) SPANALLOC_NOEXCEPT;
 
 #ifdef __cplusplus

@@ -49,7 +49,7 @@ struct PagesLayout {
 template <PagesSystem System>
 class PageRegion {
  public:
-  /// The registry of holds has 48 levels, the index eight of 64: enough for fewer than 2^48 units.
+  /// The index has eight levels of 64, enough for 2^48 units.
   static constexpr std::size_t kMaxUnits = std::size_t{1} << 47;
 
   static constexpr std::size_t metadata_bytes(std::size_t units) {
