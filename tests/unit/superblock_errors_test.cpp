@@ -66,6 +66,9 @@ TEST_F(SuperblockDeathTest, WritesToFreedMemoryAreNamedBeforeItIsHandedOut) {
   EXPECT_NAMED((write(2, 0), E::allocate(200)), "^spanalloc: free list corrupted");
   EXPECT_NAMED((write(2, 8), E::allocate(200)), "^spanalloc: free list corrupted");
   EXPECT_NAMED((write(0, 0), E::deallocate(blocks[1])), "^spanalloc: free list corrupted");
+  // Zeros are no link, nor a list's end.
+  EXPECT_NAMED((std::memset(blocks[2], 0, 16), E::allocate(200)), "^spanalloc: free list corrupted");
+  EXPECT_NAMED((std::memset(blocks[0], 0, 16), E::deallocate(blocks[1])), "^spanalloc: free list corrupted");
   // A link that leads to another free block of the superblock, whose way back is not from here.
   E::deallocate(blocks[4]);
   void* elsewhere = superblock::Block::of(blocks[0]);

@@ -28,18 +28,21 @@ TEST_F(SuperblockTour, OneMallocAndOneFree) {
   EXPECT_EQ(census.known, 2u);  // pieces 1 and 2
   EXPECT_EQ(census.heap_records, 1u);
   EXPECT_EQ(census.superblocks, 1u);
-  const std::uintptr_t arena = superblock_of(first) - 2 * kPiece;
-  EXPECT_EQ(address_of(first), arena + 2 * kPiece + 16);
+  EXPECT_EQ(address_of(first), superblock_of(first) + 16);
   EXPECT_EQ(E::usable_size(first), 112u);
   Block* header = Block::of(first);
   EXPECT_EQ(header->size(), 128u);
   EXPECT_EQ(header->left_size, 0u);
   EXPECT_TRUE(header->right()->is_free());
   EXPECT_EQ(header->right()->size(), 65408u);
-  EXPECT_EQ(static_cast<FreeBlock*>(header->right())->next, nullptr);  // the only one in the list
+  // The only one in the list.
+  EXPECT_EQ(address_of(static_cast<FreeBlock*>(header->right())->next), superblock_of(first) + kPiece);
 
   void* second = E::allocate(100);
   EXPECT_EQ(address_of(second), address_of(first) + 128);
+  void* behind = E::allocate(kPiece);  // piece 3: so the superblock is piece 2, the heap's record piece 1
+  EXPECT_EQ(address_of(behind), superblock_of(first) + kPiece);
+  E::deallocate(behind);
 
   // One free.
   E::deallocate(first);

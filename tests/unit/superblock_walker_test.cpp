@@ -84,6 +84,11 @@ TEST_F(SuperblockWalker, NamesWhatIsBroken) {
   });
   expect_noticed<E>("a free block is not in the list", [&] {
     FreeBlock* next = hole->next;
+    hole->next = pointer_to<FreeBlock>(test::superblock_of(hole) + kPiece);  // as if it were the last
+    return [=] { hole->next = next; };
+  });
+  expect_noticed<E>("the free list is broken", [&] {
+    FreeBlock* next = hole->next;
     hole->next = nullptr;
     return [=] { hole->next = next; };
   });

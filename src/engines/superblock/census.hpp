@@ -61,14 +61,18 @@ class Walker {
     std::size_t used = 0;
     std::size_t count = 0;
     const Piece* previous = nullptr;
+    unsigned last_class = 0;
+    unsigned last_group = 0;
     heap.for_each([&](Piece* piece, unsigned size_class, unsigned group) {
+      if (size_class != last_class || group != last_group) previous = nullptr;  // another list
+      last_class = size_class;
+      last_group = group;
       demand(piece->kind.load_relaxed() == Kind::kSuperblock, "a heap lists what is no superblock",
              piece->start);
       demand(piece->heap.load_relaxed() == &heap, "a superblock names another heap", piece->start);
-      demand(piece->size_class == size_class && piece->group == group, "a superblock is in the wrong list",
-             piece->start);
-      demand(piece->previous == nullptr || piece->previous == previous, "a list's links disagree",
-             piece->start);
+      demand(piece->size_class == size_class && piece->group == group && group == heap.group_of(*piece),
+             "a superblock is in the wrong list", piece->start);
+      demand(piece->previous == previous, "a list's links disagree", piece->start);
       previous = piece;
       walk_blocks(*piece);
       used += piece->used;
@@ -81,6 +85,7 @@ class Walker {
 
   void walk_blocks(const Piece& piece) {
     const bool coalesces = piece.size_class == kAnySize;
+    const std::size_t least = coalesces ? kLeastBlock : block_size_for(class_bytes(piece.size_class));
     std::size_t used = 0;
     std::size_t live = 0;
     std::size_t free = 0;
@@ -94,6 +99,7 @@ class Walker {
       if (!block->is_sealed() || block->size() < kLeastBlock || block->size() > piece.end() - at) {
         return demand(false, "blocks do not tile their superblock", at);
       }
+      demand(block->size() >= least, "a block is smaller than its class", at);
       if (block->is_free()) {
         ++free;
         demand(!coalesces || !left_is_free, "two free blocks are neighbours", at);
@@ -108,7 +114,8 @@ class Walker {
     }
     demand(used == piece.used && live == piece.live, "a superblock's books are wrong", piece.start);
     demand(coalesces || live != 0 || free == 1, "an empty superblock was not made afresh", piece.start);
-    for (FreeBlock *block = piece.free_blocks, *previous = nullptr; block != nullptr; block = block->next) {
+    for (FreeBlock *block = piece.free_blocks, *previous = nullptr; block != piece.list_end();
+         block = block->next) {
       if (!piece.is_place(block) || !block->is_sealed() || !block->is_free() || block->previous != previous ||
           free == 0) {
         return demand(false, "the free list is broken", address_of(block));

@@ -146,6 +146,13 @@ class alignas(kCacheLine) Heap {
     }
   }
 
+  /// The list that a superblock belongs in.
+  static std::uint8_t group_of(const Piece& piece) {
+    if (kSearched == 1) return 0;
+    if (piece.free_blocks == piece.list_end()) return kSearched;
+    return static_cast<std::uint8_t>(std::size_t{piece.used} * kSearched / kSuperblockBytes<Config>);
+  }
+
   std::size_t used() const { return used_; }
   std::size_t superblocks() const { return superblocks_; }
 
@@ -159,12 +166,6 @@ class alignas(kCacheLine) Heap {
   bool wastes_memory() const {
     const std::size_t free = superblocks_ * kSuperblockBytes<Config> - used_;
     return superblocks_ > Config::kKeep && used_ * 100 < free * Config::kUsedOverFreePercent;
-  }
-
-  static std::uint8_t group_of(const Piece& piece) {
-    if (kSearched == 1) return 0;
-    if (piece.free_blocks == nullptr) return kSearched;
-    return static_cast<std::uint8_t>(std::size_t{piece.used} * kSearched / kSuperblockBytes<Config>);
   }
 
   // After a change of what is used in it.

@@ -67,7 +67,7 @@ struct alignas(kCacheLine) Superblock {
   void format(unsigned new_class) {
     size_class = static_cast<std::uint8_t>(new_class);
     used = live = bound = 0;
-    free_blocks = nullptr;
+    free_blocks = list_end();
     make_free(first(), kSize, 0);
   }
 
@@ -76,7 +76,7 @@ struct alignas(kCacheLine) Superblock {
   /// The first free block of at least `size` bytes; nullptr if there is none.
   FreeBlock* find(std::size_t size) {
     std::size_t largest = 0;
-    for (FreeBlock* block = checked_link(free_blocks, nullptr); block != nullptr;
+    for (FreeBlock* block = checked_link(free_blocks, nullptr); block != list_end();
          block = checked_link(block->next, block)) {
       Config::Observer::looks_at_free_block();
       if (block->size() >= size) return block;
@@ -188,6 +188,9 @@ struct alignas(kCacheLine) Superblock {
   }
   Block* first() const { return pointer_to<Block>(start); }
   std::uintptr_t end() const { return start + kSize; }
+  /// The link of the last free block. Not null: zeros, the likeliest thing to be written to freed memory, are
+  /// no link.
+  FreeBlock* list_end() const { return pointer_to<FreeBlock>(end()); }
 
  private:
   // Divides a live block in two; returns the second one.
@@ -207,7 +210,7 @@ struct alignas(kCacheLine) Superblock {
     block->write(size, left_size, true);
     block->previous = nullptr;
     block->next = free_blocks;
-    if (free_blocks != nullptr) free_blocks->previous = block;
+    if (free_blocks != list_end()) free_blocks->previous = block;
     free_blocks = block;
     if (size > bound) bound = static_cast<std::uint32_t>(size);
     poison(block + 1, size - sizeof(FreeBlock));
@@ -220,12 +223,12 @@ struct alignas(kCacheLine) Superblock {
       name_bad_links(block);
     }
     (before != nullptr ? before->next : free_blocks) = after;
-    if (after != nullptr) after->previous = before;
+    if (after != list_end()) after->previous = before;
   }
 
   // Follows a link of the free list: what it leads to must be a free block of ours whose way back is `from`.
   FreeBlock* checked_link(FreeBlock* to, FreeBlock* from) {
-    if (to == nullptr) return nullptr;
+    if (to == list_end()) return to;
     if (SPANALLOC_UNLIKELY(!is_place(to) || to->previous != from)) name_bad_links(from);
     demand_intact(to);
     if (SPANALLOC_UNLIKELY(!to->is_free())) name_bad_links(from);
