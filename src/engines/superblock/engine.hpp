@@ -92,11 +92,11 @@ class SuperblockEngine {
       LockGuard guard(heap->lock);
       return resize_small(*heap, piece, demand_live(*heap, piece, p), n) ? p : nullptr;
     }
-    const std::size_t size = usable_size(p);  // ends the process unless there is an object
+    (void)usable_size(p);  // ends the process unless there is an object
     if (n <= kLargestSmall) return nullptr;
-    if (piece == nullptr) return n > superblock::kLargestInGlobalHeap ? huge_.resize(p, n) : nullptr;
-    if (n > superblock::kLargestInGlobalHeap && n > size) return nullptr;
-    return global_.resize_large(piece, p, pieces_for(n)) ? p : nullptr;
+    const bool is_huge = n > superblock::kLargestInGlobalHeap;
+    if (piece == nullptr) return is_huge ? huge_.resize(p, n) : nullptr;
+    return !is_huge && global_.resize_large(piece, p, pieces_for(n)) ? p : nullptr;
   }
 
   static bool owns(const void* p) {
@@ -251,7 +251,8 @@ class SuperblockEngine {
   // own. nullptr: there is no memory at all.
   SPANALLOC_COLD static Heap* find_heap() {
     if (!ensure_started()) return nullptr;
-    if (!Config::kHeapPerThread || thread.without_heap) return &common_;
+    if (!Config::kHeapPerThread) return thread.heap = &common_;
+    if (thread.without_heap) return &common_;
     Heap* heap = registry_.take();
     if (heap == nullptr) return &common_;
     {

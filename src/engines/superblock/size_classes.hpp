@@ -1,6 +1,6 @@
 // Size classes, for the configs that have them. Class 0 is none: a superblock of class 0 holds blocks of any
 // size. The others: multiples of 16 bytes up to 128, then four to each doubling, up to 1/16 of a superblock,
-// so that at most an eighth of a superblock is left over behind its last block.
+// so that about that much of a superblock is wasted behind its last block at most.
 #pragma once
 
 #include <cstddef>
