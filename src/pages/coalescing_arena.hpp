@@ -59,13 +59,16 @@ class CoalescingArena {
     if (!range_.start(alignment)) return false;
     const std::size_t capacity = range_.capacity();
     const std::size_t bytes =
-        align_up(Manager::metadata_bytes(capacity) + 2 * set_bytes(capacity), os::page_size());
+        align_up(Manager::metadata_bytes(capacity) + kSets * set_bytes(capacity), os::page_size());
     tables_ = static_cast<char*>(Calls::reserve(bytes, os::page_size()));
     if (tables_ == nullptr) return false;
     tables_bytes_ = bytes;
     manager_.attach(tables_, capacity, range_.base() >> kGranuleBits);
-    closed_.attach(tables_ + Manager::metadata_bytes(capacity));
-    moved_.attach(tables_ + Manager::metadata_bytes(capacity) + set_bytes(capacity));
+    char* sets = tables_ + Manager::metadata_bytes(capacity);
+    for (coalescing::UnitSet* set : {&closed_, &lost_, &moved_}) {
+      set->attach(sets);
+      sets += set_bytes(capacity);
+    }
     if (!open_tables(1)) {
       os::release(tables_, bytes);
       tables_ = nullptr;
@@ -130,7 +133,7 @@ class CoalescingArena {
         return false;
       case os::Moved::kTargetLost:
         moves_left_.store_relaxed(0);  // relaxed: it only keeps the loss from becoming a habit
-        lost_.fetch_add_relaxed(count_of(to));
+        lose({to, count_of(to)});
         return false;
     }
     return false;
@@ -167,7 +170,7 @@ class CoalescingArena {
   template <class Visit>
   void walk(Visit visit) const {
     manager_.walk([&](coalescing::Block block, coalescing::BlockState state, bool) {
-      if (block.first == 0 || closed_.any(block)) return;
+      if (block.first == 0 || closed_.any(block) || lost_.any(block)) return;
       visit(static_cast<std::uint32_t>(block.first), block.size, state != coalescing::BlockState::kUsed);
     });
   }
@@ -176,7 +179,7 @@ class CoalescingArena {
     LockGuard guard(grow_lock_);
     const std::size_t closed = closed_count_.load_relaxed() << kGranuleBits;
     return {range_.reserved() ? range_.reserved_bytes() : range_.opened_bytes() - closed,
-            range_.opened_bytes() - closed, (range_.skipped() + lost_.load_relaxed()) << kGranuleBits};
+            range_.opened_bytes() - closed, lost_count_.load_relaxed() << kGranuleBits};
   }
 
   // --- Fork -----------------------------------------------------------------------------------------------
@@ -188,6 +191,7 @@ class CoalescingArena {
   void recover_in_child() { manager_.recover_after_fork(); }
 
  private:
+  static constexpr unsigned kSets = 3;
   static constexpr std::size_t set_bytes(std::size_t capacity) {
     return coalescing::UnitSet::bytes_for(capacity);
   }
@@ -225,19 +229,25 @@ class CoalescingArena {
     const std::size_t skipped = range_.skipped() - booked_skipped_;
     if (skipped == 0) return manager_.extend(units, true);
     booked_skipped_ = range_.skipped();
-    lost_.fetch_add_relaxed(units - skipped);
+    lose({manager_.limit(), units});
     return manager_.extend_used(units);
   }
 
-  // The manager's tables and the two sets lie one behind the other; the part that `units` units
-  // need of each is opened. Steps of neighbouring tables may overlap: the small ones cost one call together.
+  // Granules that are nobody's for ever. In the set before anybody can see them in use.
+  void lose(coalescing::Block block) {
+    lost_.insert(block);
+    lost_count_.fetch_add_relaxed(block.size);
+  }
+
+  // The manager's tables and the sets lie one behind the other; the part that `units` units need of each is
+  // opened. Steps of neighbouring tables may overlap: the small ones cost one call together.
   bool open_tables(std::size_t units) {
     const unsigned own = Manager::tables_for(capacity());
     const std::size_t page = os::page_size();
     bool asked = false;
     bool locked = false;
     std::size_t begin = 0;
-    for (unsigned t = 0; t < own + 2; ++t) {
+    for (unsigned t = 0; t < own + kSets; ++t) {
       const auto bytes_for = [&](std::size_t n) {
         return t < own ? Manager::table_bytes(t, capacity(), n) : set_bytes(n);
       };
@@ -296,16 +306,18 @@ class CoalescingArena {
   Environment environment_{this};
   Manager manager_{environment_};
   coalescing::UnitSet closed_;  // changed under grow_lock_
+  coalescing::UnitSet lost_;    // never to be used again
   coalescing::UnitSet moved_;  // by the owner of the block: where move() has put pages, until they are purged
   char* tables_ = nullptr;     // constant after start()
   std::size_t tables_bytes_ = 0;
 
-  SpinLock grow_lock_;                                   // opening and closing; gives access to the two below
-  std::size_t table_end_[Manager::kMaxTables + 2] = {};  // offset in tables_ up to which each table is open
+  SpinLock grow_lock_;  // opening and closing; gives access to the two below
+  // Offset in tables_ up to which each table is open.
+  std::size_t table_end_[Manager::kMaxTables + kSets] = {};
   std::size_t booked_skipped_ = 0;
 
   Atomic<std::size_t> closed_count_{0};  // granules; written under grow_lock_
-  Atomic<std::size_t> lost_{0};          // granules, beside those that the range has skipped
+  Atomic<std::size_t> lost_count_{0};    // granules
   // Each move may cost the kernel two mappings more, of the 65,530 that a process may have. A hint.
   Atomic<std::int32_t> moves_left_{8192};
 };

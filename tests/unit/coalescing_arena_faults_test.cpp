@@ -1,0 +1,218 @@
+// The arena over the coalescing manager: moved pages, and what is left when the kernel refuses anything.
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "child_process.hpp"
+#include "coalescing_arena_test_support.hpp"
+
+namespace spanalloc {
+namespace {
+
+using Calls = FaultyCalls;
+
+// --- Moving -----------------------------------------------------------------------------------------------
+
+TEST_F(CoalescingArenaTest, MovedRangesAreReplacedWhenTheyArePurged) {
+  if (test::kEmulated) GTEST_SKIP() << "the emulator moves no pages";
+  start();
+  const std::uint32_t a = tenant->take_growing(4).first;
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  const std::uint32_t b = tenant->take_growing(6).first;
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  ASSERT_TRUE(tenant->move(a, b));
+  tenant->give(b);
+  Calls::refuse_all(Calls::kReplace);
+  EXPECT_EQ(Calls::during(Calls::kPurge, [&] { EXPECT_EQ(arena->purge(false), 6u); }).size(), 1u)
+      << "a refusal is not the end: the pages can still go";
+  ASSERT_EQ(tenant->take(6, 1, FaultyArena::Reuse::kCleanFirst).first, b);
+  tenant->give(b);
+  Calls::refuses = nullptr;
+  const auto replaced = Calls::during(Calls::kReplace, [&] { EXPECT_EQ(arena->purge(false), 6u); });
+  ASSERT_EQ(replaced.size(), 1u);
+  EXPECT_EQ(replaced[0].address, arena->base() + b * kGranule);
+  EXPECT_EQ(replaced[0].bytes, 6 * kGranule);
+  ASSERT_EQ(tenant->take(6, 1, FaultyArena::Reuse::kCleanFirst).first, b);
+  tenant->give(b);
+  EXPECT_EQ(Calls::during(Calls::kReplace, [&] { EXPECT_EQ(arena->purge(false), 6u); }).size(), 0u);
+  expect_books(*arena, *tenant);
+}
+
+TEST_F(CoalescingArenaTest, WhatCannotBeMovedStaysWhereItWas) {
+  start();
+  const std::uint32_t a = tenant->take_growing(4).first;
+  const std::uint32_t b = tenant->take_growing(6).first;
+  Calls::refuse_all(Calls::kMove);
+  EXPECT_FALSE(tenant->move(a, b));
+  EXPECT_EQ(arena->statistics().lost_bytes, 0u);
+  expect_books(*arena, *tenant);
+  EXPECT_EQ(tenant->take(6).first, b) << "the target is free again";
+}
+
+TEST_F(CoalescingArenaTest, ATargetThatIsLostIsNeverSeenAgain) {
+  start();
+  const std::uint32_t a = tenant->take_growing(4).first;
+  const std::uint32_t b = tenant->take_growing(6).first;
+  const std::uint32_t c = tenant->take_growing(6).first;
+  ASSERT_NE(a * b * c, 0u);
+  Calls::refuse_all(Calls::kMove);
+  Calls::when_not_moved = os::Moved::kTargetLost;
+  EXPECT_FALSE(tenant->move(a, b));
+  EXPECT_EQ(arena->statistics().lost_bytes, 6 * kGranule);
+  EXPECT_EQ(expect_books(*arena, *tenant, 6).out_of_sight, 6u);
+  // It is somebody else's now.
+  ASSERT_EQ(mprotect(tenant->address(b), 6 * kGranule, PROT_NONE), 0);
+  Calls::refuses = nullptr;
+  EXPECT_FALSE(tenant->move(a, c)) << "not again";
+  EXPECT_EQ(Calls::count[Calls::kMove], 1u);
+  tenant->give_all();
+  arena->purge(false);
+  arena->close_free();
+  arena->recover_in_child();
+  while (tenant->take_growing(1).first < 40) {
+  }
+  EXPECT_EQ(expect_books(*arena, *tenant, 6).out_of_sight, 6u);
+}
+
+// --- Any one call refused ---------------------------------------------------------------------------------
+
+// A bit of everything. What is refused is asked for again at once.
+void scenario(FaultyArena& arena, ArenaTenant& tenant) {
+  const auto take = [&](std::size_t count, std::size_t alignment = 1) {
+    Taken got = tenant.take_growing(count, alignment);
+    if (got.first == 0) got = tenant.take_growing(count, alignment);
+    ASSERT_NE(got.first, 0u) << "refused once is not refused for ever";
+  };
+  const auto largest = [&] {
+    std::uint32_t found = 0;
+    for (const auto& [first, range] : tenant.live()) {
+      if (found == 0 || range.count > tenant.live().at(found).count) found = first;
+    }
+    return found;
+  };
+  for (const std::size_t count : {1, 5, 2, 9, 3}) take(count);
+  take(2, 32);
+  tenant.give(tenant.live().begin()->first);
+  tenant.give(largest());
+  arena.purge(false);
+  take(4);
+  arena.age();
+  tenant.give(std::next(tenant.live().begin())->first);
+  arena.purge(true);
+  arena.close_free();
+  take(3);
+  take(20);
+  tenant.give(largest());
+  arena.close_free();
+  arena.close_free();
+  take(6, 16);
+  const std::uint32_t from = largest();
+  const std::size_t count = tenant.live().at(from).count;
+  const Taken to = tenant.take_growing(count + 2);
+  if (to.first != 0) tenant.move(from, to.first);
+  tenant.resize(tenant.live().begin()->first, 12);
+  tenant.resize(tenant.live().begin()->first, 2);
+  if (to.first != 0 && tenant.live().contains(to.first)) tenant.give(to.first);
+  arena.purge(false);
+  take(40);
+  tenant.give(largest());
+}
+
+TEST_F(CoalescingArenaTest, AnyCallOfTheKernelMayBeRefused) {
+  for (const bool reserved : {true, false}) {
+    if (!reserved && (test::kUnderAsan || test::kUnderTsan)) continue;
+    for (const os::Moved moved : {os::Moved::kNo, os::Moved::kTargetLost}) {
+      std::size_t calls = SIZE_MAX;
+      for (std::size_t k = 0; k <= calls; ++k) {
+        SCOPED_TRACE((reserved ? "reserved, call " : "unreserved, call ") + std::to_string(k));
+        start(reserved);
+        Calls::when_not_moved = moved;
+        std::size_t lost = 0;
+        Calls::refuses = [&](const Calls::Call& call, std::size_t number) {
+          if (calls == SIZE_MAX || number != k) return false;
+          if (call.kind == Calls::kMove && moved == os::Moved::kTargetLost) lost = 1;
+          return true;
+        };
+        scenario(*arena, *tenant);
+        if (calls == SIZE_MAX) {
+          calls = Calls::calls;
+          k = SIZE_MAX;  // from the first one on, now that we know how many there are
+          for (const Calls::Kind kind : {Calls::kPurge, Calls::kMove, Calls::kReplace}) {
+            EXPECT_TRUE(Calls::count[kind] > 0 || test::kEmulated) << kind;
+          }
+          EXPECT_GT(Calls::count[reserved ? Calls::kOpen : Calls::kOpenAt], 5u);
+          EXPECT_EQ(Calls::count[Calls::kClose] > 0, reserved);
+        }
+        const std::size_t lost_granules = arena->statistics().lost_bytes / kGranule;
+        EXPECT_EQ(lost_granules != 0, lost != 0);
+        expect_books(*arena, *tenant, lost_granules);
+        Calls::refuses = nullptr;
+        tenant->give_all();
+        expect_books(*arena, *tenant, lost_granules);
+        // All of it can be had again, and for nothing but what was lost new space must be opened.
+        const std::size_t limit = arena->limit();
+        if (lost == 0) {
+          ASSERT_NE(tenant->take_growing(limit - 1).first, 0u);
+          EXPECT_EQ(arena->limit(), limit);
+        }
+        Calls::release_all();
+        if (HasFatalFailure() || HasFailure()) return;
+      }
+    }
+  }
+}
+
+// Opening what is reserved is never refused for its size: the kernel is asked what a mapping would be told.
+TEST_F(CoalescingArenaTest, HugeRangesAreAskedForFirst) {
+  set_bits("33");
+  start();
+  Calls::refuse_all(Calls::kWouldGrant);
+  EXPECT_EQ(arena->take_growing(2 * kGiB / kGranule, 1, kAnyUse).first, 0u);
+  EXPECT_EQ(arena->limit(), 1u);
+  EXPECT_EQ(opened_granules(), 1u);
+  EXPECT_EQ(Calls::count[Calls::kOpen] + 0, 0u);
+  ASSERT_NE(tenant->take_growing(10).first, 0u) << "small ones are not";
+  Calls::refuses = nullptr;
+  EXPECT_NE(arena->take_growing(2 * kGiB / kGranule, 1, kAnyUse).first, 0u);
+}
+
+// --- Limits and locks: in a process of its own ------------------------------------------------------------
+
+void expect_opened_as_used(FaultyArena& arena, ArenaTenant& tenant) {
+  const std::size_t before = arena.statistics().opened_bytes;
+  for (int i = 0; i < 8; ++i) ASSERT_NE(tenant.take_growing(3).first, 0u);
+  EXPECT_LE(arena.statistics().opened_bytes, before + 24 * kGranule);
+  const std::uint32_t first = tenant.live().begin()->first;
+  const std::uint32_t last = tenant.live().rbegin()->first;
+  EXPECT_FALSE(tenant.move(first, last)) << "locked memory stays where it is";
+  expect_books(arena, tenant);
+}
+
+TEST_F(CoalescingArenaTest, LockedMemoryIsOpenedAsUsed) {
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) {
+    GTEST_SKIP() << "the memory of a sanitizer or emulator cannot be locked";
+  }
+  if (mlockall(MCL_FUTURE) != 0) GTEST_SKIP() << "this process may not lock its memory";
+  munlockall();
+  test::in_child([this] {
+    ASSERT_EQ(mlockall(MCL_FUTURE), 0);
+    start();
+    expect_opened_as_used(*arena, *tenant);
+  });
+}
+
+TEST_F(CoalescingArenaTest, MemoryLockedBeforeIsOpenedAsUsed) {
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) {
+    GTEST_SKIP() << "the memory of a sanitizer or emulator cannot be locked";
+  }
+  if (mlockall(MCL_CURRENT) != 0) GTEST_SKIP() << "this process may not lock its memory";
+  munlockall();
+  test::in_child([this] {
+    start();
+    ASSERT_NE(tenant->take_growing(1).first, 0u);
+    ASSERT_EQ(mlockall(MCL_CURRENT), 0);
+    expect_opened_as_used(*arena, *tenant);
+  });
+}
+
+}  // namespace
+}  // namespace spanalloc

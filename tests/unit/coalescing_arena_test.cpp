@@ -1,0 +1,355 @@
+// The arena over the coalescing manager: what it opens and closes, knows to be zero, and purges.
+#include <sys/mman.h>
+
+#include <array>
+#include <thread>
+
+#include "coalescing_arena_test_support.hpp"
+
+namespace spanalloc {
+namespace {
+
+using Calls = FaultyCalls;
+
+// --- Growth -----------------------------------------------------------------------------------------------
+
+TEST_F(CoalescingArenaTest, OpensAheadInDoublingSteps) {
+  start();
+  EXPECT_EQ(arena->limit(), 1u);
+  EXPECT_EQ(arena->take(1, 1).first, 0u) << "nothing is open at first";
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  EXPECT_EQ(arena->limit(), 2u);
+  for (int i = 0; i < 2000; ++i) ASSERT_NE(tenant->take_growing(1).first, 0u);
+  EXPECT_LE(arena->limit(), 2002 + 16 * kMiB / kGranule) << "a step is at most 16 MiB";
+  EXPECT_LE(Calls::count[Calls::kOpen] + 0, 30u);
+  EXPECT_EQ(expect_books(*arena, *tenant).out_of_sight, 0u);
+}
+
+// Where a step ahead is refused, just what is missing beyond the free end is opened.
+TEST_F(CoalescingArenaTest, OpensWhatIsMissingBeyondTheFreeTail) {
+  start();
+  const std::uint32_t a = tenant->take_growing(10).first;
+  ASSERT_EQ(arena->limit(), 11u);
+  ASSERT_TRUE(tenant->resize(a, 4));
+  Calls::refuses = [](const Calls::Call& call, std::size_t) { return call.bytes > 5 * kGranule; };
+  const auto opened = Calls::during(Calls::kOpen, [&] { EXPECT_EQ(tenant->take_growing(11).first, 5u); });
+  ASSERT_EQ(opened.size(), 2u) << "the step ahead, and what is needed";
+  EXPECT_EQ(opened[1].bytes, 5 * kGranule) << "six granules at the end were free";
+  EXPECT_EQ(opened[1].address, arena->base() + 11 * kGranule);
+  EXPECT_EQ(arena->limit(), 16u);
+  expect_books(*arena, *tenant);
+}
+
+TEST_F(CoalescingArenaTest, AlignsBeyondItsOwnAlignment) {
+  for (const bool reserved : {true, false}) {
+    if (!reserved && (test::kUnderAsan || test::kUnderTsan)) continue;  // their shadow is where it would be
+    start(reserved);
+    for (std::size_t alignment = 1; alignment <= 2048; alignment *= 2) {
+      ASSERT_NE(tenant->take_growing(3, alignment).first, 0u) << alignment;
+      ASSERT_NE(tenant->take_growing(1, alignment).first, 0u) << alignment;
+    }
+    expect_books(*arena, *tenant);
+    tenant->give_all();
+    EXPECT_EQ(tenant->take(in_use()).first, 1u) << "what was skipped for alignment is not lost";
+    EXPECT_EQ(tenant->take_growing(1, arena->capacity()).first, 0u);
+    EXPECT_EQ(arena->take_growing(1, std::size_t{1} << 63, kAnyUse).first, 0u);
+    tenant->give_all();
+  }
+}
+
+TEST_F(CoalescingArenaTest, TheRangeEndsAndStaysUsable) {
+  start();
+  EXPECT_EQ(arena->statistics().reserved_bytes, kGiB);
+  const std::size_t all = arena->capacity() - 1;
+  EXPECT_EQ(arena->take_growing(all + 1, 1, kAnyUse).first, 0u);
+  EXPECT_EQ(arena->take_growing(SIZE_MAX, 1, kAnyUse).first, 0u);
+  EXPECT_EQ(arena->take_growing(0, 1, kAnyUse).first, 0u);
+  EXPECT_EQ(opened_granules(), 1u);
+  ASSERT_NE(arena->take_growing(1000, 1, kAnyUse).first, 0u);
+  EXPECT_EQ(arena->take_growing(all - 999, 1, kAnyUse).first, 0u);
+  ASSERT_NE(arena->take_growing(all - 1000, 1, kAnyUse).first, 0u) << "all that is left";
+  EXPECT_EQ(arena->take_growing(1, 1, kAnyUse).first, 0u);
+  EXPECT_EQ(arena->limit(), arena->capacity());
+  arena->give(1);
+  EXPECT_EQ(arena->take_growing(1001, 1, kAnyUse).first, 0u);
+  EXPECT_EQ(arena->take_growing(1000, 1, kAnyUse).first, 1u);
+}
+
+TEST_F(CoalescingArenaTest, TwoThreadsGrowAtOnce) {
+  start();
+  std::atomic<std::size_t> books{1};
+  std::atomic<int> in_books{0};
+  const auto before_use = [&](std::size_t end) {
+    EXPECT_EQ(in_books.fetch_add(1), 0) << "one at a time";
+    EXPECT_GT(end, books.exchange(end));
+    in_books.fetch_sub(1);
+    return true;
+  };
+  std::array<std::vector<Taken>, 2> taken;
+  std::vector<std::thread> threads;
+  for (auto& mine : taken) {
+    threads.emplace_back([&] {
+      for (std::size_t i = 0; i < 1500; ++i) {
+        const std::size_t count = 1 + i * 7 % 5;
+        const Taken got = arena->take_growing(count, 1, before_use);
+        ASSERT_NE(got.first, 0u);
+        ASSERT_LE(got.first + count, books.load()) << "handed out before the books were";
+        if (i % 3 == 0) {
+          arena->give(got.first);
+        } else {
+          std::memset(tenant->address(got.first), 1, 64);
+          mine.push_back(got);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  std::set<std::uint32_t> seen;
+  for (const auto& mine : taken) {
+    for (const Taken& got : mine) {
+      EXPECT_TRUE(seen.insert(got.first).second);
+      arena->give(got.first);
+    }
+  }
+  EXPECT_EQ(books.load(), arena->limit());
+  EXPECT_EQ(expect_books(*arena, *tenant).free, in_use());
+  EXPECT_LE(arena->limit(), 6000 + 16 * kMiB / kGranule);
+}
+
+TEST_F(CoalescingArenaTest, WhatItsUserHasNoBooksForIsNotHandedOutNorLost) {
+  start();
+  ASSERT_NE(tenant->take_growing(3).first, 0u);
+  const std::size_t limit = arena->limit();
+  std::size_t asked = 0;
+  const auto no_books = [&](std::size_t end) {
+    EXPECT_GT(end, limit);
+    ++asked;
+    return false;
+  };
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(arena->take_growing(100, 1, no_books).first, 0u);
+  EXPECT_EQ(asked, 3u);
+  EXPECT_EQ(arena->limit(), limit);
+  const auto opened = Calls::during(Calls::kOpen, [&] { ASSERT_NE(tenant->take_growing(100).first, 0u); });
+  EXPECT_TRUE(opened.empty()) << "it was open already";
+  expect_books(*arena, *tenant);
+  tenant->give_all();
+  EXPECT_EQ(tenant->take(in_use()).first, 1u);
+}
+
+// A mapping of another's in the way of a range that is not reserved.
+TEST_F(CoalescingArenaTest, StepsOverForeignMappingsAndNeverShowsThem) {
+  if (test::kUnderAsan || test::kUnderTsan)
+    GTEST_SKIP() << "a sanitizer's shadow is where the arena would be";
+  start(false);
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  char* ahead = tenant->address(40);
+  ASSERT_EQ(
+      mmap(ahead, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+      ahead);
+  std::memset(ahead, 0x5a, 4096);
+  for (int i = 0; i < 100; ++i) ASSERT_NE(tenant->take_growing(3).first, 0u);
+  EXPECT_GE(arena->statistics().lost_bytes, kGranule);
+  EXPECT_LE(arena->statistics().lost_bytes, 3 * kGranule);
+  const ArenaBooks books = expect_books(*arena, *tenant);
+  EXPECT_EQ(books.out_of_sight * kGranule, arena->statistics().lost_bytes);
+  arena->recover_in_child();  // as far as the arena knows: nobody holds anything
+  EXPECT_EQ(expect_books(*arena, *tenant).out_of_sight, books.out_of_sight);
+  tenant->give_all();
+  arena->purge(false);
+  arena->close_free();
+  EXPECT_EQ(expect_books(*arena, *tenant).free, 0u);
+  const std::size_t limit = arena->limit();
+  while (arena->statistics().opened_bytes + arena->statistics().lost_bytes < limit * kGranule) {
+    ASSERT_NE(tenant->take_growing(1).first, 0u);
+  }
+  expect_books(*arena, *tenant);
+  EXPECT_EQ(ahead[100], 0x5a) << "the foreign page was not touched";
+  munmap(ahead, 4096);
+}
+
+// --- Closing ----------------------------------------------------------------------------------------------
+
+TEST_F(CoalescingArenaTest, ClosedRangesAreOpenedAgainBeforeNewSpace) {
+  for (const bool reserved : {true, false}) {
+    if (!reserved && (test::kUnderAsan || test::kUnderTsan)) continue;
+    start(reserved);
+    const std::uint32_t a = tenant->take_growing(20).first;
+    const std::uint32_t b = tenant->take_growing(5).first;
+    const std::uint32_t c = tenant->take_growing(30).first;
+    const std::uint32_t d = tenant->take_growing(1).first;
+    ASSERT_NE(a * b * c * d, 0u);
+    tenant->give(a);
+    tenant->give(c);
+    const std::size_t limit = arena->limit();
+    const std::size_t free = expect_books(*arena, *tenant).free;
+    EXPECT_EQ(arena->close_free(), free * kGranule);
+    EXPECT_EQ(arena->close_free(), 0u);
+    EXPECT_EQ(opened_granules(), 1 + tenant->taken());
+    ArenaBooks books = expect_books(*arena, *tenant);
+    EXPECT_EQ(books.free, 0u);
+    EXPECT_EQ(books.out_of_sight, free);
+    EXPECT_EQ(tenant->take(1).first, 0u);
+
+    const Taken again = tenant->take_growing(25);
+    EXPECT_EQ(again.first, c) << "the one that is large enough";
+    EXPECT_TRUE(again.zero);
+    EXPECT_EQ(arena->limit(), limit);
+    books = expect_books(*arena, *tenant);
+    EXPECT_EQ(books.free, 5u) << "no more was opened than that range";
+    EXPECT_EQ(tenant->take_growing(20).first, a);
+    EXPECT_EQ(arena->limit(), limit);
+    tenant->give_all();
+    expect_books(*arena, *tenant);
+    ASSERT_NE(tenant->take_growing(limit - 1).first, 0u);
+    EXPECT_EQ(arena->limit(), limit) << "all closed pieces together are what is asked for";
+    tenant->give_all();
+  }
+}
+
+TEST_F(CoalescingArenaTest, WhatTheKernelWillNotCloseStaysFree) {
+  start();
+  const std::uint32_t a = tenant->take_growing(4).first;
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  const std::uint32_t c = tenant->take_growing(6).first;
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  ASSERT_EQ(arena->take_growing(1, 1, kAnyUse).first != 0, true);
+  tenant->give(a);
+  tenant->give(c);
+  Calls::refuse_all(Calls::kClose);
+  EXPECT_EQ(arena->close_free(), 0u);
+  Calls::refuses = [&](const Calls::Call& call, std::size_t) {
+    return call.kind == Calls::kClose && call.bytes == 4 * kGranule;
+  };
+  EXPECT_GE(arena->close_free(), 6 * kGranule);
+  EXPECT_EQ(tenant->take(4).first, a);
+  EXPECT_EQ(tenant->take(6).first, 0u);
+  Calls::refuse_all(Calls::kOpen);
+  EXPECT_EQ(tenant->take_growing(6).first, 0u) << "it cannot be opened again, nor anything else";
+  Calls::refuses = nullptr;
+  EXPECT_EQ(tenant->take_growing(6).first, c);
+}
+
+// --- What is known to be zero -----------------------------------------------------------------------------
+
+TEST_F(CoalescingArenaTest, KnowsWhatIsZero) {
+  start();
+  const std::uint32_t a = tenant->take_growing(8).first;
+  const std::uint32_t wall = tenant->take_growing(1).first;
+  ASSERT_EQ(wall, a + 8);
+  const auto taken_again = [&] {
+    const Taken got = tenant->take(8, 1, FaultyArena::Reuse::kDirtyFirst);
+    EXPECT_EQ(got.first, a);
+    return got.zero;
+  };
+  tenant->give(a);
+  EXPECT_FALSE(taken_again());
+  tenant->give_zero(a);
+  EXPECT_TRUE(taken_again());
+  tenant->give(a);
+  EXPECT_EQ(arena->purge(false), 8u);
+  EXPECT_TRUE(taken_again());
+  tenant->give(a);
+  Calls::refuse_all(Calls::kPurge);
+  EXPECT_EQ(arena->purge(false), 0u);
+  Calls::refuses = nullptr;
+  EXPECT_FALSE(taken_again()) << "the purge was refused";
+  tenant->give(a);
+  EXPECT_GE(arena->close_free(), 8 * kGranule);
+  const Taken reopened = tenant->take_growing(8);
+  EXPECT_EQ(reopened.first, a);
+  EXPECT_TRUE(reopened.zero);
+
+  // One dirty granule in the middle.
+  ASSERT_TRUE(tenant->resize(a, 3));
+  const std::uint32_t middle = tenant->take(1).first;
+  ASSERT_EQ(middle, a + 3);
+  const std::uint32_t end = tenant->take(4).first;
+  ASSERT_EQ(end, a + 4);
+  tenant->give_zero(a);
+  tenant->give(middle);
+  tenant->give_zero(end);
+  const Taken front = tenant->take(3);
+  EXPECT_EQ(front.first, a);
+  EXPECT_TRUE(front.zero);
+  const Taken rest = tenant->take(5);
+  EXPECT_EQ(rest.first, middle);
+  EXPECT_FALSE(rest.zero);
+}
+
+TEST_F(CoalescingArenaTest, WhatAMoveLeavesBehindIsZero) {
+  if (test::kEmulated) GTEST_SKIP() << "the emulator moves no pages";
+  start();
+  const std::uint32_t a = tenant->take_growing(8).first;
+  const std::uint32_t wall = tenant->take_growing(1).first;
+  const std::uint32_t b = tenant->take_growing(10).first;
+  ASSERT_NE(a * b * wall, 0u);
+  ASSERT_TRUE(tenant->move(a, b));
+  expect_books(*arena, *tenant);
+  const Taken left = tenant->take(8, 1, FaultyArena::Reuse::kCleanFirst);
+  EXPECT_EQ(left.first, a);
+  EXPECT_TRUE(left.zero);
+  tenant->give_all();
+  const Taken all = tenant->take(19);
+  EXPECT_EQ(all.first, a);
+  EXPECT_FALSE(all.zero);
+}
+
+// --- Decay ------------------------------------------------------------------------------------------------
+
+TEST_F(CoalescingArenaTest, PurgesExactlyWhatStayedFreeSinceTheLastTick) {
+  start();
+  std::vector<std::uint32_t> rooms;
+  for (int i = 0; i < 6; ++i) {
+    rooms.push_back(tenant->take_growing(8).first);
+    ASSERT_NE(tenant->take_growing(1).first, 0u);
+  }
+  const auto purged = [&](bool only_aged) {
+    std::set<std::pair<std::size_t, std::size_t>> runs;
+    std::size_t granules = 0;
+    std::size_t told = 0;
+    for (const auto& call : Calls::during(Calls::kPurge, [&] { told = arena->purge(only_aged); })) {
+      runs.emplace((call.address - arena->base()) / kGranule, call.bytes / kGranule);
+      granules += call.bytes / kGranule;
+    }
+    EXPECT_EQ(granules, told);
+    return runs;
+  };
+  using Runs = std::set<std::pair<std::size_t, std::size_t>>;
+  tenant->give(rooms[0]);
+  tenant->give(rooms[1]);
+  EXPECT_EQ(purged(true), Runs{}) << "no tick yet";
+  arena->age();
+  tenant->give(rooms[2]);
+  ASSERT_EQ(tenant->take(8).first, rooms[0]);
+  tenant->give(rooms[0]);  // young again
+  ASSERT_EQ(tenant->take(3).first, rooms[0]);
+  tenant->give(rooms[0]);
+  EXPECT_EQ(purged(true), (Runs{{rooms[1], 8}}));
+  EXPECT_EQ(purged(true), Runs{}) << "once";
+  arena->age();
+  ASSERT_EQ(tenant->take(3).first, rooms[0]);
+  EXPECT_EQ(purged(true), (Runs{{rooms[0] + 3, 5}, {rooms[2], 8}}));
+  tenant->give(rooms[0]);
+  EXPECT_EQ(purged(true), Runs{});
+  tenant->give(rooms[3]);
+  EXPECT_EQ(purged(false), (Runs{{rooms[0], 3}, {rooms[3], 8}})) << "on demand everything goes";
+  expect_books(*arena, *tenant);
+}
+
+TEST_F(CoalescingArenaTest, APurgeStopsAtItsBound) {
+  start();
+  std::vector<std::uint32_t> rooms;
+  for (int i = 0; i < 10; ++i) {
+    rooms.push_back(tenant->take_growing(4).first);
+    ASSERT_NE(tenant->take_growing(1).first, 0u);
+  }
+  for (const std::uint32_t room : rooms) tenant->give(room);
+  EXPECT_EQ(arena->purge(false, 6), 6u);
+  EXPECT_EQ(arena->purge(false, 1), 1u);
+  EXPECT_EQ(arena->purge(false, 0), 0u);
+  EXPECT_EQ(arena->purge(false), 33u);
+  EXPECT_EQ(arena->purge(false), 0u);
+}
+
+}  // namespace
+}  // namespace spanalloc
