@@ -55,26 +55,9 @@ class CoalescingArena {
 
   /// Claims the range and its tables. False: not even tables could be had. One caller at a time, repeatable.
   bool start(std::size_t alignment) {
-    if (tables_ != nullptr) return true;
-    if (!range_.start(alignment)) return false;
-    const std::size_t capacity = range_.capacity();
-    const std::size_t bytes =
-        align_up(Manager::metadata_bytes(capacity) + kSets * set_bytes(capacity), os::page_size());
-    tables_ = static_cast<char*>(Calls::reserve(bytes, os::page_size()));
-    if (tables_ == nullptr) return false;
-    tables_bytes_ = bytes;
-    manager_.attach(tables_, capacity, range_.base() >> kGranuleBits);
-    char* sets = tables_ + Manager::metadata_bytes(capacity);
-    for (coalescing::UnitSet* set : {&closed_, &lost_, &moved_}) {
-      set->attach(sets);
-      sets += set_bytes(capacity);
-    }
-    if (!open_tables(1)) {
-      os::release(tables_, bytes);
-      tables_ = nullptr;
-      return false;
-    }
-    return manager_.extend_used(1);
+    if (!range_.start(alignment) || !reserve_tables()) return false;
+    if (limit() != 0) return true;
+    return open_tables(1) && manager_.extend_used(1);
   }
 
   std::uintptr_t base() const { return range_.base(); }
@@ -200,6 +183,23 @@ class CoalescingArena {
     return {static_cast<std::uint32_t>(got.block.first), got.zero};
   }
 
+  bool reserve_tables() {
+    if (tables_ != nullptr) return true;
+    const std::size_t capacity = range_.capacity();
+    const std::size_t bytes =
+        align_up(Manager::metadata_bytes(capacity) + kSets * set_bytes(capacity), os::page_size());
+    tables_ = static_cast<char*>(Calls::reserve(bytes, os::page_size()));
+    if (tables_ == nullptr) return false;
+    tables_bytes_ = bytes;
+    manager_.attach(tables_, capacity, range_.base() >> kGranuleBits);
+    char* sets = tables_ + Manager::metadata_bytes(capacity);
+    for (coalescing::UnitSet* set : {&closed_, &lost_, &moved_}) {
+      set->attach(sets);
+      sets += set_bytes(capacity);
+    }
+    return true;
+  }
+
   // The first granule at or behind `first` whose address is a multiple of `alignment` granules.
   std::size_t aligned(std::size_t first, std::size_t alignment) const {
     const std::size_t origin = range_.base() >> kGranuleBits;
@@ -259,7 +259,7 @@ class CoalescingArena {
         // A page that two tables share may be opened twice; asking it whether it is locked would empty it.
         if (!asked) locked = range_.is_locked();
         asked = true;
-        open = open_table(tables_, open, begin + needed, tables_bytes_, locked);
+        open = open_table(tables_, open, begin + needed, tables_bytes_, locked, Calls::open);
         if (open == 0) return false;
       }
       table_end_[t] = open;

@@ -13,15 +13,17 @@ namespace spanalloc {
 
 /// Opens the part of a reserved table of `capacity_bytes` at `base` that lies in [open_bytes, needed), and no
 /// page more if `sparing` (memory is locked: what is opened is resident at once). Returns how far it is open
-/// then (whole pages, or the capacity), 0 when the kernel refuses; then nothing has changed.
-inline std::size_t open_table(char* base, std::size_t open_bytes, std::size_t needed,
-                              std::size_t capacity_bytes, bool sparing) {
+/// then (whole pages, or the capacity), 0 when the kernel, open(address, bytes), refuses; then nothing has
+/// changed.
+template <class Open>
+std::size_t open_table(char* base, std::size_t open_bytes, std::size_t needed, std::size_t capacity_bytes,
+                       bool sparing, Open open) {
   const std::size_t page = os::page_size();
   // Steps of 64 KiB keep the number of system calls small; a refused step is retried exactly.
   std::size_t target = min_of(align_up(needed, max_of(page, 64 * kKiB)), capacity_bytes);
-  if (sparing || !os::open(base + open_bytes, target - open_bytes)) {
+  if (sparing || !open(base + open_bytes, target - open_bytes)) {
     target = align_up(needed, page);
-    if (!os::open(base + open_bytes, target - open_bytes)) return 0;
+    if (!open(base + open_bytes, target - open_bytes)) return 0;
   }
   return target;
 }
@@ -46,7 +48,7 @@ class GrowingTable {
     if (needed > capacity_bytes_) return false;
     char* base = reinterpret_cast<char*>(records_.load_relaxed());
     const bool locked = os::memory_is_locked() || os::is_locked(base + open_bytes_);
-    const std::size_t open = open_table(base, open_bytes_, needed, capacity_bytes_, locked);
+    const std::size_t open = open_table(base, open_bytes_, needed, capacity_bytes_, locked, os::open);
     if (open == 0) return false;
     open_bytes_ = open;
     return true;
