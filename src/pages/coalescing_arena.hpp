@@ -1,7 +1,7 @@
 // The arena as a coalescing manager over an address range: what becomes free at one size serves every other.
 //
 //   take ---- the manager (lock-free), from what is open
-//   grow ---- under grow_lock_: what was closed is opened again, then new address space is opened
+//   grow ---- under grow_lock_: what was closed is opened again if it is large enough, else new address space
 //   give ---- the manager: merged with its neighbours, warm until it is purged
 //   resize -- in place (the manager), or by moving pages to a larger range
 //   purge --- by decay or on demand; close_free -- when memory is out: free ranges lose their charge, too
@@ -82,8 +82,15 @@ class CoalescingArena {
       // Others may have grown or given meanwhile. That nothing is free is proved only where the kernel
       // refuses: to wait for a quiet moment each time would stop the growth while many threads take and give.
       if (const Taken taken = take(count, alignment); taken.first != 0) return taken;
-      if (closed_count_.load_relaxed() != 0 && reopen_some(count)) continue;
-      if (!open_more(count, alignment, before_use)) return as_taken(manager_.allocate(count, alignment));
+      const auto has_room = [&](coalescing::Block run) {
+        const std::size_t start = aligned(run.first, alignment);
+        return start < run.end() && run.end() - start >= count;
+      };
+      if (reopen_run(has_room) || open_more(count, alignment, before_use)) continue;
+      // Smaller ones only now: they would take the memory that the new range needs. But together with what is
+      // free they may do.
+      if (reopen_run([](coalescing::Block) { return true; })) continue;
+      return as_taken(manager_.allocate(count, alignment));
     }
   }
 
@@ -280,24 +287,24 @@ class CoalescingArena {
     return true;
   }
 
-  // Under grow_lock_. A closed range that is large enough, or else the first that the kernel lets us have.
-  bool reopen_some(std::size_t count) {
-    return reopen_one([count](std::size_t size) { return size >= count; }) ||
-           reopen_one([](std::size_t) { return true; });
-  }
+  // Under grow_lock_. The first run of closed ranges that is wanted and that the kernel lets us have again,
+  // or a part of it.
   template <class Wanted>
-  bool reopen_one(Wanted wanted) {
+  bool reopen_run(Wanted wanted) {
+    if (closed_count_.load_relaxed() == 0) return false;
     const coalescing::Block all{0, manager_.limit()};
     for (coalescing::Block run = closed_.next_run(all, 0); run; run = closed_.next_run(all, run.end())) {
+      if (!wanted(run)) continue;
+      const std::size_t closed = closed_count_.load_relaxed();
       std::size_t size = 0;
       for (std::size_t first = run.first; first < run.end(); first += size) {
-        size = manager_.size_of(first);  // neighbours may have been closed one by one
-        if (!wanted(size) || !range_.reopen(first, size)) continue;
+        size = manager_.size_of(first);  // neighbours were closed one by one
+        if (!range_.reopen(first, size)) continue;
         closed_.erase({first, size});
         closed_count_.fetch_sub_relaxed(size);
         manager_.free(first, true);
-        return true;
       }
+      if (closed_count_.load_relaxed() != closed) return true;
     }
     return false;
   }

@@ -207,6 +207,41 @@ TEST_F(CoalescingArenaTest, HugeRangesAreAskedForFirst) {
 
 // --- Limits and locks: in a process of its own ------------------------------------------------------------
 
+TEST_F(CoalescingArenaTest, UnderAnAddressLimitNothingIsReservedAndClosedMemoryCountsNot) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
+  test::in_child([this] {
+    const rlimit large{std::size_t{1} << 60, std::size_t{1} << 60};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &large), 0);
+    const std::size_t used = large.rlim_cur - os::address_space_left();
+    const rlimit limit{used + 256 * kMiB, large.rlim_max};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    set_bits("45");
+    start();
+    std::size_t bytes = 0;
+    std::vector<std::uint32_t> taken;
+    for (;;) {
+      const std::uint32_t first = arena->take_growing(16, 1, kAnyUse).first;
+      if (first == 0) break;
+      *tenant->address(first) = 1;
+      taken.push_back(first);
+      bytes += 16 * kGranule;
+    }
+    EXPECT_GE(bytes, 200 * kMiB) << "nearly all of the limit is usable";
+    EXPECT_LE(arena->statistics().reserved_bytes, arena->statistics().opened_bytes);
+    EXPECT_EQ(arena->statistics().lost_bytes, 0u);
+    const std::size_t at_end = arena->limit();
+    for (int i = 0; i < 100; ++i) EXPECT_EQ(arena->take_growing(64, 1, kAnyUse).first, 0u);
+    EXPECT_EQ(arena->limit(), at_end) << "a refusal loses nothing";
+    for (std::size_t i = 0; i < taken.size(); i += 2) arena->give(taken[i]);
+    EXPECT_EQ(arena->take_growing(64, 1, kAnyUse).first, 0u) << "no 64 of them are neighbours";
+    EXPECT_GE(arena->close_free(), taken.size() / 2 * 16 * kGranule);
+    EXPECT_NE(arena->take_growing(64, 1, kAnyUse).first, 0u) << "what was closed is no longer charged";
+    void* other = os::map(64 * kMiB, os::page_size());
+    EXPECT_NE(other, nullptr) << "and others can have it";
+  });
+}
+
 void expect_opened_as_used(FaultyArena& arena, ArenaTenant& tenant) {
   const std::size_t before = arena.statistics().opened_bytes;
   for (int i = 0; i < 8; ++i) ASSERT_NE(tenant.take_growing(3).first, 0u);

@@ -198,9 +198,14 @@ TEST_F(CoalescingArenaTest, ClosedRangesAreOpenedAgainBeforeNewSpace) {
     EXPECT_EQ(tenant->take_growing(20).first, a);
     EXPECT_EQ(arena->limit(), limit);
     tenant->give_all();
-    expect_books(*arena, *tenant);
+    // Neighbours that were closed one after the other are opened together.
+    ASSERT_EQ(tenant->take_growing(10).first != 0, true);
+    arena->close_free();
+    tenant->give_all();
+    arena->close_free();
+    EXPECT_EQ(expect_books(*arena, *tenant).free, 0u);
     ASSERT_NE(tenant->take_growing(limit - 1).first, 0u);
-    EXPECT_EQ(arena->limit(), limit) << "all closed pieces together are what is asked for";
+    EXPECT_EQ(arena->limit(), limit);
     tenant->give_all();
   }
 }
