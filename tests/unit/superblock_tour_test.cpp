@@ -35,8 +35,8 @@ TEST_F(SuperblockTour, OneMallocAndOneFree) {
   EXPECT_EQ(header->left_size, 0u);
   EXPECT_TRUE(header->right()->is_free());
   EXPECT_EQ(header->right()->size(), 65408u);
-  // The only one in the list.
-  EXPECT_EQ(address_of(static_cast<FreeBlock*>(header->right())->next), superblock_of(first) + kPiece);
+  FreeBlock* const list_end = superblock::Superblock<SuperblockReport>::list_end();
+  EXPECT_EQ(static_cast<FreeBlock*>(header->right())->next, list_end);  // the only one in the list
 
   void* second = E::allocate(100);
   EXPECT_EQ(address_of(second), address_of(first) + 128);

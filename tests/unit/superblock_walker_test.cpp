@@ -84,7 +84,7 @@ TEST_F(SuperblockWalker, NamesWhatIsBroken) {
   });
   expect_noticed<E>("a free block is not in the list", [&] {
     FreeBlock* next = hole->next;
-    hole->next = pointer_to<FreeBlock>(test::superblock_of(hole) + kPiece);  // as if it were the last
+    hole->next = superblock::Superblock<SuperblockReport>::list_end();
     return [=] { hole->next = next; };
   });
   expect_noticed<E>("the free list is broken", [&] {

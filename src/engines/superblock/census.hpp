@@ -114,7 +114,7 @@ class Walker {
     }
     demand(used == piece.used && live == piece.live, "a superblock's books are wrong", piece.start);
     demand(coalesces || live != 0 || free == 1, "an empty superblock was not made afresh", piece.start);
-    for (FreeBlock *block = piece.free_blocks, *previous = nullptr; block != piece.list_end();
+    for (FreeBlock *block = piece.free_blocks, *previous = nullptr; block != Piece::list_end();
          block = block->next) {
       if (!piece.is_place(block) || !block->is_sealed() || !block->is_free() || block->previous != previous ||
           free == 0) {

@@ -149,7 +149,7 @@ class alignas(kCacheLine) Heap {
   /// The list that a superblock belongs in.
   static std::uint8_t group_of(const Piece& piece) {
     if (kSearched == 1) return 0;
-    if (piece.free_blocks == piece.list_end()) return kSearched;
+    if (piece.free_blocks == Piece::list_end()) return kSearched;
     return static_cast<std::uint8_t>(std::size_t{piece.used} * kSearched / kSuperblockBytes<Config>);
   }
 

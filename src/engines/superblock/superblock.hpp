@@ -189,8 +189,8 @@ struct alignas(kCacheLine) Superblock {
   Block* first() const { return pointer_to<Block>(start); }
   std::uintptr_t end() const { return start + kSize; }
   /// The link of the last free block. Not null: zeros, the likeliest thing to be written to freed memory, are
-  /// no link.
-  FreeBlock* list_end() const { return pointer_to<FreeBlock>(end()); }
+  /// no link. Nor a place in a superblock.
+  static FreeBlock* list_end() { return pointer_to<FreeBlock>(1); }
 
  private:
   // Divides a live block in two; returns the second one.
