@@ -109,20 +109,19 @@ class CoalescingArena {
   bool move(std::uint32_t from, std::uint32_t to, std::size_t count) {
     // Locked memory stays where it is: the kernel would unlock what is left behind. (To ask takes the pages
     // of the target away, as moving would.)
-    if (moves_left_.load_relaxed() <= 0 || os::memory_is_locked() || os::is_locked(range_.address(to))) {
+    if (!may_move() || os::memory_is_locked() || os::is_locked(range_.address(to))) {
       give(to);
       return false;
     }
     switch (Calls::move_pages(range_.address(from), range_.address(to), count << kGranuleBits)) {
       case os::Moved::kYes:
-        moved_.insert({to, count});
-        moves_left_.fetch_sub_relaxed(1);
+        note_pages({to, count}, true);
         return true;
       case os::Moved::kNo:
         give(to);
         return false;
       case os::Moved::kTargetLost:
-        moves_left_.store_relaxed(0);  // relaxed: it only keeps the loss from becoming a habit
+        move_no_more_.store_relaxed(1);  // relaxed: it only keeps the loss from becoming a habit
         lose({to, count_of(to)});
         return false;
     }
@@ -145,6 +144,7 @@ class CoalescingArena {
     std::size_t closed = 0;
     manager_.take_all([&](coalescing::Block block) {
       if (!range_.close(block.first, block.size)) return false;
+      if (moved_.any(block)) note_pages(block, false);
       closed_.insert(block);
       closed += block.size;
       return true;
@@ -181,7 +181,7 @@ class CoalescingArena {
   void recover_in_child() { manager_.recover_after_fork(); }
 
  private:
-  static constexpr unsigned kSets = 3;
+  static constexpr unsigned kSets = 4;
   static constexpr std::size_t set_bytes(std::size_t capacity) {
     return coalescing::UnitSet::bytes_for(capacity);
   }
@@ -200,7 +200,7 @@ class CoalescingArena {
     tables_bytes_ = bytes;
     manager_.attach(tables_, capacity, range_.base() >> kGranuleBits);
     char* sets = tables_ + Manager::metadata_bytes(capacity);
-    for (coalescing::UnitSet* set : {&closed_, &lost_, &moved_}) {
+    for (coalescing::UnitSet* set : {&closed_, &lost_, &moved_, &seams_}) {
       set->attach(sets);
       sets += set_bytes(capacity);
     }
@@ -282,9 +282,32 @@ class CoalescingArena {
     if (!moved_.any(run)) return Calls::purge(address, bytes);
     // The kernel counts moved pages as a mapping of their own: fresh ones join their neighbours' again.
     if (!Calls::replace(address, bytes)) return Calls::purge(address, bytes);
-    moved_.erase(run);
-    if (moves_left_.load_relaxed() > 0) moves_left_.fetch_add_relaxed(1);
+    note_pages(run, false);
     return true;
+  }
+
+  bool may_move() const {
+    // Relaxed: bounds, not exact ones.
+    return seam_count_.load_relaxed() + 2 <= kMaxSeams && move_no_more_.load_relaxed() == 0;
+  }
+
+  // By the owner of a run that holds other pages now, moved or fresh ones. A seam is where a mapping of moved
+  // pages begins or ends: who knows all seams knows how many mappings there are. Bits beyond the run may
+  // change meanwhile; then a seam is counted where none is, until one of its sides changes again.
+  void note_pages(coalescing::Block run, bool moved) {
+    std::size_t gone = seams_.count_changed(run, false);
+    std::size_t made = 0;
+    if (moved) {
+      moved_.insert(run);
+    } else {
+      moved_.erase(run);
+    }
+    if (moved || moved_.any({run.first - 1, 1})) made += seams_.count_changed({run.first, 1}, true);
+    if (run.end() < limit()) {
+      const bool seam = moved || moved_.any({run.end(), 1});
+      (seam ? made : gone) += seams_.count_changed({run.end(), 1}, seam);
+    }
+    seam_count_.fetch_add_relaxed(made - gone);  // never less than none: what has gone was counted once
   }
 
   // Under grow_lock_. The first run of closed ranges that is wanted and that the kernel lets us have again,
@@ -314,8 +337,10 @@ class CoalescingArena {
   Manager manager_{environment_};
   coalescing::UnitSet closed_;  // changed under grow_lock_
   coalescing::UnitSet lost_;    // never to be used again
-  coalescing::UnitSet moved_;  // by the owner of the block: where move() has put pages, until they are purged
-  char* tables_ = nullptr;     // constant after start()
+  // By the owner of the block: where move() has put pages, until they are replaced; and see note_pages().
+  coalescing::UnitSet moved_;
+  coalescing::UnitSet seams_;
+  char* tables_ = nullptr;  // constant after start()
   std::size_t tables_bytes_ = 0;
 
   SpinLock grow_lock_;  // opening and closing; gives access to the two below
@@ -323,10 +348,11 @@ class CoalescingArena {
   std::size_t table_end_[Manager::kMaxTables + kSets] = {};
   std::size_t booked_skipped_ = 0;
 
-  Atomic<std::size_t> closed_count_{0};  // granules; written under grow_lock_
-  Atomic<std::size_t> lost_count_{0};    // granules
-  // Each move may cost the kernel two mappings more, of the 65,530 that a process may have. A hint.
-  Atomic<std::int32_t> moves_left_{8192};
+  Atomic<std::size_t> closed_count_{0};            // granules; written under grow_lock_
+  Atomic<std::size_t> lost_count_{0};              // granules
+  static constexpr std::size_t kMaxSeams = 16384;  // of the 65,530 mappings that a process may have
+  Atomic<std::size_t> seam_count_{0};
+  Atomic<std::uint32_t> move_no_more_{0};  // a target was lost
 };
 
 }  // namespace spanalloc

@@ -37,6 +37,57 @@ TEST_F(CoalescingArenaTest, MovedRangesAreReplacedWhenTheyArePurged) {
   expect_books(*arena, *tenant);
 }
 
+// The kernel counts moved pages as mappings of their own, and has room for 65,530.
+TEST_F(CoalescingArenaTest, MovesAreBoundedByThePiecesThatTheyLeave) {
+  set_bits("31");
+  start();
+  Calls::pretend_to_move = true;
+  const std::uint32_t from = arena->take_growing(1, 1, kAnyUse).first;
+  ASSERT_NE(from, 0u);
+  for (int round = 0; round < 4; ++round) {
+    std::vector<std::uint32_t> targets;
+    std::vector<std::uint32_t> walls;
+    for (bool moved = true; moved && targets.size() < 10000;) {
+      const std::uint32_t to = arena->take_growing(1, 1, kAnyUse).first;
+      walls.push_back(arena->take_growing(1, 1, kAnyUse).first);
+      ASSERT_NE(to, 0u);
+      const std::size_t calls = Calls::count[Calls::kMove];
+      moved = arena->move(from, to, 1);
+      if (moved) {
+        targets.push_back(to);
+      } else {
+        EXPECT_EQ(Calls::count[Calls::kMove], calls) << "the kernel is not asked";
+        EXPECT_EQ(arena->count_of(to), 0u) << "the target is given back";
+      }
+    }
+    EXPECT_GE(targets.size(), 8000u) << "round " << round;
+    EXPECT_LE(targets.size(), 8200u);
+    // Whether they are purged one by one, all at once, in two parts, or closed: the pieces are gone.
+    for (const std::uint32_t to : targets) arena->give(to);
+    std::size_t purged = round == 0 ? arena->purge(false) : 0;
+    for (const std::uint32_t wall : walls) arena->give(wall);
+    if (round == 2) purged += arena->purge(false, 5000);
+    if (round != 3) purged += arena->purge(false);
+    EXPECT_EQ(purged != 0, round != 3);
+    EXPECT_GE(arena->close_free(), 2 * targets.size() * kGranule);
+  }
+}
+
+// However often pages go to and fro, two ranges are two pieces.
+TEST_F(CoalescingArenaTest, MovesBetweenTheSamePlacesNeverEnd) {
+  start();
+  Calls::pretend_to_move = true;
+  std::uint32_t from = arena->take_growing(4, 1, kAnyUse).first;
+  ASSERT_NE(from, 0u);
+  for (int i = 0; i < 40000; ++i) {
+    const std::uint32_t to = arena->take_growing(4, 1, kAnyUse).first;
+    ASSERT_NE(to, 0u);
+    ASSERT_TRUE(arena->move(from, to, 4)) << "move " << i;
+    arena->give(from, true);
+    from = to;
+  }
+}
+
 TEST_F(CoalescingArenaTest, WhatCannotBeMovedStaysWhereItWas) {
   start();
   const std::uint32_t a = tenant->take_growing(4).first;

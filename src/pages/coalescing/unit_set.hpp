@@ -35,6 +35,16 @@ class UnitSet {
       return true;
     });
   }
+  /// insert() or erase(). Returns how many units it has changed: added up over all calls, what is in the set.
+  std::size_t count_changed(Block block, bool member) {
+    std::size_t changed = 0;
+    for_words(block, [&](Word& word, std::uint64_t mask) {
+      const std::uint64_t old = member ? ~word.fetch_or_seq_cst(mask) : word.fetch_and_seq_cst(~mask);
+      changed += static_cast<std::size_t>(std::popcount(old & mask));
+      return true;
+    });
+    return changed;
+  }
   bool any(Block block) const {
     return !for_words(block,
                       [](Word& word, std::uint64_t mask) { return (word.load_relaxed() & mask) == 0; });
