@@ -104,6 +104,9 @@ class CoalescingArena {
   /// Makes the range at `first` `count` granules long where it stands. False: its neighbour is not free.
   bool resize_in_place(std::uint32_t first, std::size_t count) { return manager_.grow(first, count); }
 
+  /// Gives back what the range at `first` has beyond `count` granules; `zero`: all of that reads as zero.
+  void give_tail(std::uint32_t first, std::size_t count, bool zero) { manager_.shrink(first, count, zero); }
+
   /// Moves the pages of the taken range `from` (`count` granules) to the taken range `to`; pages that were
   /// there are lost, and `from` reads as zero afterwards. False: not moved; then `to` is given back, or lost.
   bool move(std::uint32_t from, std::uint32_t to, std::size_t count) {

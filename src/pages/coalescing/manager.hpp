@@ -198,18 +198,18 @@ class CoalescingManager {
     return true;
   }
 
-  /// Gives back what the block at `first` has beyond `size` units. False when there is no such block or it is
-  /// smaller.
-  bool shrink(std::size_t first, std::size_t size) {
+  /// Gives back what the block at `first` has beyond `size` units; `zero`: every byte of that is known to be
+  /// zero. False when there is no such block or it is smaller.
+  bool shrink(std::size_t first, std::size_t size, bool zero = false) {
     const std::size_t old = size_of(first);
     if (size == 0 || old < size) return false;
     if (size == old) return true;
     const Block tail{first + size, old - size};
-    note_contents(tail, true);
+    note_contents(tail, !zero);
     mapper_.store(tail.first, BlockWord::header(BlockState::kBusy, tail.size));
     mapper_.store(first, BlockWord::header(BlockState::kUsed, size));
     Guard hold(registry_);
-    publish(tail, true, hold);
+    publish(tail, !zero, hold);
     return true;
   }
 

@@ -158,7 +158,7 @@ inline std::uint32_t Heap::move_large(std::uint32_t number, std::size_t granules
   if (target == 0) {
     target = take_large(granules, 1, Reuse::kCleanFirst);
   } else {
-    arena_.resize_in_place(target, granules);
+    arena_.give_tail(target, granules, spans_[target].zero);
   }
   if (target == 0 || !arena_.move(number, target, granules_of(number))) return 0;
   spans_[target].zero = false;
