@@ -1,6 +1,7 @@
 // The kernel refuses: a purge at any point, in part, or more address space. Contents and books stay right.
 #include <string>
 
+#include "child_process.hpp"
 #include "coalescing_test_support.hpp"
 
 namespace spanalloc::coalescing {
@@ -126,6 +127,35 @@ TEST(CoalescingFaults, MoreThanThereCanBeIsRefused) {
   EXPECT_FALSE(region.manager.extend(1, true));
   EXPECT_TRUE(tenant.allocate(10));
   expect_census(region, tenant.live());
+}
+
+// A process forks while another thread holds a block, whose neighbours are given back meanwhile.
+TEST(CoalescingFaults, AForkInTheMiddleOfACallLeavesEverythingInPlace) {
+  for (int neighbours = 0; neighbours < 4; ++neighbours) {
+    Region region(kUnits);
+    Tenant tenant(region, 1, 1);
+    for (const std::size_t size : {3, 4, 2, 5, 3}) ASSERT_TRUE(tenant.allocate(size));  // 17 units
+    tenant.free(7);
+    bool forked = false;
+    region.kernel.refuses = [&](std::size_t) {
+      if (forked) return false;
+      forked = true;
+      if ((neighbours & 1) != 0) tenant.free(3);
+      if ((neighbours & 2) != 0) tenant.free(9);
+      test::in_child([&] {
+        region.manager.recover_after_fork();
+        region.kernel.refuses = nullptr;
+        expect_census(region, tenant.live());
+        tenant.free_all();
+        EXPECT_EQ(region.blocks().size(), 1u);
+      });
+      return false;
+    };
+    region.manager.purge(false);
+    EXPECT_TRUE(forked);
+    region.kernel.refuses = nullptr;
+    expect_census(region, tenant.live());
+  }
 }
 
 }  // namespace

@@ -278,17 +278,18 @@ class CoalescingManager {
     registry_.reset();
     Guard hold(registry_);
     for (std::size_t unit = 0; unit < mapper_.limit();) {
-      const BlockWord word = mapper_.load(unit);
-      // A footer where a header belongs: the last unit of a merge that was under way (see the mapper).
-      const Block block{unit, word.is(BlockState::kFooter) ? 1 : word.size()};
-      unit = block.end();
-      if (word.is(BlockState::kUsed)) continue;
-      // Whoever held it may have been about to say that its units are dirty.
-      if (!word.is(BlockState::kFree)) note_contents(block, true);
-      controller_.index().forget(block.first);
-      mapper_.store(block.first, BlockWord::header(BlockState::kBusy, block.size));
-      // Merges with what is free already, on its left; what is on its right comes later and does the same.
-      publish(block, dirty_.any(block), hold);
+      if (mapper_.load(unit).is(BlockState::kUsed)) {
+        unit += mapper_.load(unit).size();
+        continue;
+      }
+      // All up to the next block in use become one: were they published one by one, each would merge with
+      // what is free behind it, and the words there would no longer be headers.
+      Block whole{unit, 0};
+      while (whole.end() < mapper_.limit() && !mapper_.load(whole.end()).is(BlockState::kUsed)) {
+        whole.size += forget_block(whole.end());
+      }
+      publish(whole, dirty_.any(whole), hold);
+      unit = whole.end();
     }
   }
 
@@ -307,6 +308,18 @@ class CoalescingManager {
     mapper_.store(fresh.first, BlockWord::header(state, fresh.size));
     mapper_.set_limit(fresh.end());
     return true;
+  }
+
+  // In a fork's child: takes the block at `unit`, which is not in use, from wherever it is. Returns its size.
+  std::size_t forget_block(std::size_t unit) {
+    const BlockWord word = mapper_.load(unit);
+    // A footer where a header belongs: the last unit of a merge that was under way (see the mapper).
+    const Block block{unit, word.is(BlockState::kFooter) ? 1 : word.size()};
+    // Whoever held it may have been about to say that its units are dirty.
+    if (!word.is(BlockState::kFree)) note_contents(block, true);
+    controller_.index().forget(block.first);
+    mapper_.store(block.first, BlockWord::header(BlockState::kBusy, block.size));
+    return block.size;
   }
 
   // By the owner of a block that it is about to publish: what its units hold, and that they are young.

@@ -1,0 +1,75 @@
+// What the tests of the standard engine's large objects share.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <vector>
+
+#include "api/malloc_api.hpp"
+#include "child_process.hpp"
+#include "engines/virtual_span/standard/engine.hpp"
+#include "memory_pattern.hpp"
+#include "sanitizers.hpp"
+
+namespace spanalloc::large {
+
+using E = StandardEngine;
+using Api = MallocApi<E>;
+using test::fill_pattern;
+using test::first_mismatch;
+using test::first_nonzero;
+
+inline constexpr std::size_t kPage = 4 * kKiB;
+
+// f() in a process where the engine has not started yet; free memory is purged after `decay_ms`.
+template <class F>
+void in_fresh_process(F f, const char* decay_ms = "3600000") {
+  test::in_fresh_process([&] {
+    ASSERT_FALSE(standard::Heap::started());
+    setenv("SPANALLOC_DECAY_MS", decay_ms, 1);
+    prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);  // pages are counted one by one
+    f();
+  });
+}
+
+inline std::size_t opened() {
+  return E::statistics().opened_bytes;
+}
+
+// Pages of [p, p + n) that are in memory.
+inline std::size_t resident_pages(const void* p, std::size_t n) {
+  std::vector<unsigned char> pages(n / kPage);
+  EXPECT_EQ(mincore(const_cast<void*>(p), pages.size() * kPage, pages.data()), 0);
+  return static_cast<std::size_t>(
+      std::count_if(pages.begin(), pages.end(), [](unsigned char c) { return (c & 1) != 0; }));
+}
+
+// Blocks of `size` that take `bytes` together, the first word of every page written.
+inline std::vector<void*> fill(std::size_t bytes, std::size_t size) {
+  std::vector<void*> blocks(bytes / size);
+  for (void*& p : blocks) {
+    p = E::allocate(size);
+    EXPECT_NE(p, nullptr);
+    for (std::size_t at = 0; at < size; at += kPage) static_cast<char*>(p)[at] = 1;
+  }
+  return blocks;
+}
+
+inline void free_all(std::vector<void*>& blocks) {
+  for (void* p : blocks) E::deallocate(p);
+  blocks.clear();
+}
+
+inline void expect_nothing_out() {
+  E::trim();
+  const SpanCensus census = E::census();
+  EXPECT_TRUE(census.consistent());
+  EXPECT_TRUE(census.all_returned()) << "carved " << census.carved << ", in the pool " << census.in_pool;
+  EXPECT_EQ(E::statistics().large_objects, 0u);
+}
+
+}  // namespace spanalloc::large
