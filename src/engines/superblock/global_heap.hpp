@@ -1,11 +1,9 @@
-// The global heap: what no thread's heap has. Empty superblocks and freed large
-// objects are one and the same here, runs of superblock-sized free pieces of
-// the arena, which serve whoever comes next.
+// The global heap: what no thread's heap has. Empty superblocks and freed large objects are one and the same
+// here, runs of superblock-sized free pieces of the arena, which serve whoever comes next.
 //
-// The arena is cut into pieces; each has a record (Superblock) in a table
-// beside it. A run of pieces is described by the record of its first one, and
-// when it is free by that of its last one, too: so a run that becomes free
-// finds its neighbours.
+// The arena is cut into pieces; each has a record (Superblock) in a table beside it. A run of pieces is
+// described by the record of its first one, and when it is free by that of its last one, too: so a run that
+// becomes free finds its neighbours.
 #pragma once
 
 #include <cstddef>
@@ -25,8 +23,7 @@
 
 namespace spanalloc::superblock {
 
-/// Pieces by what they are, all from one instant. known == free + superblocks +
-/// large + heap_records + lost.
+/// Pieces by what they are, all from one instant. known == free + superblocks + large + heap_records + lost.
 struct PieceCounts {
   std::size_t known = 0;
   std::size_t free = 0;
@@ -36,119 +33,96 @@ struct PieceCounts {
   std::size_t large_objects = 0;
 };
 
-/// Thread-safe; zero-initialisable; never destroyed. Invariants, under the
-/// lock: no two free runs are neighbours; each is in the list of free runs, and
-/// nothing else is.
-template <class Config> class GlobalHeap {
-public:
+/// Thread-safe; zero-initialisable; never destroyed. Invariants, under the lock: no two free runs are
+/// neighbours; each is in the list of free runs, and nothing else is.
+template <class Config>
+class GlobalHeap {
+ public:
   using Piece = Superblock<Config>;
-  using Arena =
-      BumpArena<Config::kSuperblockBits, 0, HugePages::kKernelDefault>;
+  using Arena = BumpArena<Config::kSuperblockBits, 0, HugePages::kKernelDefault>;
   static constexpr std::size_t kPiece = kSuperblockBytes<Config>;
 
-  /// Reserves the arena. False when not even a small one can be had; may be
-  /// called again then.
+  /// Reserves the arena. False when not even a small one can be had; may be called again then.
   bool start() {
     LockGuard guard(lock_);
-    if (base_.load_relaxed() != 0)
-      return true;
-    if (!arena_.start() || !table_.start(arena_.capacity()))
-      return false;
+    if (base_.load_relaxed() != 0) return true;
+    if (!arena_.start() || !table_.start(arena_.capacity())) return false;
     draw_secret();
-    base_.store_release(
-        arena_.base()); // release: who sees the address sees the rest
+    base_.store_release(arena_.base());  // release: who sees the address sees the rest
     return true;
   }
   bool is_started() const { return base_.load_acquire() != 0; }
 
   /// The record of the piece that p lies in; nullptr when that is none of ours.
-  Piece *piece_of(const void *p) {
-    // Relaxed: whoever has a pointer into a piece got it from someone who saw
-    // the limit that covers it. Without an arena the limit is 0.
-    const std::size_t number =
-        (address_of(p) - base_.load_relaxed()) >> Config::kSuperblockBits;
-    return SPANALLOC_LIKELY(number < limit_.load_relaxed()) ? &table_[number]
-                                                            : nullptr;
+  Piece* piece_of(const void* p) {
+    // Relaxed: whoever has a pointer into a piece got it from someone who saw the limit that covers it.
+    // Without an arena the limit is 0.
+    const std::size_t number = (address_of(p) - base_.load_relaxed()) >> Config::kSuperblockBits;
+    return SPANALLOC_LIKELY(number < limit_.load_relaxed()) ? &table_[number] : nullptr;
   }
 
-  /// A run of pieces, the first of them at a multiple of `alignment` (a power
-  /// of two). First fit. nullptr when memory is out. `*zero` becomes whether it
-  /// reads as zero.
-  Piece *take(Kind kind, std::size_t count, std::size_t alignment = kPiece,
-              bool *zero = nullptr) {
+  /// A run of pieces, the first of them at a multiple of `alignment` (a power of two). First fit. nullptr
+  /// when memory is out. `*zero` becomes whether it reads as zero.
+  Piece* take(Kind kind, std::size_t count, std::size_t alignment = kPiece, bool* zero = nullptr) {
     LockGuard guard(lock_);
     const std::size_t slack = alignment > kPiece ? alignment / kPiece - 1 : 0;
-    if (count > arena_.capacity() || slack > arena_.capacity())
-      return nullptr;
-    Piece *run = find(count + slack);
-    if (run == nullptr)
-      return nullptr;
+    if (count > arena_.capacity() || slack > arena_.capacity()) return nullptr;
+    Piece* run = find(count + slack);
+    if (run == nullptr) return nullptr;
     remove_free(run);
-    const std::size_t in_front =
-        (align_up(run->start, max_of(alignment, kPiece)) - run->start) / kPiece;
-    Piece *taken = run + in_front;
+    const std::size_t in_front = (align_up(run->start, max_of(alignment, kPiece)) - run->start) / kPiece;
+    Piece* taken = run + in_front;
     const std::size_t behind = run->count - in_front - count;
     const bool is_zero = run->zero;
-    if (in_front != 0)
-      add_free(run, in_front, is_zero);
-    if (behind != 0)
-      add_free(taken + count, behind, is_zero);
+    if (in_front != 0) add_free(run, in_front, is_zero);
+    if (behind != 0) add_free(taken + count, behind, is_zero);
     taken->count = static_cast<std::uint32_t>(count);
     taken->kind.store_relaxed(kind);
     pieces_of(kind) += count;
     large_objects_ += kind == Kind::kLarge;
-    if (zero != nullptr)
-      *zero = is_zero;
+    if (zero != nullptr) *zero = is_zero;
     return taken;
   }
 
   /// Takes a run back, memory written to. Nobody refers to it any more.
-  void put(Piece *run) {
+  void put(Piece* run) {
     LockGuard guard(lock_);
     put_locked(run);
   }
 
-  /// Frees the large object at p. False if there is none: then nothing has
-  /// changed.
-  bool free_large(Piece *run, const void *p) {
+  /// Frees the large object at p. False if there is none: then nothing has changed.
+  bool free_large(Piece* run, const void* p) {
     LockGuard guard(lock_);
-    if (!is_large_at(run, p))
-      return false;
+    if (!is_large_at(run, p)) return false;
     poison(p, run->count * kPiece);
     put_locked(run);
     return true;
   }
 
   /// Bytes of the large object at p; 0 if there is none.
-  std::size_t large_size(Piece *run, const void *p) {
+  std::size_t large_size(Piece* run, const void* p) {
     LockGuard guard(lock_);
     return is_large_at(run, p) ? run->count * kPiece : 0;
   }
 
-  /// Makes the large object at p `count` pieces long, where it is. False if
-  /// that cannot be done.
-  bool resize_large(Piece *run, const void *p, std::size_t count) {
+  /// Makes the large object at p `count` pieces long, where it is. False if that cannot be done.
+  bool resize_large(Piece* run, const void* p, std::size_t count) {
     LockGuard guard(lock_);
-    if (!is_large_at(run, p))
-      return false;
+    if (!is_large_at(run, p)) return false;
     if (count <= run->count) {
       const std::size_t rest = run->count - count;
-      if (rest == 0)
-        return true;
+      if (rest == 0) return true;
       poison(pointer_to(run->start + count * kPiece), rest * kPiece);
       run->count = static_cast<std::uint32_t>(count);
       large_ -= rest;
       add_free(run + count, rest, false);
       return true;
     }
-    Piece *next = run + run->count;
+    Piece* next = run + run->count;
     const std::size_t wanted = count - run->count;
-    if (!is_known(next) || next->kind.load_relaxed() != Kind::kFree ||
-        next->count < wanted)
-      return false;
+    if (!is_known(next) || next->kind.load_relaxed() != Kind::kFree || next->count < wanted) return false;
     remove_free(next);
-    if (next->count > wanted)
-      add_free(next + wanted, next->count - wanted, next->zero);
+    if (next->count > wanted) add_free(next + wanted, next->count - wanted, next->zero);
     run->count = static_cast<std::uint32_t>(count);
     large_ += wanted;
     unpoison(p, count * kPiece);
@@ -159,9 +133,8 @@ public:
   bool purge() {
     LockGuard guard(lock_);
     bool any = false;
-    for (Piece *run = free_.first(); run != nullptr; run = run->next) {
-      if (run->zero || !os::purge(pointer_to(run->start), run->count * kPiece))
-        continue;
+    for (Piece* run = free_.first(); run != nullptr; run = run->next) {
+      if (run->zero || !os::purge(pointer_to(run->start), run->count * kPiece)) continue;
       run->zero = any = true;
     }
     return any;
@@ -169,27 +142,25 @@ public:
 
   PieceCounts counts() {
     LockGuard guard(lock_);
-    const std::size_t known =
-        limit_.load_relaxed() == 0 ? 0 : limit_.load_relaxed() - 1;
-    return {known,  free_pieces_,  superblocks_,
-            large_, heap_records_, large_objects_};
+    const std::size_t known = limit_.load_relaxed() == 0 ? 0 : limit_.load_relaxed() - 1;
+    return {known, free_pieces_, superblocks_, large_, heap_records_, large_objects_};
   }
   PageSourceStatistics arena_statistics() { return arena_.statistics(); }
 
-  /// Calls f(Piece*) for the first piece of every run, by address, and for
-  /// pieces lost to foreign mappings; f(piece) says by its count how far the
-  /// run goes. While no other thread uses the heap.
-  template <class F> void for_each_run(F &&f) {
+  /// Calls f(Piece*) for the first piece of every run, by address, and for pieces lost to foreign mappings;
+  /// f(piece) says by its count how far the run goes. While no other thread uses the heap.
+  template <class F>
+  void for_each_run(F&& f) {
     for (std::size_t number = 1; number < limit_.load_relaxed();) {
-      Piece *run = &table_[number];
+      Piece* run = &table_[number];
       f(run);
       number += run->kind.load_relaxed() == Kind::kInside ? 1 : run->count;
     }
   }
   /// The same for the list of free runs.
-  template <class F> void for_each_free(F &&f) {
-    for (Piece *run = free_.first(); run != nullptr; run = run->next)
-      f(run);
+  template <class F>
+  void for_each_free(F&& f) {
+    for (Piece* run = free_.first(); run != nullptr; run = run->next) f(run);
   }
 
   void lock_for_fork() {
@@ -201,93 +172,77 @@ public:
     lock_.unlock();
   }
 
-private:
-  bool is_known(const Piece *piece) {
-    return table_.number_of(piece) < limit_.load_relaxed();
-  }
-  static bool is_large_at(const Piece *run, const void *p) {
-    return run->kind.load_relaxed() == Kind::kLarge &&
-           run->start == address_of(p);
+ private:
+  bool is_known(const Piece* piece) { return table_.number_of(piece) < limit_.load_relaxed(); }
+  static bool is_large_at(const Piece* run, const void* p) {
+    return run->kind.load_relaxed() == Kind::kLarge && run->start == address_of(p);
   }
 
-  std::size_t &pieces_of(Kind kind) {
-    return kind == Kind::kSuperblock ? superblocks_
-           : kind == Kind::kLarge    ? large_
-                                     : heap_records_;
+  std::size_t& pieces_of(Kind kind) {
+    return kind == Kind::kSuperblock ? superblocks_ : kind == Kind::kLarge ? large_ : heap_records_;
   }
 
-  void put_locked(Piece *run) {
+  void put_locked(Piece* run) {
     const Kind kind = run->kind.load_relaxed();
     pieces_of(kind) -= run->count;
     large_objects_ -= kind == Kind::kLarge;
     add_free(run, run->count, false);
   }
 
-  Piece *find(std::size_t count) {
-    for (Piece *run = free_.first(); run != nullptr; run = run->next) {
-      if (run->count >= count)
-        return run;
+  Piece* find(std::size_t count) {
+    for (Piece* run = free_.first(); run != nullptr; run = run->next) {
+      if (run->count >= count) return run;
     }
-    if (!may_grow_to(count))
-      return nullptr;
+    if (!may_grow_to(count)) return nullptr;
     for (;;) {
-      Piece *grown = extend();
-      if (grown == nullptr || grown->count >= count)
-        return grown;
+      Piece* grown = extend();
+      if (grown == nullptr || grown->count >= count) return grown;
     }
   }
 
-  // Whether the kernel would grant what the free run at the arena's end lacks
-  // of `count` pieces. The arena gives nothing back: a run that is refused
-  // half-way would keep that half from the rest of the process.
+  // Whether the kernel would grant what the free run at the arena's end lacks of `count` pieces. The arena
+  // gives nothing back: a run that is refused half-way would keep that half from the rest of the process.
   bool may_grow_to(std::size_t count) {
-    if (count == 1)
-      return true;
+    if (count == 1) return true;
     const PageSourceStatistics arena = arena_.statistics();
-    const std::size_t open = (arena.opened_bytes + arena.lost_bytes) /
-                             kPiece; // numbers below this one
+    const std::size_t open = (arena.opened_bytes + arena.lost_bytes) / kPiece;  // numbers below this one
     const std::size_t known = max_of(limit_.load_relaxed(), std::size_t{1});
     std::size_t ready = open - known;
     if (known > 1) {
-      const Piece &last = table_[known - 1];
+      const Piece& last = table_[known - 1];
       const Kind kind = last.kind.load_relaxed();
-      if (kind == Kind::kFree || kind == Kind::kFreeTail)
-        ready += last.count;
+      if (kind == Kind::kFree || kind == Kind::kFreeTail) ready += last.count;
     }
     return count <= ready || os::would_grant((count - ready) * kPiece);
   }
 
-  // One piece more from the arena: the free run that it now belongs to. What
-  // was taken stays when a later one is refused.
-  Piece *extend() {
-    // The arena takes nothing back: a piece whose record cannot be had waits
-    // for the next call.
-    if (spare_ == 0)
-      spare_ = arena_.allocate(0);
-    if (spare_ == 0 || !table_.ensure(spare_ + std::size_t{1}))
-      return nullptr;
-    Piece *piece = &table_[spare_];
+  // One piece more from the arena: the free run that it now belongs to. What was taken stays when a later one
+  // is refused.
+  Piece* extend() {
+    // The arena takes nothing back: a piece whose record cannot be had waits for the next call.
+    if (spare_ == 0) spare_ = arena_.allocate(0);
+    if (spare_ == 0 || !table_.ensure(spare_ + std::size_t{1})) return nullptr;
+    Piece* piece = &table_[spare_];
     piece->start = arena_.base() + std::size_t{spare_} * kPiece;
-    // Release: whoever sees the limit may read the records below it. (Foreign
-    // mappings that the arena stepped over leave records of zeroes.)
+    // Release: whoever sees the limit may read the records below it. (Foreign mappings that the arena stepped
+    // over leave records of zeroes.)
     limit_.store_release(spare_ + std::size_t{1});
     spare_ = 0;
     return add_free(piece, 1, true);
   }
 
-  // Merges a free run with its free neighbours and lists it; returns the run
-  // that comes of it.
-  Piece *add_free(Piece *run, std::size_t count, bool zero) {
+  // Merges a free run with its free neighbours and lists it; returns the run that comes of it.
+  Piece* add_free(Piece* run, std::size_t count, bool zero) {
     free_pieces_ += count;
     run->kind.store_relaxed(Kind::kInside);
-    Piece *right = run + count;
+    Piece* right = run + count;
     if (is_known(right) && right->kind.load_relaxed() == Kind::kFree) {
       zero = zero && right->zero;
       count += right->count;
       unlist(right);
     }
     // Record 0 is nobody's, so there is always one to the left.
-    Piece *left = run - 1;
+    Piece* left = run - 1;
     const Kind left_kind = left->kind.load_relaxed();
     if (left_kind == Kind::kFree || left_kind == Kind::kFreeTail) {
       run = run - left->count;
@@ -307,20 +262,20 @@ private:
   }
 
   // Takes a free run out of the books; count and zero stay readable.
-  void remove_free(Piece *run) {
+  void remove_free(Piece* run) {
     free_pieces_ -= run->count;
     unlist(run);
   }
-  void unlist(Piece *run) {
+  void unlist(Piece* run) {
     run[run->count - 1].kind.store_relaxed(Kind::kInside);
     run->kind.store_relaxed(Kind::kInside);
     free_.remove(run);
   }
 
-  Atomic<std::uintptr_t> base_{0}; // constant once started
-  Atomic<std::size_t> limit_{0};   // written under the lock, read by every free
-  GrowingTable<Piece> table_; // constant once started, but for what it holds
-  SpinLock lock_;             // guards everything below; taken after a heap's
+  Atomic<std::uintptr_t> base_{0};  // constant once started
+  Atomic<std::size_t> limit_{0};    // written under the lock, read by every free
+  GrowingTable<Piece> table_;       // constant once started, but for what it holds
+  SpinLock lock_;                   // guards everything below; taken after a heap's
   Arena arena_;
   SuperblockList<Config> free_;
   std::uint32_t spare_ = 0;
@@ -331,4 +286,4 @@ private:
   std::size_t large_objects_ = 0;
 };
 
-} // namespace spanalloc::superblock
+}  // namespace spanalloc::superblock
