@@ -140,7 +140,7 @@ void scenario(FaultyArena& arena, ArenaTenant& tenant) {
     }
     return found;
   };
-  for (const std::size_t count : {1, 5, 2, 9, 3}) take(count);
+  for (const std::size_t count : {1u, 5u, 2u, 9u, 3u}) take(count);
   take(2, 32);
   tenant.give(tenant.live().begin()->first);
   tenant.give(largest());

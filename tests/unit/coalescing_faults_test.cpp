@@ -134,7 +134,7 @@ TEST(CoalescingFaults, AForkInTheMiddleOfACallLeavesEverythingInPlace) {
   for (int neighbours = 0; neighbours < 4; ++neighbours) {
     Region region(kUnits);
     Tenant tenant(region, 1, 1);
-    for (const std::size_t size : {3, 4, 2, 5, 3}) ASSERT_TRUE(tenant.allocate(size));  // 17 units
+    for (const std::size_t size : {3u, 4u, 2u, 5u, 3u}) ASSERT_TRUE(tenant.allocate(size));  // 17 units
     tenant.free(7);
     bool forked = false;
     region.kernel.refuses = [&](std::size_t) {

@@ -442,7 +442,7 @@ TEST(StandardLargeMistakes, DoubleFreesAreNamed) {
 
 TEST(StandardLargeMistakes, AddressesInsideABlockAreNamed) {
   // Granules that were something else before: spans of one granule and of several.
-  for (const std::size_t size : {64, 20000}) {
+  for (const std::size_t size : {64u, 20000u}) {
     auto small = fill(16 * kMiB, size);
     free_all(small);
   }
