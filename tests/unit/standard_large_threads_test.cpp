@@ -1,4 +1,5 @@
 // Threads that allocate, resize and free large objects of each other, and forks in the middle of it.
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -157,6 +158,7 @@ TEST(StandardLargeThreads, AForkInTheMiddleLeavesAConsistentHeap) {
   in_fresh_process(
       [] {
         constexpr unsigned kWorkers = 2;
+        E::process_start();  // as a library does: a fork in the middle of the start has no handlers yet
         Market market;
         std::atomic<bool> stop{false};
         std::vector<std::thread> workers;
@@ -182,6 +184,48 @@ TEST(StandardLargeThreads, AForkInTheMiddleLeavesAConsistentHeap) {
         expect_nothing_out();
       },
       "4");
+}
+
+// A mapping of another's that the arena has stepped over is no memory of the child's either.
+TEST(StandardLargeThreads, AForkLeavesForeignMappingsAlone) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
+  in_fresh_process([] {
+    const rlimit limit{kGiB, kGiB};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    std::vector<void*> blocks = fill(6 * kMiB, 2 * kMiB);
+    char* foreign = static_cast<char*>(blocks[0]) + 20 * kMiB;
+    ASSERT_EQ(mmap(foreign, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+                   -1, 0),
+              foreign);
+    fill_pattern(foreign, kPage, 1);
+    const auto use_all = [&] {
+      auto more = fill(40 * kMiB, 2 * kMiB);
+      EXPECT_TRUE(E::census().consistent());
+      EXPECT_EQ(E::census().single, blocks.size() + more.size());
+      free_all(more);
+      E::trim();
+      EXPECT_EQ(first_mismatch(foreign, kPage, 1), kPage);
+      EXPECT_FALSE(E::owns(foreign));
+    };
+    use_all();
+    std::atomic<bool> stop{false};
+    std::thread other([&] {  // recovery is for processes with threads
+      while (!stop) usleep(100);
+    });
+    const pid_t child = fork();
+    if (child == 0) {
+      use_all();
+      _exit(testing::Test::HasFailure() ? 1 : 0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    stop = true;
+    other.join();
+    free_all(blocks);
+    expect_nothing_out();
+  });
 }
 
 }  // namespace
