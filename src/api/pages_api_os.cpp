@@ -7,7 +7,7 @@
 namespace spanalloc {
 
 struct LibraryPagesSystem {
-  static void pause() { os::yield(); }
+  static void pause() { os::sleep_briefly(); }  // not only yields: the other may have a lower priority
   static bool open(void* address, std::size_t bytes) { return os::open(address, bytes); }
   static bool purge(void* address, std::size_t bytes) { return os::purge(address, bytes); }
   static void release(void* address, std::size_t bytes) {

@@ -38,7 +38,7 @@ class CoalescingArena {
   using Range = AddressRange<kGranuleBits, kHugePages, kMaxStep, 1, Calls>;
   struct Environment {
     CoalescingArena* arena;
-    static void pause() { os::yield(); }
+    static void pause() { os::sleep_briefly(); }  // not only yields: the other may have a lower priority
     bool purge(coalescing::Block run) { return arena->purge_run(run); }
   };
   using Manager = coalescing::CoalescingManager<Environment>;
@@ -73,25 +73,49 @@ class CoalescingArena {
 
   /// After a failed take(): makes room, or finds that there is room again, and takes. `before_use(end)` is
   /// called before granules up to `end` can be handed out for the first time; when it returns false they
-  /// cannot. first == 0: memory or address space is out.
+  /// cannot. `closing`: when the kernel refuses, everything free is closed (close_free) before it is asked
+  /// again, and nobody opens it meanwhile. first == 0: memory or address space is out.
   template <class BeforeUse>
-  Taken take_growing(std::size_t count, std::size_t alignment, BeforeUse before_use) {
+  Taken take_growing(std::size_t count, std::size_t alignment, BeforeUse before_use, bool closing = false) {
     if (count == 0 || count >= capacity() || alignment >= capacity()) return {};
     LockGuard guard(grow_lock_);
     for (;;) {
       // Others may have grown or given meanwhile. That nothing is free is proved only where the kernel
       // refuses: to wait for a quiet moment each time would stop the growth while many threads take and give.
-      if (const Taken taken = take(count, alignment); taken.first != 0) return taken;
+      const auto search = coalescing::Search::kExhaustive;
+      const Taken taken = as_taken(manager_.try_allocate(count, alignment, Reuse::kDirtyFirst, search));
+      if (taken.first != 0) return taken;
       const auto has_room = [&](coalescing::Block run) {
         const std::size_t start = aligned(run.first, alignment);
         return start < run.end() && run.end() - start >= count;
       };
       if (reopen_run(has_room) || open_more(count, alignment, before_use)) continue;
+      if (closing) {
+        closing = false;
+        close_free_locked();
+        if (open_more(count, alignment, before_use)) continue;
+      }
       // Smaller ones only now: they would take the memory that the new range needs. But together with what is
       // free they may do.
       if (reopen_run([](coalescing::Block) { return true; })) continue;
       return as_taken(manager_.allocate(count, alignment));
     }
+  }
+
+  /// Makes the range at `first` `count` granules long by opening new space behind it, if it is the last one.
+  /// False: it is not, or the kernel refuses.
+  template <class BeforeUse>
+  bool grow_at_end(std::uint32_t first, std::size_t count, BeforeUse before_use) {
+    LockGuard guard(grow_lock_);
+    const std::size_t old = count_of(first);
+    if (first + old + manager_.free_tail() != limit() || count <= old || count >= capacity()) return false;
+    return open_more(count - old, 1, before_use) && manager_.grow(first, count);
+  }
+
+  /// Whether closing everything that is free could let the kernel grant `count` granules more.
+  bool closing_may_help(std::size_t count) {
+    const std::size_t open = statistics().opened_bytes >> kGranuleBits;
+    return count <= open || (count < capacity() && Calls::would_grant((count - open) << kGranuleBits));
   }
 
   /// Gives a range back. `zero`: all of it reads as zero. The whole range that take() returned (or resizing
@@ -110,9 +134,11 @@ class CoalescingArena {
   /// Moves the pages of the taken range `from` (`count` granules) to the taken range `to`; pages that were
   /// there are lost, and `from` reads as zero afterwards. False: not moved; then `to` is given back, or lost.
   bool move(std::uint32_t from, std::uint32_t to, std::size_t count) {
+    // A move of more than one mapping is refused by the kernel (before Linux 6.17) or may end half-way.
     // Locked memory stays where it is: the kernel would unlock what is left behind. (To ask takes the pages
     // of the target away, as moving would.)
-    if (!may_move() || os::memory_is_locked() || os::is_locked(range_.address(to))) {
+    if (!may_move() || seams_.any({from + std::size_t{1}, count - 1}) || os::memory_is_locked() ||
+        os::is_locked(range_.address(to))) {
       give(to);
       return false;
     }
@@ -144,16 +170,7 @@ class CoalescingArena {
   /// Memory is out: takes the charge off everything free; take_growing() opens it again. Bytes closed.
   std::size_t close_free() {
     LockGuard guard(grow_lock_);
-    std::size_t closed = 0;
-    manager_.take_all([&](coalescing::Block block) {
-      if (!range_.close(block.first, block.size)) return false;
-      if (moved_.any(block)) note_pages(block, false);
-      closed_.insert(block);
-      closed += block.size;
-      return true;
-    });
-    closed_count_.fetch_add_relaxed(closed);
-    return closed << kGranuleBits;
+    return close_free_locked() << kGranuleBits;
   }
 
   // --- Books ----------------------------------------------------------------------------------------------
@@ -180,10 +197,23 @@ class CoalescingArena {
   void lock_for_fork() { grow_lock_.lock(); }
   void unlock_after_fork() { grow_lock_.unlock(); }
   /// In the child: ranges that vanished threads had claimed but not taken, or half given back, are free
-  /// again. What they had taken is still taken. No purge() may have been under way.
+  /// again. What they had taken is still taken.
   void recover_in_child() { manager_.recover_after_fork(); }
 
  private:
+  std::size_t close_free_locked() {
+    std::size_t closed = 0;
+    manager_.take_all([&](coalescing::Block block) {
+      if (!range_.close(block.first, block.size)) return false;
+      if (moved_.any(block)) note_pages(block, false);
+      closed_.insert(block);
+      closed += block.size;
+      return true;
+    });
+    closed_count_.fetch_add_relaxed(closed);
+    return closed;
+  }
+
   static constexpr unsigned kSets = 4;
   static constexpr std::size_t set_bytes(std::size_t capacity) {
     return coalescing::UnitSet::bytes_for(capacity);

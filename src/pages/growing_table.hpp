@@ -31,8 +31,10 @@ std::size_t open_table(char* base, std::size_t open_bytes, std::size_t needed, s
 template <class T>
 class GrowingTable {
  public:
-  /// Reserves room for `records`. The caller serialises start() and ensure(). False when refused.
+  /// Reserves room for `records`; safe to call again. The caller serialises start() and ensure(). False when
+  /// refused.
   bool start(std::size_t records) {
+    if (records_.load_relaxed() != nullptr) return true;
     const std::size_t bytes = align_up(records * sizeof(T), os::page_size());
     void* p = os::reserve(bytes, os::page_size());
     if (p == nullptr) return false;

@@ -174,7 +174,7 @@ TEST(CoalescingManager, AlignsToItsOrigin) {
   Manager manager(kernel);
   manager.attach(metadata.data(), 64, 5);
   EXPECT_TRUE(manager.extend(64, true));
-  for (const std::size_t alignment : {2, 4, 8, 16, 32}) {
+  for (const std::size_t alignment : {2u, 4u, 8u, 16u, 32u}) {
     const auto got = manager.allocate(1, alignment);
     ASSERT_TRUE(got.block) << alignment;
     EXPECT_EQ((got.block.first + 5) % alignment, 0u) << alignment;

@@ -145,12 +145,13 @@ class CoalescingManager {
     if (!taken && reuse != Reuse::kDirtyOnly) taken = take_or_prove_absence(size, alignment, hold);
     return taken ? carve(taken, size, alignment, hold) : Allocation{};
   }
-  /// The same for who has other memory to ask for: no block also when a quick look finds none, or others hold
-  /// it just now. Never waits.
-  Allocation try_allocate(std::size_t size, std::size_t alignment, Reuse reuse) {
+  /// The same for who has other memory to ask for: no block also when others hold it just now, or when a
+  /// quick look finds none. Never waits.
+  Allocation try_allocate(std::size_t size, std::size_t alignment, Reuse reuse,
+                          Search search = Search::kQuick) {
     if (!is_possible(size, alignment)) return {};
     Guard hold(registry_);
-    const Claimed taken = controller_.take(size, alignment, Search::kQuick, hold, reuse);
+    const Claimed taken = controller_.take(size, alignment, search, hold, reuse);
     return taken ? carve(taken, size, alignment, hold) : Allocation{};
   }
 
@@ -194,7 +195,7 @@ class CoalescingManager {
     if (zero != nullptr) *zero = !claimed.dirty || !dirty_.any(added);
     if (rest) mapper_.store(rest.first, BlockWord::header(BlockState::kBusy, rest.size));
     mapper_.store(first, BlockWord::header(BlockState::kUsed, size));
-    if (rest) publish(rest, claimed.dirty, hold);
+    if (rest) publish(rest, claimed.dirty && may_be_dirty(rest), hold);
     return true;
   }
 
@@ -344,6 +345,12 @@ class CoalescingManager {
     }
   }
 
+  // Of the owner's block; of a very large one it is not worth finding out.
+  bool may_be_dirty(Block block) const {
+    constexpr std::size_t kWorthLooking = 64 * 64;
+    return block.size > kWorthLooking || dirty_.any(block);
+  }
+
   // Cuts the wanted units out of a claimed block and publishes what is before and behind them. The new
   // headers are there before the old one is made shorter (mapper.hpp, (3)).
   Allocation carve(Claimed taken, std::size_t size, std::size_t alignment, Guard& hold) {
@@ -357,8 +364,8 @@ class CoalescingManager {
       mapper_.store(front.first, BlockWord::header(BlockState::kBusy, front.size));
     }
     mapper_.store(mine.first, BlockWord::header(BlockState::kUsed, mine.size));
-    if (front) publish(front, taken.dirty, hold);
-    if (rest) publish(rest, taken.dirty, hold);
+    if (front) publish(front, taken.dirty && may_be_dirty(front), hold);
+    if (rest) publish(rest, taken.dirty && may_be_dirty(rest), hold);
     return {mine, zero};
   }
 

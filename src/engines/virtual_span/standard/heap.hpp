@@ -107,7 +107,8 @@ class Heap {
   /// The granules of a span of one block, and making it fit `granules` where it stands.
   static std::size_t granules_of(std::uint32_t number) { return arena_.count_of(number); }
   static bool resize_in_place(std::uint32_t number, std::size_t granules) {
-    return arena_.resize_in_place(number, granules);
+    return arena_.resize_in_place(number, granules) ||
+           (granules > granules_of(number) && arena_.grow_at_end(number, granules, records_reach));
   }
   /// Moves the pages of a span of one block to a new one of `granules` granules (more than it has), and frees
   /// the old one. Returns the new one, its record that of a span of kLargeClass in use; 0: refused, or

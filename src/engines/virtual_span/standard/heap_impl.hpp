@@ -99,15 +99,19 @@ inline std::uint32_t Heap::take_large(std::size_t granules, std::size_t alignmen
 }
 
 // The arena has no open range of this size: drains the pool into it, then opens more, at last at any price.
+// The second time nobody else may be draining, purging or closing: what they hold would be missing.
 SPANALLOC_COLD inline std::uint32_t Heap::take_anyhow(std::size_t granules, std::size_t alignment,
                                                       bool& zero) {
-  drain_pool();
+  if (purge_lock_.try_lock()) {
+    drain_pool();
+    purge_lock_.unlock();
+  }
   Arena::Taken taken = arena_.take_growing(granules, alignment, records_reach);
-  if (taken.first == 0 && granules < arena_.capacity()) {
+  if (taken.first == 0 && granules < arena_.capacity() && alignment < arena_.capacity()) {
+    LockGuard guard(purge_lock_);
     steal_from_sleeping_labs(UINT32_MAX);
     drain_pool();
-    arena_.close_free();  // or another thread has, just now: either way there may be room
-    taken = arena_.take_growing(granules, alignment, records_reach);
+    taken = arena_.take_growing(granules, alignment, records_reach, arena_.closing_may_help(granules));
   }
   zero = taken.zero;
   return taken.first;
@@ -148,19 +152,24 @@ inline void Heap::set_order(std::uint32_t number, unsigned order) {
 }
 
 inline std::uint32_t Heap::move_large(std::uint32_t number, std::size_t granules) {
-  // Where warm memory waits, copying into it costs less than fresh pages behind the moved ones.
-  if (const Arena::Taken warm = arena_.take(granules, 1, Reuse::kDirtyOnly); warm.first != 0) {
-    arena_.give(warm.first);
-    return 0;
+  // Where warm memory waits, copying into it costs less than many fresh pages behind the moved ones.
+  const std::size_t old_granules = granules_of(number);
+  if (granules > old_granules + old_granules / 4) {
+    if (const Arena::Taken warm = arena_.take(granules, 1, Reuse::kDirtyOnly); warm.first != 0) {
+      arena_.give(warm.first);
+      return 0;
+    }
   }
-  // Room behind the target lets the next growth stay in place.
-  std::uint32_t target = take_large(granules + granules / 4, 1, Reuse::kCleanFirst);
-  if (target == 0) {
-    target = take_large(granules, 1, Reuse::kCleanFirst);
+  // Room behind the target lets the next growth stay in place, where there is some.
+  std::uint32_t target = 0;
+  if (const Arena::Taken roomy = arena_.take(granules + granules / 4, 1, Reuse::kCleanFirst);
+      roomy.first != 0) {
+    arena_.give_tail(roomy.first, granules, roomy.zero);
+    target = as_span(kLargeClass, roomy.first, false);
   } else {
-    arena_.give_tail(target, granules, spans_[target].zero);
+    target = take_large(granules, 1, Reuse::kCleanFirst);
   }
-  if (target == 0 || !arena_.move(number, target, granules_of(number))) return 0;
+  if (target == 0 || !arena_.move(number, target, old_granules)) return 0;
   spans_[target].zero = false;
   make_single(target, kLargeClass);
   spans_[number].word.store_release(SpanWord::make(kNobody, SpanState::kFree, 0).bits);
@@ -178,8 +187,9 @@ inline void Heap::put_in_pool(std::uint32_t number) {
          s.size_class == kLargeClass ? granules_of(number) << kGranuleBits : info.virtual_span);
   const Lab* lab = thread_state.lab;
   const unsigned core = core_of(lab == nullptr ? 0 : lab->number);
-  if (info.pool_row == kPoolRows ||
-      !pool_.put_bounded(info.pool_row, core, number, info.pool_most, links())) {
+  // Spans of kLargeClass have no row; nor has one that a thread was resizing when a fork left it behind.
+  const bool odd = info.blocks == 1 && granules_of(number) != info.granules;
+  if (odd || !pool_.put_bounded(info.pool_row, core, number, info.pool_most, links())) {
     arena_.give(number);
   }
   purge_by_decay(os::now_ms());
