@@ -301,6 +301,7 @@ inline void* Frontend::allocate_zeroed(std::size_t n) {
   const unsigned c = n <= kMaxListed ? 0 : class_of(n);
   Lab* lab = c != 0 ? thread_state.lab : nullptr;
   if (lab != nullptr && c >= kFirstSingle) {
+    if (thread_state.run.count != 0) flush_run();
     p = allocate_single(c, Heap::core_of(lab->number), zero);
   } else {
     p = allocate_or(n, [](std::size_t size) { return allocate_slow(size); });
@@ -357,7 +358,9 @@ inline bool Frontend::owns(const void* p) {
   if (!Heap::granule_of(address_of(p), granule)) return false;
   std::uint32_t number = 0;
   const Span& span = Heap::span_of_granule(granule, number);
-  return SpanWord{span.word.load_relaxed()}.state() != SpanState::kFree;
+  // A free granule's record may lead to a span before it that has no such granule.
+  return granule - number < (std::size_t{1} << span.order) &&
+         SpanWord{span.word.load_relaxed()}.state() != SpanState::kFree;
 }
 
 // --- Threads ----------------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@
 namespace spanalloc::standard {
 
 enum class SpanState : std::uint64_t {
-  kFree = 0,    ///< in the pool, being put there, or still expected (never handed out: the record is zero)
-  kHot = 1,     ///< the owner allocates from it
+  kFree = 0,  ///< in the pool, with the arena, on its way there, or expected (never used: the record is zero)
+  kHot = 1,   ///< the owner allocates from it
   kParked = 2,  ///< owned, not hot: floating or reusable, by the LAB list that it stands on
 };
 
