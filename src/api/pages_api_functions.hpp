@@ -66,7 +66,7 @@ const char* sp_pages_status_text(sp_pages_status status) noexcept {
     case SP_PAGES_BAD_SIZE:
       return "a size that is not possible here";
     case SP_PAGES_BAD_ALIGNMENT:
-      return "an alignment that is no power of two or above the region's";
+      return "an alignment that is no power of two";
     case SP_PAGES_BAD_UNIT:
       return "a unit that is no power of two or less than a page of the system";
     case SP_PAGES_BAD_REGION:

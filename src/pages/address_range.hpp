@@ -96,14 +96,15 @@ class AddressRange {
   OpenResult open_up_to(std::size_t end) {
     const std::size_t needed = end - opened_;
     if (end > capacity_) return OpenResult::kRefused;
-    if (!is_locked()) {
+    const bool locked = is_locked();
+    if (!locked) {
       const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened_);
       // Without a reservation what is opened ahead takes from the limit that everything else needs too.
       const std::size_t largest = reserved_ ? kMaxStep : kMaxStep / 16;
       step_ = min_of(step * 2, max_of(largest >> kGranuleBits, 1));
-      if (step > needed && try_open(step) == os::Placed::kYes) return OpenResult::kOpened;
+      if (step > needed && try_open(step, locked) == os::Placed::kYes) return OpenResult::kOpened;
     }
-    switch (try_open(needed)) {
+    switch (try_open(needed, locked)) {
       case os::Placed::kYes:
         return OpenResult::kOpened;
       case os::Placed::kRefused:
@@ -174,13 +175,13 @@ class AddressRange {
     return place;
   }
 
-  os::Placed try_open(std::size_t granules) {
+  os::Placed try_open(std::size_t granules, bool locked) {
     void* start = address(opened_);
     const std::size_t bytes = granules * kGranule;
     if (reserved_) {
       // A reservation is not charged, so opening it is granted whatever its size: ask what a mapping of this
-      // size would be told.
-      if (bytes >= kAskFirst && !Calls::would_grant(bytes)) return os::Placed::kRefused;
+      // size would be told; not where the mapping itself would take the memory.
+      if (bytes >= kAskFirst && !locked && !Calls::would_grant(bytes)) return os::Placed::kRefused;
       if (!Calls::open(start, bytes)) return os::Placed::kRefused;
     } else {
       const os::Placed placed = Calls::open_at(start, bytes);

@@ -36,8 +36,8 @@ concept PlainController = requires(C& controller, Block block, std::size_t size)
   { controller.take(size) } -> std::same_as<Block>;
 };
 
-/// Cannot fail to add; remembers whether a block is dirty, and keeps its caller's hold at the level of what
-/// it claims and hides.
+/// Cannot fail to add; remembers whether a block is dirty, and begins its caller's hold before it claims or
+/// hides anything.
 template <class C, class Hold>
 concept HoldingController =
     requires(C& controller, Block block, std::size_t size, std::size_t alignment, Search search, Hold& hold) {

@@ -451,9 +451,9 @@ class CoalescingManager {
     for (Block run = next_to_purge(block, block.first, only_aged); run && purged < at_most;
          run = next_to_purge(block, run.end(), only_aged)) {
       run.size = min_of(run.size, at_most - purged);
+      aged_.erase(run);  // what is refused is asked for again after another tick, not at each call
       if (!environment_.purge(run)) continue;
       dirty_.erase(run);
-      aged_.erase(run);
       purged += run.size;
     }
     publish(block, dirty_.any(block), hold);

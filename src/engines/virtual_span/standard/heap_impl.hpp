@@ -81,6 +81,7 @@ inline std::uint32_t Heap::take_open(unsigned c, Reuse reuse) {
 
 inline std::uint32_t Heap::take_span(unsigned c, unsigned core) {
   if (const std::uint32_t number = take_pooled(c, core)) return number;
+  purge_by_decay(os::now_ms());
   if (const std::uint32_t number = take_open(c, Reuse::kDirtyOnly)) return number;
   if (steal_from_sleeping_labs(kVictimsAMiss) != 0) {
     if (const std::uint32_t number = take_pooled(c, core)) return number;
@@ -93,6 +94,7 @@ inline std::uint32_t Heap::take_span(unsigned c, unsigned core) {
 }
 
 inline std::uint32_t Heap::take_large(std::size_t granules, std::size_t alignment, Reuse reuse) {
+  purge_by_decay(os::now_ms());
   Arena::Taken taken = arena_.take(granules, alignment, reuse);
   if (taken.first == 0) taken.first = take_anyhow(granules, alignment, taken.zero);
   return taken.first == 0 ? 0 : as_span(kLargeClass, taken.first, taken.zero);
