@@ -168,7 +168,8 @@ void expect_tenants_live_together(unsigned tenants, std::size_t units, std::size
     }
   });
   for (std::thread& thread : threads) thread.join();
-  EXPECT_GT(region.kernel.purges(), 5u) << "nothing was refused";
+  const std::size_t enough = rounds(20) == 20 ? 5 : 0;  // few rounds, few purges
+  EXPECT_GT(region.kernel.purges(), enough) << "nothing was refused";
   Live live;
   for (const auto& tenant : all) {
     for (const auto& [first, size] : tenant->live()) ASSERT_TRUE(live.emplace(first, size).second) << first;
