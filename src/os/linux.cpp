@@ -143,7 +143,8 @@ bool can_move_pages() {
     const std::size_t page = page_size();
     void* two = try_map(nullptr, 2 * page, PROT_READ | PROT_WRITE, 0);
     if (two == nullptr) return false;  // for want of memory: asked again next time
-    known.store_relaxed(move_onto(two, static_cast<char*>(two) + page, page) ? 1 : 2);
+    const bool moved = move_onto(two, static_cast<char*>(two) + page, page);
+    if (moved || errno != ENOMEM) known.store_relaxed(moved ? 1 : 2);
     munmap(two, 2 * page);
   }
   return known.load_relaxed() == 1;

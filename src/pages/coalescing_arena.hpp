@@ -160,7 +160,7 @@ class CoalescingArena {
   // --- Returning memory -----------------------------------------------------------------------------------
 
   /// Gives the pages of dirty free granules back, at most `at_most` of them; with `only_aged` of those that
-  /// have been free since before the last age(). Returns granules. Not at the time of a fork.
+  /// have been free since before the last age(). Returns granules.
   std::size_t purge(bool only_aged, std::size_t at_most = SIZE_MAX) {
     return manager_.purge(only_aged, at_most);
   }

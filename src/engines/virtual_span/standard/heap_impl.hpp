@@ -227,7 +227,7 @@ inline void Heap::purge_by_decay(std::uint64_t now) {
     drain_pool();
     const bool more = arena_.purge(decay_ms_ != 0, kPurgedARound) >= kPurgedARound;
     if (!more) arena_.age();
-    // With more to do the next free goes on.
+    // With more to do the next one who comes here goes on.
     next_purge_.store_relaxed(more ? now : now + decay_ms_ / 2 + 1);
   }
   purge_lock_.unlock();
