@@ -102,10 +102,9 @@ Placed open_at(void* address, std::size_t bytes) {
   return map_exactly(address, bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE);
 }
 
-void release(void* address, std::size_t bytes) {
+bool release(void* address, std::size_t bytes) {
   ErrnoGuard keep;
-  // Can fail only by splitting a mapping beyond vm.max_map_count; the range then stays mapped but unused.
-  munmap(address, bytes);
+  return munmap(address, bytes) == 0;
 }
 
 void* map(std::size_t bytes, std::size_t alignment) {

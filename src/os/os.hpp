@@ -25,8 +25,9 @@ enum class Placed { kYes, kTaken, kRefused };
 Placed open_at(void* address, std::size_t bytes);
 /// Makes an open range address space only again: pages and charge are gone. False when the kernel refuses.
 bool close(void* address, std::size_t bytes);
-/// Gives address space back for good.
-void release(void* address, std::size_t bytes);
+/// Gives address space back for good. False: refused, the range is as it was (a hole in a mapping makes two
+/// of one, and a process may have vm.max_map_count of them).
+bool release(void* address, std::size_t bytes);
 
 /// A readable and writable zeroed mapping of its own. nullptr when refused.
 void* map(std::size_t bytes, std::size_t alignment);

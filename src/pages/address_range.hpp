@@ -5,8 +5,8 @@
 //    charged; opening is mprotect, so neighbouring steps merge into one mapping.
 //  - unreserved, under a finite RLIMIT_AS (where a reservation would eat the limit) or when every
 //    reservation was refused: only an address is chosen, far from where the kernel places mappings, and each
-//    step maps exactly what it opens. A step that collides with a foreign mapping moves on behind it; the
-//    range between is skipped.
+//    step maps exactly what it opens. A step that collides with a foreign mapping is halved until it ends
+//    before it; what lies in the way is skipped, a granule at first, twice as much each time in a row.
 //
 // Opening: the first step is what was asked, then steps double up to kMaxStep; a refused step is retried with
 // exactly what is needed (strict overcommit charges the whole step). When the process locks its memory
@@ -33,7 +33,8 @@ struct PageCalls {
   static bool open(void* address, std::size_t bytes) { return os::open(address, bytes); }
   static os::Placed open_at(void* address, std::size_t bytes) { return os::open_at(address, bytes); }
   static bool close(void* address, std::size_t bytes) { return os::close(address, bytes); }
-  static void release(void* address, std::size_t bytes) { os::release(address, bytes); }
+  static bool reserve_at(void* address, std::size_t bytes) { return os::reserve_at(address, bytes); }
+  static bool release(void* address, std::size_t bytes) { return os::release(address, bytes); }
   static bool purge(void* address, std::size_t bytes) { return os::purge(address, bytes); }
   static bool replace(void* address, std::size_t bytes) { return os::replace(address, bytes); }
   static os::Moved move_pages(void* from, void* to, std::size_t bytes) {
@@ -91,8 +92,9 @@ class AddressRange {
 
   enum class OpenResult { kOpened, kRefused, kSkipped };
 
-  /// Opens at least granules [opened(), end). kSkipped: a foreign mapping lies there, and opened() is behind
-  /// it now, or behind a part of it; what was skipped is not ours.
+  /// Opens at least granules [opened(), end), or where a foreign mapping is on the way, a part of that: call
+  /// it again for the rest. kSkipped: nothing was opened, the mapping lies at what was opened() and opened()
+  /// is behind it now, or behind a part of it; what was skipped is not ours.
   OpenResult open_up_to(std::size_t end) {
     const std::size_t needed = end - opened_;
     if (end > capacity_) return OpenResult::kRefused;
@@ -104,18 +106,13 @@ class AddressRange {
       step_ = min_of(step * 2, max_of(largest >> kGranuleBits, 1));
       if (step > needed && try_open(step, locked) == os::Placed::kYes) return OpenResult::kOpened;
     }
-    switch (try_open(needed, locked)) {
-      case os::Placed::kYes:
-        return OpenResult::kOpened;
-      case os::Placed::kRefused:
-        return OpenResult::kRefused;  // memory is short: another time the same range may do
-      case os::Placed::kTaken:
-        break;
+    for (std::size_t step = needed; step != 0; step /= 2) {
+      const os::Placed placed = try_open(step, locked);
+      if (placed == os::Placed::kYes) return OpenResult::kOpened;
+      // Memory is short: another time the same range may do.
+      if (placed == os::Placed::kRefused) return OpenResult::kRefused;
     }
-    if (opened_ + needed >= capacity_) return OpenResult::kRefused;
-    skipped_ += needed;
-    opened_ += needed;
-    return OpenResult::kSkipped;
+    return skip();
   }
 
   /// Makes open granules inaccessible, their memory uncharged; reopen() undoes it, and they are zero. False:
@@ -123,8 +120,7 @@ class AddressRange {
   /// cannot be reopened.
   bool close(std::size_t first, std::size_t count) {
     if (reserved_) return Calls::close(address(first), count * kGranule);
-    Calls::release(address(first), count * kGranule);
-    return true;
+    return Calls::release(address(first), count * kGranule);
   }
   bool reopen(std::size_t first, std::size_t count) {
     const std::size_t bytes = count * kGranule;
@@ -161,18 +157,29 @@ class AddressRange {
 
   // An address for an unreserved arena: below where the kernel and the loader place anything by themselves,
   // with nothing mapped at its start (what lies further on is stepped over). Kernels with 39-bit addresses
-  // have only the lower half of these.
+  // have only the lower half of these. 0: none of many candidates was free.
   static std::uintptr_t free_place(std::size_t alignment) {
-    std::uintptr_t place = 0;
     for (unsigned attempt = 0; attempt < 32; ++attempt) {
       const unsigned low = attempt < 16 ? 40 : 35;  // in [2^low, 2^(low+3))
       const std::uintptr_t span = (std::uintptr_t{1} << (low + 3)) - (std::uintptr_t{1} << low);
-      place = align_down((std::uintptr_t{1} << low) + os::random_bits() % span, max_of(alignment, kGiB));
-      if (!os::reserve_at(pointer_to(place), kGranule)) continue;
-      os::release(pointer_to(place), kGranule);
-      break;
+      const std::uintptr_t place =
+          align_down((std::uintptr_t{1} << low) + os::random_bits() % span, max_of(alignment, kGiB));
+      if (!Calls::reserve_at(pointer_to(place), kGranule)) continue;
+      Calls::release(pointer_to(place), kGranule);
+      return place;
     }
-    return place;
+    return 0;
+  }
+
+  // Twice as much each time in a row: large mappings cost few calls, and no more than their size is lost
+  // besides.
+  OpenResult skip() {
+    const std::size_t granules = min_of(next_skip_, capacity_ - 1 - opened_);
+    if (granules == 0) return OpenResult::kRefused;  // nothing is behind it
+    next_skip_ = granules * 2;
+    skipped_ += granules;
+    opened_ += granules;
+    return OpenResult::kSkipped;
   }
 
   os::Placed try_open(std::size_t granules, bool locked) {
@@ -189,6 +196,7 @@ class AddressRange {
       advise(start, bytes);
     }
     opened_ += granules;
+    next_skip_ = 1;
     return os::Placed::kYes;
   }
 
@@ -201,6 +209,7 @@ class AddressRange {
   std::size_t opened_ = 0;
   std::size_t step_ = 1;
   std::size_t skipped_ = 0;
+  std::size_t next_skip_ = 1;
 };
 
 }  // namespace spanalloc

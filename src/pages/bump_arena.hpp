@@ -54,8 +54,8 @@ class BumpArena {
         if (result == Range::OpenResult::kSkipped) {
           keep_gap(next_, open);
           next_ = range_.opened();  // behind a foreign mapping
-          continue;
         }
+        continue;  // it may have been opened in part
       }
       keep_gap(next_, first);
       next_ = end;

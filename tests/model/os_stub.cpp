@@ -126,7 +126,9 @@ Placed open_at(void*, std::size_t) {
 bool close(void*, std::size_t) {
   return true;
 }
-void release(void*, std::size_t) {}
+bool release(void*, std::size_t) {
+  return true;
+}
 void* map(std::size_t bytes, std::size_t alignment) {
   return model::take(model::mapped, model::kRangeBytes, bytes, alignment);
 }

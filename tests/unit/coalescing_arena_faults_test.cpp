@@ -210,6 +210,7 @@ TEST_F(CoalescingArenaRefusals, AnyCallOfTheKernelMayBeRefused) {
     }
     EXPECT_GT(Calls::count[reserved ? Calls::kOpen : Calls::kOpenAt], 5u);
     EXPECT_EQ(Calls::count[Calls::kClose] > 0, reserved);
+    EXPECT_EQ(Calls::count[Calls::kRelease] > 0, !reserved);
     Calls::release_all();
     for (std::size_t k = 0; k < calls.size() && !HasFailure(); ++k) {
       SCOPED_TRACE((reserved ? "reserved, call " : "unreserved, call ") + std::to_string(k));
@@ -240,6 +241,24 @@ TEST_F(CoalescingArenaTest, AStartThatWasRefusedCanBeMadeAgain) {
     if (started) return;
     EXPECT_LT(k, 7u) << "a start takes fewer calls";
   }
+}
+
+TEST_F(CoalescingArenaTest, AStartThatFindsNoPlaceFails) {
+  if (test::kUnderAsan || test::kUnderTsan)
+    GTEST_SKIP() << "a sanitizer's shadow is where the arena would be";
+  arena = std::make_unique<FaultyArena>();
+  tenant = std::make_unique<ArenaTenant>(*arena);
+  Calls::refuses = [](const Calls::Call& call, std::size_t number) {
+    return number == 0 || call.kind == Calls::kReserveAt;
+  };
+  EXPECT_FALSE(arena->start(kGranule));
+  EXPECT_EQ(arena->base(), 0u);
+  Calls::refuses = [](const Calls::Call& call, std::size_t) {
+    return call.kind == Calls::kReserve && call.bytes == kGiB;
+  };
+  ASSERT_TRUE(arena->start(kGranule));
+  ASSERT_NE(tenant->take_growing(10).first, 0u);
+  expect_books(*arena, *tenant);
 }
 
 // Opening what is reserved is never refused for its size: the kernel is asked what a mapping would be told.

@@ -166,6 +166,35 @@ TEST_F(CoalescingArenaTest, StepsOverForeignMappingsAndNeverShowsThem) {
   munmap(ahead, 4096);
 }
 
+// What is lost to foreign mappings is their size and as much again at most, however much was asked for.
+TEST_F(CoalescingArenaTest, ForeignMappingsCostALargeRangeLittle) {
+  if (test::kUnderAsan || test::kUnderTsan)
+    GTEST_SKIP() << "a sanitizer's shadow is where the arena would be";
+  start(false);
+  ASSERT_NE(arena->take_growing(1, 1, kAnyUse).first, 0u);
+  const auto map_foreign = [&](std::uint32_t first, std::size_t bytes) {
+    void* p = mmap(tenant->address(first), bytes, PROT_NONE,
+                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    EXPECT_EQ(p, tenant->address(first));
+    return p;
+  };
+  void* page = map_foreign(100, 4096);
+  void* several = map_foreign(3000, 500 * kGranule);
+  constexpr std::size_t kCount = 12000;  // of 16,383
+  const Calls::Kind kind = Calls::kOpenAt;
+  std::vector<Calls::Call> opened;
+  std::uint32_t first = 0;
+  opened = Calls::during(kind, [&] { first = arena->take_growing(kCount, 1, kAnyUse).first; });
+  EXPECT_GE(first, 3500u);
+  EXPECT_LE(opened.size(), 400u) << "calls of the kernel";
+  EXPECT_GE(arena->statistics().lost_bytes, 501 * kGranule);
+  EXPECT_LE(arena->statistics().lost_bytes, 1002 * kGranule);
+  EXPECT_EQ(arena->take_growing(90, 1, kAnyUse).first, 2u) << "what lies before them is ours";
+  EXPECT_EQ(arena->take_growing(2899, 1, kAnyUse).first, 101u);
+  munmap(page, 4096);
+  munmap(several, 500 * kGranule);
+}
+
 // --- Closing ----------------------------------------------------------------------------------------------
 
 TEST_F(CoalescingArenaTest, ClosedRangesAreOpenedAgainBeforeNewSpace) {
@@ -231,6 +260,25 @@ TEST_F(CoalescingArenaTest, WhatTheKernelWillNotCloseStaysFree) {
   EXPECT_EQ(tenant->take_growing(6).first, 0u) << "it cannot be opened again, nor anything else";
   Calls::refuses = nullptr;
   EXPECT_EQ(tenant->take_growing(6).first, c);
+}
+
+// A range that is not reserved is unmapped, which the kernel refuses where it may not cut a mapping in two.
+TEST_F(CoalescingArenaTest, WhatTheKernelWillNotUnmapStaysFree) {
+  if (test::kUnderAsan || test::kUnderTsan)
+    GTEST_SKIP() << "a sanitizer's shadow is where the arena would be";
+  start(false);
+  const std::uint32_t a = tenant->take_growing(4).first;
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  tenant->give(a);
+  Calls::refuse_all(Calls::kRelease);
+  EXPECT_EQ(arena->close_free(), 0u);
+  EXPECT_EQ(tenant->take(4).first, a) << "still open";
+  tenant->give(a);
+  Calls::refuses = nullptr;
+  EXPECT_GE(arena->close_free(), 4 * kGranule);
+  EXPECT_EQ(tenant->take(4).first, 0u);
+  EXPECT_EQ(tenant->take_growing(4).first, a);
+  expect_books(*arena, *tenant);
 }
 
 // --- What is known to be zero -----------------------------------------------------------------------------

@@ -23,7 +23,19 @@ namespace spanalloc {
 
 /// The kernel, which refuses what a test tells it to. Calls are numbered from the last reset() on.
 struct FaultyCalls {
-  enum Kind { kReserve, kOpen, kOpenAt, kClose, kPurge, kReplace, kMove, kWouldGrant, kKinds };
+  enum Kind {
+    kReserve,
+    kOpen,
+    kReserveAt,
+    kOpenAt,
+    kClose,
+    kRelease,
+    kPurge,
+    kReplace,
+    kMove,
+    kWouldGrant,
+    kKinds
+  };
   struct Call {
     Kind kind;
     std::uintptr_t address;
@@ -76,6 +88,9 @@ struct FaultyCalls {
     if (address != nullptr) reserved_.emplace_back(address, bytes);
     return address;
   }
+  static bool reserve_at(void* address, std::size_t bytes) {
+    return !refused({kReserveAt, address_of(address), bytes}) && os::reserve_at(address, bytes);
+  }
   static bool open(void* address, std::size_t bytes) {
     return !refused({kOpen, address_of(address), bytes}) && os::open(address, bytes);
   }
@@ -88,7 +103,9 @@ struct FaultyCalls {
   static bool close(void* address, std::size_t bytes) {
     return !refused({kClose, address_of(address), bytes}) && os::close(address, bytes);
   }
-  static void release(void* address, std::size_t bytes) { os::release(address, bytes); }
+  static bool release(void* address, std::size_t bytes) {
+    return !refused({kRelease, address_of(address), bytes}) && os::release(address, bytes);
+  }
   static bool purge(void* address, std::size_t bytes) {
     return !refused({kPurge, address_of(address), bytes}) && os::purge(address, bytes);
   }

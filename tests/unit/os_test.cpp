@@ -6,8 +6,10 @@
 #include <sys/mman.h>
 
 #include <cstring>
+#include <fstream>
 
 #include "base/bits.hpp"
+#include "child_process.hpp"
 #include "pages/growing_table.hpp"
 
 namespace spanalloc {
@@ -46,6 +48,35 @@ TEST(Os, PlacesExactlyOrNotAtAll) {
   EXPECT_EQ(os::open_at(pointer_to(std::uintptr_t{1} << 40), std::size_t{1} << 50), os::Placed::kRefused);
   *static_cast<char*>(p) = 1;
   os::release(p, kMiB);
+}
+
+TEST(Os, ReleaseTellsWhetherItWasRefused) {
+  void* p = os::reserve(kMiB, kMiB);
+  ASSERT_NE(p, nullptr);
+  EXPECT_TRUE(os::release(p, kMiB));
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated)
+    GTEST_SKIP() << "a sanitizer or an emulator needs mappings itself when there are none left";
+  std::size_t most = 0;
+  std::ifstream("/proc/sys/vm/max_map_count") >> most;
+  if (most == 0 || most > 300000) GTEST_SKIP() << "a process may have too many mappings to use them up";
+  test::in_child([most] {
+    char* hole = static_cast<char*>(os::reserve(3 * 65536, 65536));
+    ASSERT_NE(hole, nullptr);
+    ASSERT_TRUE(os::open(hole, 3 * 65536));
+    hole[65536] = 7;
+    // Every second page is a mapping of its own.
+    const std::size_t page = os::page_size();
+    char* many = static_cast<char*>(os::reserve(2 * most * page, page));
+    ASSERT_NE(many, nullptr);
+    std::size_t at = page;
+    while (at < 2 * most * page && os::open(many + at, page)) at += 2 * page;
+    errno = 77;
+    EXPECT_FALSE(os::release(hole + 65536, 65536));
+    EXPECT_EQ(errno, 77);
+    EXPECT_EQ(hole[65536], 7) << "it is as it was";
+    ASSERT_TRUE(os::release(many, 2 * most * page));
+    EXPECT_TRUE(os::release(hole + 65536, 65536));
+  });
 }
 
 TEST(Os, RemapKeepsContents) {
