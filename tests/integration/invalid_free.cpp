@@ -37,14 +37,22 @@ void expect_named_abort(const char* what, const std::function<void()>& body) {
   printf("%s: %s", what, outcome.err.c_str());
 }
 
-// The same, and the line names the address.
-void expect_address_named(const char* what, void* bad, const std::function<void(void*)>& body) {
+// The same, and the line names the address. Returns the line.
+std::string expect_address_named(const char* what, void* bad, const std::function<void(void*)>& body) {
   char address[32];
   snprintf(address, sizeof address, "%p", bad);
   expect_named_abort(what, [&] { body(bad); });
   const auto outcome = harness::run_forked([&] { body(bad); }, 20);
   CHECK(outcome.err.find(address) != std::string::npos, "%s: %s is not named in: %s", what, address,
         outcome.err.c_str());
+  return outcome.err;
+}
+
+// The same where the address lies in a block that is in use: nothing was freed twice.
+void expect_named_but_not_freed(const char* what, void* bad, const std::function<void(void*)>& body) {
+  const std::string line = expect_address_named(what, bad, body);
+  CHECK(line.find("double free") == std::string::npos && line.find("is free") == std::string::npos,
+        "%s: untrue: %s", what, line.c_str());
 }
 
 char in_static_data[64];
@@ -103,9 +111,16 @@ void interior_pointers_of_large(const Arguments&) {
   harness::require_library_malloc();
   auto* p = static_cast<char*>(malloc(3000000));
   memset(p, 0, 3000000);
-  expect_address_named("16 bytes into a large block", p + 16, free_it);
-  expect_address_named("a page into a large block", p + 4096, free_it);
-  expect_address_named("1 MiB into a large block", p + (1u << 20), free_it);
+  const auto ask_size = [](void* block) {
+    volatile std::size_t size = malloc_usable_size(opaque(block));
+    static_cast<void>(size);
+  };
+  for (const std::size_t offset : {16u, 4096u, 1u << 16, 1u << 17, 1u << 20}) {
+    expect_named_but_not_freed("free of an address in a large block", p + offset, free_it);
+    expect_named_but_not_freed("realloc of an address in a large block", p + offset,
+                               [](void* block) { free_it(realloc(opaque(block), 500)); });
+    expect_named_but_not_freed("size asked of an address in a large block", p + offset, ask_size);
+  }
   expect_address_named("a word before a large block", p - 16, free_it);
   free(p);
 }

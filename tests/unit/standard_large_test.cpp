@@ -456,12 +456,44 @@ TEST(StandardLargeMistakes, AddressesInsideABlockAreNamed) {
                                      64 * kKiB + 64, 128 * kKiB, 192 * kKiB, kMiB, n - 16}) {
       if (offset >= n) continue;
       SCOPED_TRACE(std::to_string(n) + " + " + std::to_string(offset));
-      EXPECT_NE(last_words([=] { E::deallocate(p + offset); }).find("spanalloc: free of "),
-                std::string::npos);
-      EXPECT_EQ(last_words([=] { Api::realloc(p + offset, 100); }).rfind("spanalloc: ", 0), 0u);
+      expect_named([=] { E::deallocate(p + offset); },
+                   "free of a pointer that is not the start of a block: ");
+      const std::string asked = "size asked of a pointer that is not the start of a block: ";
+      expect_named([=] { Api::realloc(p + offset, 100); }, asked);
+      expect_named([=] { E::usable_size(p + offset); }, asked);
     }
     E::deallocate(p);
   }
+}
+
+// Open memory that nobody was ever given cannot have been freed already.
+TEST(StandardLargeMistakes, AddressesThatWereNeverHandedOutAreNamed) {
+  in_fresh_process([] {
+    auto* p = static_cast<char*>(E::allocate(8 * kMiB));
+    E::deallocate(E::allocate(64));
+    char* open_end = standard::Heap::address(static_cast<std::uint32_t>(standard::Heap::known_granules()));
+    char* never = open_end - standard::kGranule;
+    ASSERT_GT(never, p + 8 * kMiB);
+    for (char* address : {never, never + 16, open_end - 1}) {
+      expect_named([=] { E::deallocate(address); },
+                   "free of memory that is free (double free, or never handed");
+      expect_named([=] { E::usable_size(address); },
+                   "size asked of memory that is free, or was never handed");
+      expect_named([=] { Api::realloc(address, 10); },
+                   "size asked of memory that is free, or was never handed");
+    }
+    char* granule_0 = standard::Heap::address(0);
+    expect_named([=] { E::deallocate(granule_0 + 64); }, "free of an address that lies in no block");
+    expect_named([=] { E::usable_size(granule_0 + 64); }, "size asked of an address that lies in no block");
+    expect_named([=] { E::deallocate(open_end); }, "that this allocator did not return");
+    // Among small blocks, too, the sentence is about what was done.
+    auto* small = static_cast<char*>(E::allocate(5000));
+    expect_named([=] { E::deallocate(small + 16); }, "free of a pointer that is not the start of a block: ");
+    expect_named([=] { E::usable_size(small + 16); }, "size asked of a pointer that is not the start of");
+    E::deallocate(small);
+    E::deallocate(p);
+    expect_nothing_out();
+  });
 }
 
 TEST(StandardLargeMistakes, PlacesThatAResizeHasLeftAreNamed) {
@@ -470,9 +502,9 @@ TEST(StandardLargeMistakes, PlacesThatAResizeHasLeftAreNamed) {
     void* wall = E::allocate(2 * kMiB);
     ASSERT_EQ(E::resize(p, 3 * kMiB), p);
     expect_named([=] { E::deallocate(p + 3 * kMiB); }, "double free");
-    expect_named([=] { E::deallocate(p + kMiB); }, "free of ");
+    expect_named([=] { E::deallocate(p + kMiB); }, "not the start of a block");
     ASSERT_EQ(E::resize(p, 7 * kMiB), p);
-    expect_named([=] { E::deallocate(p + 3 * kMiB); }, "free of ");
+    expect_named([=] { E::deallocate(p + 3 * kMiB); }, "not the start of a block");
     if (!test::kEmulated) {
       auto* q = static_cast<char*>(E::resize(p, 20 * kMiB));
       ASSERT_NE(q, nullptr);

@@ -104,9 +104,14 @@ class Frontend {
   static void flush_run();
   static void deallocate_by_record(void* p);
   SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) { os::fatal("double free of", p); }
-  SPANALLOC_COLD [[noreturn]] static void freed_when_free(const void* p) {
-    os::fatal("free of memory that is free already (double free):", p);
-  }
+
+  /// What somebody wanted to do with an address that is no block's, and where it lies instead: in a live
+  /// block (or between blocks of one span); in memory that was a block's and is free; in memory that is free
+  /// and was never a block's beginning; in none that the arena gives out now.
+  enum class Deed { kFree, kAskSize };
+  enum class Place { kInsideBlock, kFreedBlock, kFreeMemory, kNoMemory };
+  [[noreturn]] static void bad_pointer(const void* p, Deed deed);
+  static Place place_of(std::uintptr_t a);
   static void deallocate_outside_spans(void* p);
 
   // The LAB of this thread; with none to be had, nullptr.
@@ -141,8 +146,8 @@ class Frontend {
   static std::uint32_t gather_free_blocks(Lab* lab, unsigned c, Span& span);
   static bool retire_hot_if_empty(Lab* lab, unsigned c);
   static void check_listed(std::uint64_t link, const Block* block, unsigned c);
-  /// Fatal unless `a` is the start of a block of the span.
-  static void check_start(std::uintptr_t a, std::uint32_t number, unsigned c);
+  /// Whether `a` is the start of a block of the span.
+  static bool is_start(std::uintptr_t a, std::uint32_t number, unsigned c);
 
   static inline constinit thread::ExitHook exit_hook_;
 };

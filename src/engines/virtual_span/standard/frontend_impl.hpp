@@ -167,14 +167,10 @@ inline void Frontend::leave_hot(Lab* lab, unsigned c) {
 
 // --- Freeing ----------------------------------------------------------------------------------------------
 
-inline void Frontend::check_start(std::uintptr_t a, std::uint32_t number, unsigned c) {
+inline bool Frontend::is_start(std::uintptr_t a, std::uint32_t number, unsigned c) {
   const ClassInfo& info = kClassTable[c];
   const std::uint64_t offset = a - address_of(Heap::address(number));
-  const bool start =
-      info.blocks == 1 ? offset == 0 : offset * info.magic < info.magic && offset < info.payload();
-  if (SPANALLOC_UNLIKELY(!start)) {
-    os::fatal("free of a pointer that is not the start of a block:", pointer_to(a));
-  }
+  return info.blocks == 1 ? offset == 0 : offset * info.magic < info.magic && offset < info.payload();
 }
 
 // The common cases after the hot list: one's own parked span, and another thread's span, of one granule.
@@ -208,7 +204,7 @@ inline void Frontend::check_start(std::uintptr_t a, std::uint32_t number, unsign
   Block* block = static_cast<Block*>(p);
   const SpanWord word{
       span.word.load_relaxed()};  // to name mistakes and see the end; the protocol looks again
-  if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) freed_when_free(p);
+  if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) bad_pointer(p, Deed::kFree);
   const auto offset = address_of(p) - address_of(Heap::address(number));
   if (SPANALLOC_UNLIKELY(word.head() == block_mark(offset))) freed_twice(p);
   poison(block + 1, block_bytes(span.size_class, number) - sizeof(Block));
@@ -264,8 +260,9 @@ SPANALLOC_INLINE void Frontend::publish_run(std::uint32_t number, Block* newest,
   Span& span = Heap::span_of_granule(granule, number);
   const SpanWord word{span.word.load_relaxed()};  // relaxed: as in deallocate_elsewhere
   const unsigned c = span.size_class;
-  if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) freed_when_free(p);
-  check_start(a, number, c);
+  if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree || !is_start(a, number, c))) {
+    bad_pointer(p, Deed::kFree);
+  }
   const ThreadState& t = thread_state;
   if (word.identity() != t.parked_identity && word.identity() != t.hot_identity) {
     return deallocate_remote(span, number, p);
@@ -281,6 +278,36 @@ SPANALLOC_INLINE void Frontend::publish_run(std::uint32_t number, Block* newest,
 
 SPANALLOC_COLD inline void Frontend::deallocate_outside_spans(void* p) {
   if (p != nullptr) os::fatal("free of a pointer that this allocator did not return:", p);
+}
+
+// What to say of an address whose record knows no such block. A record speaks for its own granule only if
+// the span has several blocks: in which other block the address lies is found in the arena.
+SPANALLOC_COLD inline void Frontend::bad_pointer(const void* p, Deed deed) {
+  static constexpr const char* kSentences[][2] = {
+      {"free of a pointer that is not the start of a block:",
+       "size asked of a pointer that is not the start of a block:"},
+      {"free of memory that is free already (double free):", "size asked of memory that is free:"},
+      {"free of memory that is free (double free, or never handed out):",
+       "size asked of memory that is free, or was never handed out:"},
+      {"free of an address that lies in no block:", "size asked of an address that lies in no block:"},
+  };
+  os::fatal(kSentences[static_cast<int>(place_of(address_of(p)))][static_cast<int>(deed)], p);
+}
+
+SPANALLOC_COLD inline Frontend::Place Frontend::place_of(std::uintptr_t a) {
+  std::size_t granule = 0;
+  if (!Heap::granule_of(a, granule)) return Place::kNoMemory;
+  Place place = Place::kNoMemory;
+  Heap::walk_ranges([&](std::uint32_t number, std::size_t granules, bool free) {
+    if (granule - number >= granules) return;  // also where it is before the range
+    const Span& span = Heap::span(number);
+    const bool live = !free && SpanWord{span.word.load_relaxed()}.state() != SpanState::kFree;
+    // The start of a live block: it has become one since the caller looked, in other hands.
+    place = live && !is_start(a, number, span.size_class) ? Place::kInsideBlock : Place::kFreeMemory;
+  });
+  std::uint32_t first = 0;
+  const bool was_span = Heap::span_of_granule(granule, first).shown_class.load_relaxed() != 0;
+  return place == Place::kFreeMemory && was_span ? Place::kFreedBlock : place;
 }
 
 // --- Everything else --------------------------------------------------------------------------------------
@@ -319,8 +346,9 @@ inline std::size_t Frontend::usable_size(const void* p) {
   std::uint32_t number = 0;
   const Span& span = Heap::span_of_granule(granule, number);
   const SpanWord word{span.word.load_relaxed()};  // the caller's block keeps the span as it is
-  if (word.state() == SpanState::kFree) os::fatal("size asked of memory that is free:", p);
-  check_start(a, number, span.size_class);
+  if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree || !is_start(a, number, span.size_class))) {
+    bad_pointer(p, Deed::kAskSize);
+  }
   return block_bytes(span.size_class, number);
 }
 

@@ -93,6 +93,12 @@ class Heap {
     return static_cast<std::uint32_t>(number & ~((std::size_t{1} << spans_[number].order) - 1));
   }
 
+  /// visit(number, granules, free): every range of the arena, see CoalescingArena::walk.
+  template <class Visit>
+  static void walk_ranges(Visit visit) {
+    arena_.walk(visit);
+  }
+
   /// A free span for class `c` for the caller alone, its record's `zero` and `order` set; 0: out of memory.
   /// `core`: whose stack to try first.
   static std::uint32_t take_span(unsigned c, unsigned core);
