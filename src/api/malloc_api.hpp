@@ -53,6 +53,18 @@ inline void* allocate_after_miss(std::size_t n) {
   }
 }
 
+/// A block of n bytes that begins with the first `bytes` of `from`. Engines that make blocks in use only when
+/// they are complete (so that a fork meanwhile does not leave them behind) offer `allocate_copy`.
+template <Engine E>
+inline void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
+  if constexpr (requires { E::allocate_copy(n, from, bytes); }) {
+    return E::allocate_copy(n, from, bytes);
+  } else {
+    void* p = E::allocate(n);
+    return p == nullptr ? nullptr : memcpy(p, from, bytes);
+  }
+}
+
 /// E::allocate_aligned with the sizes no engine need think about refused. `alignment`: a power of two.
 template <Engine E>
 inline void* allocate_aligned_checked(std::size_t n, std::size_t alignment) {
@@ -187,12 +199,11 @@ struct MallocApi : Introspection<E> {
   }
 
   static void* move(void* p, std::size_t usable, std::size_t n) noexcept {
-    void* fresh = E::allocate(n);
+    void* fresh = allocate_copy<E>(n, p, min_of(usable, n));
     if (fresh == nullptr) {
       // A block can always be made smaller: at worst it stays where it is.
       return n <= usable ? p : out_of_memory();
     }
-    memcpy(fresh, p, min_of(usable, n));
     E::deallocate(p);
     return fresh;
   }

@@ -7,12 +7,14 @@
 
 #include <array>
 #include <atomic>
+#include <cstring>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "engines/virtual_span/standard/engine.hpp"
 #include "sanitizers.hpp"
+#include "standard_large_test_support.hpp"
 
 namespace spanalloc {
 namespace {
@@ -130,6 +132,68 @@ TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
   }
   stop = true;
   purger.join();
+}
+
+// Children that a fork makes while another thread does work() again and again, and that find more than `most`
+// large objects.
+template <class Work>
+int children_with_more(std::size_t most, Work work) {
+  std::atomic<bool> stop{false};
+  std::atomic<unsigned> rounds{0};
+  std::thread other([&] {
+    for (; !stop; ++rounds) work();
+  });
+  while (rounds < 3) usleep(100);
+  int found = 0;
+  for (useconds_t round = 0; round < 20; ++round) {
+    usleep(round * 700);
+    const pid_t child = fork();
+    EXPECT_GE(child, 0);
+    if (child == 0) {
+      alarm(60);
+      if (!E::census().consistent()) _exit(3);
+      _exit(E::statistics().large_objects > most ? 1 : 0);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) <= 1) << "round " << round;
+    found += WEXITSTATUS(status);
+  }
+  stop = true;
+  other.join();
+  return found;
+}
+
+// A thread that vanishes while calloc clears a large block, or while realloc copies into one, takes nothing
+// with it. (A step or two before the call returns it does.)
+TEST(StandardFork, BlocksThatAreNotReadyAreFreeInTheChild) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  large::in_fresh_process([] {
+    E::process_start();
+    constexpr std::size_t kBytes = 48 * kMiB;
+    const auto dirty = [] {
+      void* p = E::allocate(6 * kBytes);
+      std::memset(p, 1, 6 * kBytes);
+      E::deallocate(p);
+    };
+    dirty();
+    EXPECT_LE(children_with_more(0, [] { E::deallocate(E::allocate_zeroed(kBytes)); }), 2) << "calloc";
+    // Warm memory waits for the copy, and the block cannot grow where it stands.
+    dirty();
+    void* p = E::allocate(kBytes);
+    void* wall = E::allocate(2 * kMiB);
+    EXPECT_LE(children_with_more(2,
+                                 [&] {
+                                   E::deallocate(MallocApi<E>::realloc(p, 2 * kBytes));
+                                   p = E::allocate(kBytes);
+                                 }),
+              2)
+        << "realloc";
+    E::deallocate(p);
+    E::deallocate(wall);
+  });
 }
 
 TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {

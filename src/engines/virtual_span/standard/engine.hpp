@@ -25,6 +25,9 @@ struct StandardEngine {
     return standard::Frontend::allocate_aligned(n, alignment);
   }
   static void* allocate_zeroed(std::size_t n) { return standard::Frontend::allocate_zeroed(n); }
+  static void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
+    return standard::Frontend::allocate_copy(n, from, bytes);
+  }
   SPANALLOC_INLINE static void deallocate(void* p) { standard::Frontend::deallocate(p); }
   static std::size_t usable_size(const void* p) { return standard::Frontend::usable_size(p); }
   static void* resize(void* p, std::size_t n) { return standard::Frontend::resize(p, n); }

@@ -86,6 +86,8 @@ class Frontend {
   static void* allocate_class(unsigned c);
   static void* allocate_aligned(std::size_t n, std::size_t alignment);
   static void* allocate_zeroed(std::size_t n);
+  /// A block of n bytes that begins with the first `bytes` (at most n) of `from`.
+  static void* allocate_copy(std::size_t n, const void* from, std::size_t bytes);
   static std::size_t usable_size(const void* p);
   static void* resize(void* p, std::size_t n);
   static bool owns(const void* p);
@@ -134,10 +136,18 @@ class Frontend {
     return reinterpret_cast<Block*>(Heap::address(number) + offset_of_mark(mark));
   }
 
-  static void* allocate_large(std::size_t n, std::size_t alignment, bool* zero = nullptr);
+  /// fill(p, zero) writes what the block at p begins with; zero: it reads as zero.
+  template <class Fill>
+  static void* allocate_filled(std::size_t n, Fill fill);
+  template <class Fill>
+  static void* allocate_large(std::size_t n, std::size_t alignment, Fill fill);
+  template <class Fill>
+  static void* allocate_single(unsigned c, unsigned core, Fill fill);
+  template <class Fill>
+  static void* hand_out(std::uint32_t number, unsigned c, std::size_t bytes, Fill fill);
+  static void as_it_is(void*, bool) {}
   static void* resize_single(std::uint32_t number, std::size_t n);
   static void* allocate_listed(Lab* lab, unsigned c);
-  static void* allocate_single(unsigned c, unsigned core, bool& zero);
   static bool refill(Lab* lab, unsigned c);
   static void carve(Span& span, std::uint32_t number, unsigned c, Block*& head);
   static std::uint32_t find_span(Lab* lab, unsigned c, Block*& head);

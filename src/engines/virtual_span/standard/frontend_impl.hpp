@@ -8,7 +8,7 @@ namespace spanalloc::standard {
 // --- Allocation -------------------------------------------------------------------------------------------
 
 [[gnu::noinline]] inline void* Frontend::allocate_slow(std::size_t n) {
-  if (SPANALLOC_UNLIKELY(n > kMaxBlock)) return allocate_large(n, kQuantum);
+  if (SPANALLOC_UNLIKELY(n > kMaxBlock)) return allocate_large(n, kQuantum, as_it_is);
   return allocate_class(class_of(n == 0 ? 1 : n));
 }
 
@@ -16,24 +16,22 @@ inline void* Frontend::allocate_class(unsigned c) {
   if (thread_state.run.count != 0) flush_run();
   Lab* lab = lab_of_thread();
   // No LAB left (there is room for 262,144 living threads), or no memory for one.
-  if (SPANALLOC_UNLIKELY(lab == nullptr)) return allocate_large(kClassTable[c].block_size, kQuantum);
-  bool zero = false;
-  void* p = c < kFirstSingle ? allocate_listed(lab, c) : allocate_single(c, Heap::core_of(lab->number), zero);
+  if (SPANALLOC_UNLIKELY(lab == nullptr))
+    return allocate_large(kClassTable[c].block_size, kQuantum, as_it_is);
+  void* p =
+      c < kFirstSingle ? allocate_listed(lab, c) : allocate_single(c, Heap::core_of(lab->number), as_it_is);
   if (SPANALLOC_UNLIKELY(thread_state.exited)) detach(lab);
   return p;
 }
 
 // An object with a span of its own, of any size and alignment.
-SPANALLOC_COLD inline void* Frontend::allocate_large(std::size_t n, std::size_t alignment, bool* zero) {
+template <class Fill>
+SPANALLOC_COLD inline void* Frontend::allocate_large(std::size_t n, std::size_t alignment, Fill fill) {
   if (thread_state.run.count != 0) flush_run();
   if (n > SIZE_MAX / 2 || alignment > SIZE_MAX / 2 || !Heap::start()) return nullptr;
   const std::size_t granules = granules_for(max_of(n, 1));
   const std::uint32_t number = Heap::take_large(granules, granules_for(alignment), Heap::Reuse::kDirtyFirst);
-  if (number == 0) return nullptr;
-  if (zero != nullptr) *zero = Heap::span(number).zero;
-  Heap::make_single(number, kLargeClass);
-  unpoison(Heap::address(number), granules << kGranuleBits);
-  return Heap::address(number);
+  return number == 0 ? nullptr : hand_out(number, kLargeClass, granules << kGranuleBits, fill);
 }
 
 inline void* Frontend::allocate_listed(Lab* lab, unsigned c) {
@@ -55,13 +53,20 @@ inline void* Frontend::allocate_listed(Lab* lab, unsigned c) {
 }
 
 // One block a span: it is never hot.
-inline void* Frontend::allocate_single(unsigned c, unsigned core, bool& zero) {
+template <class Fill>
+inline void* Frontend::allocate_single(unsigned c, unsigned core, Fill fill) {
   const std::uint32_t number = Heap::take_span(c, core);
-  if (number == 0) return nullptr;
-  zero = Heap::span(number).zero;
+  return number == 0 ? nullptr : hand_out(number, c, kClassTable[c].block_size, fill);
+}
+
+// The record says "in use" at the very last: the child of a fork before that has the memory back.
+template <class Fill>
+inline void* Frontend::hand_out(std::uint32_t number, unsigned c, std::size_t bytes, Fill fill) {
+  char* p = Heap::address(number);
+  unpoison(p, bytes);
+  fill(p, Heap::span(number).zero);
   Heap::make_single(number, c);
-  unpoison(Heap::address(number), kClassTable[c].block_size);
-  return Heap::address(number);
+  return p;
 }
 
 // Puts blocks on the class's empty hot list. False: out of memory.
@@ -314,26 +319,31 @@ SPANALLOC_COLD inline Frontend::Place Frontend::place_of(std::uintptr_t a) {
 
 inline void* Frontend::allocate_aligned(std::size_t n, std::size_t alignment) {
   const unsigned c = class_of_aligned(n, alignment);
-  if (c == 0) return allocate_large(n, alignment);
+  if (c == 0) return allocate_large(n, alignment, as_it_is);
   return allocate_class(c);
 }
 
 inline void* Frontend::allocate_zeroed(std::size_t n) {
-  bool zero = false;
-  void* p = nullptr;
-  if (n > kMaxBlock) {
-    p = allocate_large(n, kQuantum, &zero);
-    return p == nullptr || zero ? p : memset(p, 0, n);
-  }
-  const unsigned c = n <= kMaxListed ? 0 : class_of(n);
-  Lab* lab = c != 0 ? thread_state.lab : nullptr;
-  if (lab != nullptr && c >= kFirstSingle) {
+  return allocate_filled(n, [n](void* p, bool zero) {
+    if (!zero) memset(p, 0, n);
+  });
+}
+
+inline void* Frontend::allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
+  return allocate_filled(n, [from, bytes](void* p, bool) { memcpy(p, from, bytes); });
+}
+
+template <class Fill>
+SPANALLOC_INLINE void* Frontend::allocate_filled(std::size_t n, Fill fill) {
+  if (n > kMaxBlock) return allocate_large(n, kQuantum, fill);
+  Lab* lab = n <= kMaxListed ? nullptr : thread_state.lab;
+  if (lab != nullptr) {
     if (thread_state.run.count != 0) flush_run();
-    p = allocate_single(c, Heap::core_of(lab->number), zero);
-  } else {
-    p = allocate_or(n, [](std::size_t size) { return allocate_slow(size); });
+    return allocate_single(class_of(n), Heap::core_of(lab->number), fill);
   }
-  return p == nullptr || zero ? p : memset(p, 0, n);
+  void* p = allocate_or(n, [](std::size_t size) { return allocate_slow(size); });
+  if (p != nullptr) fill(p, false);
+  return p;
 }
 
 inline std::size_t Frontend::usable_size(const void* p) {
