@@ -427,9 +427,11 @@ class Frontend {
     return nullptr;
   }
 
-  // And if there is none, a block of a larger class from a span that is hot already; nullptr without one.
+  // And if there is none, a block of a larger class from a span that is hot already; nullptr without one. Of
+  // a class as well aligned: who asked may have chosen the class for its alignment.
   static void* take_larger(HotSpans& spans, unsigned size_class, bool* zero) {
     for (unsigned c = size_class + 1; c < kClasses; ++c) {
+      if (natural_alignment(c) < natural_alignment(size_class)) continue;
       if (spans.list[c] != nullptr) return pop(spans, c);
       Span* span = spans.hot[c];
       if (span == nullptr || (span->local_list == nullptr && span->carved == span->blocks)) continue;
