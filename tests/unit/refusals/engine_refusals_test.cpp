@@ -1,0 +1,217 @@
+// Every engine over a kernel that refuses: each call of it in turn, runs of them, and by chance under
+// threads.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+
+#include "api/malloc_api.hpp"
+#include "census_check.hpp"
+#include "engine_list.hpp"
+#include "engines/superblock/engine.hpp"
+#include "engines/virtual_span/oopsla15/engine.hpp"
+#include "engines/virtual_span/standard/engine.hpp"
+#include "refusal_sweep.hpp"
+#include "refusal_workload.hpp"
+#include "sanitizers.hpp"
+
+namespace spanalloc::test {
+namespace {
+
+template <class E>
+struct EngineApi : MallocApi<E> {
+  using Engine = E;
+  static void trim() { E::trim(); }
+  static std::size_t huge_bytes() {
+    return std::is_same_v<E, SuperblockEngine<SuperblockReport>> ? superblock::kLargestInGlobalHeap + 1 : 0;
+  }
+};
+
+// Nothing is allocated any more, and the kernel refuses nothing. `torn`: bytes that refused moves may
+// have cost.
+template <class E>
+void expect_nothing_lost(kernel::Books& books, std::size_t torn) {
+  E::trim();
+  const EngineStatistics left = E::statistics();
+  if (left.large_objects != 0 || left.large_bytes != 0) {
+    end_with(books, "%zu large objects of %zu bytes are left", left.large_objects, left.large_bytes);
+  }
+  const stress::CensusVerdict verdict = stress::judge(E::census());
+  if (!verdict.consistent || !verdict.returned) end_with(books, "census: %s", verdict.text.c_str());
+  if constexpr (std::is_same_v<E, StandardEngine>) {
+    // Granule 0 is nobody's.
+    const std::size_t known = left.pooled_bytes + left.small_bytes_carved + standard::kGranule;
+    if (known > left.opened_bytes || left.opened_bytes - known > torn) {
+      end_with(books, "of %zu bytes opened only %zu are pooled or carved", left.opened_bytes, known);
+    }
+  }
+  if constexpr (requires {
+                  E::census().lost;
+                  E::census().superblocks;
+                }) {
+    if (E::census().lost != 0) end_with(books, "%zu pieces are lost", E::census().lost);
+  }
+}
+
+template <class Api, template <class> class Program = RefusalProgram>
+void child(const kernel::Plan& plan, kernel::Books& books, int) {
+  kernel::arm(plan, books);
+  Api::Engine::process_start();
+  static auto program = [&] {
+    if constexpr (std::is_constructible_v<Program<Api>, kernel::Books&>) {
+      return Program<Api>(books);
+    } else {
+      return Program<Api>(books, plan.seed);
+    }
+  }();
+  program.run();
+  // The target of a move that was refused counts as lost where nobody can tell whether the kernel has
+  // unmapped it. Where it has, it is mapped again.
+  const std::size_t moves = plan.tears && plan.count == 1 ? 0 : books.refused[kernel::kMremap].load();
+  expect_nothing_lost<typename Api::Engine>(books, moves * RefusalProgram<Api>::kWidest);
+}
+
+// Sanitizers and emulators stand between a program and these calls.
+#define SKIP_WHERE_CALLS_ARE_NOT_OURS()                                             \
+  if (kUnderAsan || kUnderTsan)                                                     \
+    GTEST_SKIP() << "a sanitizer must see every mapping, so the calls are its own"; \
+  if (kEmulated)                                                                    \
+  GTEST_SKIP() << "an emulator records every reserved page: too slow for thousands of processes"
+
+void expect_found(const SweepResult& result, std::initializer_list<kernel::Call> calls) {
+  EXPECT_EQ(result.failure, "") << result.text();
+  for (const kernel::Call c : calls) EXPECT_GT(result.refused[c], 0u) << kernel::kCallNames[c];
+  std::printf("%s\n", result.text().c_str());
+}
+
+template <class E>
+class Refusals : public ::testing::Test {
+ protected:
+  static constexpr bool kStandard = std::is_same_v<E, StandardEngine>;
+  void SetUp() override { SKIP_WHERE_CALLS_ARE_NOT_OURS(); }
+  void TearDown() override { unsetenv("SPANALLOC_DECAY_MS"); }
+};
+using Engines = Joined<::testing::Types<StandardEngine, Oopsla15Engine<Oopsla15>>,
+                       TypesIf<SPANALLOC_TEST_SUPERBLOCK, SuperblockEngine<SuperblockReport>>>;
+struct Names {
+  template <class E>
+  static std::string GetName(int) {
+    return E::kName;
+  }
+};
+TYPED_TEST_SUITE(Refusals, Engines, Names);
+
+// All engines make all of these calls, and are refused each of them.
+constexpr std::initializer_list<kernel::Call> kEveryCall = {kernel::kMmap, kernel::kMunmap, kernel::kMprotect,
+                                                            kernel::kMadvise, kernel::kMremap};
+
+TYPED_TEST(Refusals, AnyCallOfTheKernelMayBeRefused) {
+  setenv("SPANALLOC_DECAY_MS", "20", 1);
+  expect_found(sweep_all(child<EngineApi<TypeParam>>, this->kStandard), kEveryCall);
+}
+
+using StandardRefusals = Refusals<StandardEngine>;
+TEST_F(StandardRefusals, AnyCallOfTheKernelMayBeRefusedWhereNothingStaysWarm) {
+  setenv("SPANALLOC_DECAY_MS", "0", 1);
+  SweepResult sum;
+  for (const std::size_t count : {std::size_t{1}, std::size_t{5}}) {
+    sum += sweep({.calls = kernel::kAllCalls, .count = count}, child<EngineApi<StandardEngine>>);
+  }
+  expect_found(sum, kEveryCall);
+}
+
+TYPED_TEST(Refusals, ThreadsMayBeRefusedAnything) {
+  SweepResult sum;
+  for (std::uint64_t seed = 0; seed < 60 && sum.failure.empty(); ++seed) {
+    for (const unsigned permille : {20u, 200u, 700u}) {
+      const kernel::Plan plan{
+          .calls = kernel::kAllCalls, .permille = permille, .seed = seed, .tears = seed % 2 != 0};
+      sum += run_refused(plan, child<EngineApi<TypeParam>, RefusalThreads>);
+    }
+  }
+  // Whether pages move depends on who is where.
+  expect_found(sum, {kernel::kMmap, kernel::kMunmap, kernel::kMprotect, kernel::kMadvise});
+}
+
+// --- Does the program find what it is for? ----------------------------------------------------------------
+
+enum class Defect {
+  kDirtyCalloc,
+  kHarmsRefusedBlock,
+  kWrongErrno,
+  kStaysRefused,
+  kLosesBlock,
+  kAborts,
+  kNeverSmaller
+};
+
+/// The engine with a defect that shows once the kernel has refused something.
+template <Defect kDefect>
+struct DefectiveApi : EngineApi<StandardEngine> {
+  using Sound = EngineApi<StandardEngine>;
+  static bool refused() { return kernel::refusals() != 0; }
+
+  static void* malloc(std::size_t n) {
+    static bool was_refused = false;
+    void* p = kDefect == Defect::kStaysRefused && was_refused ? nullptr : Sound::malloc(n);
+    if (p != nullptr) return p;
+    was_refused = true;
+    if (kDefect == Defect::kAborts) std::abort();
+    errno = kDefect == Defect::kWrongErrno ? EAGAIN : ENOMEM;
+    return nullptr;
+  }
+  static void* calloc(std::size_t count, std::size_t size) {
+    if (kDefect == Defect::kDirtyCalloc && refused()) return Sound::malloc(count * size);
+    return Sound::calloc(count, size);
+  }
+  static void* realloc(void* block, std::size_t n) {
+    if (kDefect == Defect::kNeverSmaller && refused() && n < Sound::malloc_usable_size(block) / 2) {
+      errno = ENOMEM;
+      return nullptr;
+    }
+    void* p = Sound::realloc(block, n);
+    if (p == nullptr && kDefect == Defect::kHarmsRefusedBlock) static_cast<char*>(block)[0] ^= 1;
+    return p;
+  }
+  static void free(void* block) {
+    static bool lost = false;
+    if (kDefect == Defect::kLosesBlock && refused() && !lost) {
+      lost = true;
+      return;
+    }
+    Sound::free(block);
+  }
+};
+
+template <Defect kDefect>
+std::string failure_of() {
+  return sweep({.calls = kernel::kAllCalls, .count = kernel::kForEver}, child<DefectiveApi<kDefect>>).failure;
+}
+
+#define EXPECT_FOUND(defect, words) \
+  SKIP_WHERE_CALLS_ARE_NOT_OURS();  \
+  EXPECT_PRED_FORMAT2(::testing::IsSubstring, words, failure_of<Defect::defect>())
+
+TEST(RefusalsItself, FindsDirtyCalloc) {
+  EXPECT_FOUND(kDirtyCalloc, "is not zero");
+}
+TEST(RefusalsItself, FindsAHarmedBlock) {
+  EXPECT_FOUND(kHarmsRefusedBlock, "was changed at 0");
+}
+TEST(RefusalsItself, FindsAWrongErrno) {
+  EXPECT_FOUND(kWrongErrno, "failed with errno");
+}
+TEST(RefusalsItself, FindsARefusalThatStays) {
+  EXPECT_FOUND(kStaysRefused, "the kernel refused nothing");
+}
+TEST(RefusalsItself, FindsALostBlock) {
+  EXPECT_FOUND(kLosesBlock, "; refused of");
+}
+TEST(RefusalsItself, FindsAnAbort) {
+  EXPECT_FOUND(kAborts, "ended by Aborted");
+}
+TEST(RefusalsItself, FindsABlockThatCannotBeMadeSmaller) {
+  EXPECT_FOUND(kNeverSmaller, "fewer bytes than there were");
+}
+
+}  // namespace
+}  // namespace spanalloc::test
