@@ -47,7 +47,8 @@ inline std::string text_of(const kernel::Plan& plan) {
     if ((plan.calls >> c & 1) != 0) text += std::string(" ") + kernel::kCallNames[c];
   }
   if (plan.permille != 0) {
-    return text + ": " + std::to_string(plan.permille) + " in 1000, seed " + std::to_string(plan.seed);
+    return text + ": " + std::to_string(plan.permille) + " in 1000, seed " + std::to_string(plan.seed) +
+           (plan.tears ? ", targets torn" : "");
   }
   text += ": number " + std::to_string(plan.first);
   if (plan.count != 1)

@@ -93,6 +93,15 @@ class RefusalUser {
     }
   }
 
+  /// A block larger than all that is free together: address space that was opened and then refused its books
+  /// is found again with the next step.
+  void take_most() {
+    Block block;
+    take(block, 200 * kMiB);
+    ask_again(block);
+    give(block);
+  }
+
   [[noreturn, gnu::format(printf, 2, 3)]] void fail(const char* format, ...) {
     char text[256];
     va_list arguments;
@@ -234,10 +243,7 @@ class RefusalProgram {
     second_thread(true);
     return_and_reuse();
     for (Block& block : blocks_) user_.give(block);
-    // Larger than all that is free together: no address space stays behind half opened.
-    user_.take(blocks_[0], 200 * kMiB);
-    user_.ask_again(blocks_[0]);
-    user_.give(blocks_[0]);
+    user_.take_most();
     Api::trim();
   }
 
@@ -442,6 +448,7 @@ class RefusalThreads {
     for (Slot& slot : slots_) user.check(slot.block);
     for (Slot& slot : slots_) user.ask_again(slot.block);
     for (Slot& slot : slots_) user.give(slot.block);
+    user.take_most();
     Api::trim();
   }
 
