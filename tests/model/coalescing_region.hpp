@@ -96,7 +96,12 @@ class Books {
       owner_[u] = 0;
     }
   }
+  // Makes units zero that nobody has any more.
+  void clear(Block block) {
+    for (std::size_t u = block.first; u < block.end(); ++u) content_[u] = 0;
+  }
   bool is_owned(std::size_t unit) const { return owner_[unit] != 0; }
+  bool is_zero(std::size_t unit) const { return content_[unit] == 0; }
 
   bool purges = true;
 
@@ -119,7 +124,10 @@ class StaticRegion {
   bool grow(std::size_t first, std::size_t size, bool& zero) { return manager_.grow(first, size, &zero); }
   bool shrink(std::size_t first, std::size_t size) { return manager_.shrink(first, size); }
   bool extend(std::size_t size) { return manager_.extend(size, true); }
-  void purge(bool only_aged) { manager_.purge(only_aged); }
+  void purge(bool only_aged) {
+    manager_.purge(only_aged);
+    if (only_aged) manager_.age();
+  }
   template <class Visit>
   void walk(Visit visit) {
     manager_.walk([&](Block block, BlockState state, bool) { visit(block, state); });

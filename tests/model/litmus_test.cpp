@@ -365,6 +365,82 @@ TEST(Litmus, CountsEveryInterleavingOnce) {
   EXPECT_EQ((explore<Interleavings<3, 2>>(all).executions), 90u);  // 6! / (2! 2! 2!)
 }
 
+// Forks. The child finds every state that memory goes through, and no other.
+template <int kX, int kY>
+struct ForkFinds {
+  static constexpr unsigned kThreads = 1;
+  Atomic<int> x;
+  Atomic<int> y;
+  void thread(unsigned) {
+    x.fetch_add_seq_cst(1);
+    y.store_seq_cst(1);
+    x.exchange_seq_cst(2);
+  }
+  void at_rest() { MODEL_CHECK(x.load_relaxed() != kX || y.load_relaxed() != kY); }
+};
+
+TEST(Litmus, AForkFindsEveryStateOfMemory) {
+  for (const MemoryModel memory : {MemoryModel::interleaving, MemoryModel::pso, MemoryModel::views}) {
+    const Options options{.memory = memory, .forks = true};
+    expect_finds<ForkFinds<0, 0>>("ForkFinds<0, 0>", options, "x.load");
+    expect_finds<ForkFinds<1, 0>>("ForkFinds<1, 0>", options, "x.load");
+    expect_finds<ForkFinds<1, 1>>("ForkFinds<1, 1>", options, "x.load");
+    expect_finds<ForkFinds<2, 1>>("ForkFinds<2, 1>", options, "x.load");
+    expect_holds<ForkFinds<0, 1>>("ForkFinds<0, 1>", options);
+    expect_holds<ForkFinds<2, 0>>("ForkFinds<2, 0>", options);
+  }
+}
+
+// Two threads, each half-way through variables that no other thread uses.
+struct ForkFindsBothHalfWay {
+  static constexpr unsigned kThreads = 2;
+  Atomic<int> cells[2][2];
+  void thread(unsigned self) {
+    for (Atomic<int>& cell : cells[self]) cell.store_seq_cst(1);
+  }
+  void at_rest() {
+    bool both = true;
+    for (auto& pair : cells) both = both && pair[0].load_relaxed() == 1 && pair[1].load_relaxed() == 0;
+    MODEL_CHECK(!both);
+  }
+};
+
+TEST(Litmus, AForkFindsThreadsHalfWayThroughWhatIsTheirOwn) {
+  EXPECT_FINDS(ForkFindsBothHalfWay, "both", {.preemptions = 1, .forks = true});
+}
+
+// What was still in a store buffer may be lost, in the order in which the buffer lets it out.
+enum class Lost { nothing, both, last, first };
+template <Lost kLost>
+struct ForkLoses {
+  static constexpr unsigned kThreads = 1;
+  Atomic<int> x;
+  Atomic<int> y;
+  bool stored = false;  // not in the modelled memory: true in the child if both stores had been executed
+  void thread(unsigned) {
+    x.store_relaxed(1);
+    y.store_relaxed(1);
+    stored = true;
+  }
+  void at_rest() {
+    const bool has_x = kLost == Lost::nothing || kLost == Lost::last;
+    const bool has_y = kLost == Lost::nothing || kLost == Lost::first;
+    MODEL_CHECK(!stored || (x.load_relaxed() != 0) != has_x || (y.load_relaxed() != 0) != has_y);
+  }
+};
+
+TEST(Litmus, AForkMayLoseWhatIsInStoreBuffers) {
+  for (const MemoryModel memory : {MemoryModel::tso, MemoryModel::pso}) {
+    const Options options{.memory = memory, .forks = true};
+    EXPECT_FINDS(ForkLoses<Lost::nothing>, "stored", options);
+    EXPECT_FINDS(ForkLoses<Lost::both>, "stored", options);
+    EXPECT_FINDS(ForkLoses<Lost::last>, "stored", options);
+  }
+  EXPECT_HOLDS(ForkLoses<Lost::first>, {.memory = MemoryModel::tso, .forks = true});
+  EXPECT_FINDS(ForkLoses<Lost::first>, "stored", {.memory = MemoryModel::pso, .forks = true});
+  EXPECT_HOLDS(ForkLoses<Lost::both>, {.memory = MemoryModel::interleaving, .forks = true});
+}
+
 // A model without any choice proves nothing and must not count as passed.
 struct NothingToExplore {
   static constexpr unsigned kThreads = 1;

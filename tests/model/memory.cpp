@@ -6,6 +6,11 @@
 
 namespace spanalloc::model {
 
+namespace {
+// A user of every variable: what a fork's child finds depends on all of them.
+constexpr std::uint8_t kForker = 1u << kMaxThreads;
+}  // namespace
+
 std::uint64_t read_cell(const void* cell, unsigned bytes) {
   std::uint64_t value = 0;
   std::memcpy(&value, cell, bytes);
@@ -99,6 +104,7 @@ bool Memory::announce(unsigned thread, const void* cell, bool write) {
   const bool was_shared = v.shared();
   const auto bit = static_cast<std::uint8_t>(1u << thread);
   v.users |= bit;
+  if (options_.forks) v.users |= kForker;
   if (write) v.writers |= bit;
   if (!was_shared && v.shared()) learned_ = true;
   return v.shared();
@@ -220,6 +226,24 @@ bool Memory::drain_all() {
     drain(t);
   }
   return any;
+}
+
+void Memory::fork() {
+  for (unsigned t = 0; t < thread_count_; ++t) {
+    auto& buffer = threads_[t].buffer;
+    for (;;) {
+      // The first store to each variable may be next; in a FIFO only the first of all.
+      std::vector<std::size_t> next;
+      for (std::size_t i = 0; i < buffer.size(); ++i) {
+        if (options_.memory == MemoryModel::tso && i != 0) break;
+        if (first_pending(t, *buffer[i].variable) == i) next.push_back(i);
+      }
+      const unsigned choice = host_.choose(static_cast<unsigned>(next.size()) + 1);
+      if (choice == 0) break;
+      arrive_with_predecessors(t, next[choice - 1]);
+    }
+    buffer.clear();
+  }
 }
 
 // --- views -----------------------------------------------------------------------------------------------

@@ -63,6 +63,9 @@ class Memory {
 
   /// All pending stores arrive. False when there were none.
   bool drain_all();
+  /// A fork: of the pending stores some have arrived, as far as they may overtake each other; the others
+  /// never will.
+  void fork();
   /// A spinning thread does not read the same stale value for ever: what it read since it last spun catches
   /// up. True when that gave it something new to read.
   bool catch_up(unsigned thread);

@@ -32,6 +32,7 @@ class Explorer final : public MemoryHost {
   [[noreturn]] void fail(const char* message);
   void yield();
   void before_operation(const void* cell, bool write);
+  void before_change();
   bool fails_spuriously();
   bool inside() const { return active_; }
   unsigned self() const { return running_; }
@@ -167,8 +168,13 @@ void Explorer::run_execution() {
   running_ = kDirector;
   total_steps_ += steps_;
   if (failed_) return;
-  memory_.drain_all();
-  trace("---- at rest");
+  if (options_.forks) {
+    trace("---- fork");
+    memory_.fork();
+  } else {
+    memory_.drain_all();
+    trace("---- at rest");
+  }
   run_director(kAtRest);
 }
 
@@ -268,6 +274,15 @@ void Explorer::before_operation(const void* cell, bool write) {
   ++preemptions_;
   resume(next);
   fresh_ = false;  // back again, and this operation is its step
+}
+
+// What a fork's child finds differs only by what has been written, so that forks before each write and after
+// the last one are forks at every step.
+void Explorer::before_change() {
+  if (!options_.forks || choose(2) == 0) return;
+  // All fibers are abandoned where they stand.
+  Fiber::switch_to(fibers_[running_], scheduler_);
+  std::abort();
 }
 
 void Explorer::yield() {
@@ -390,11 +405,13 @@ void atomic_store(void* cell, unsigned bytes, std::uint64_t value, Order order) 
   } else {
     memory.announce(explorer.self(), cell, true);
   }
+  explorer.before_change();
   memory.store(explorer.self(), cell, bytes, value, order);
 }
 
 std::uint64_t atomic_read_for_update(void* cell, unsigned bytes, Order order) {
   explorer.before_operation(cell, true);
+  explorer.before_change();
   return explorer.memory().read_for_update(explorer.self(), cell, bytes, order);
 }
 

@@ -13,7 +13,8 @@
 //     static constexpr unsigned kThreads = 2;
 //     Atomic<int> x{0};
 //     void thread(unsigned self);                   // body of thread number `self`
-//     void at_rest();                               // after all threads ended and all stores arrived
+//     void at_rest();                               // after all threads ended and all stores arrived, or in
+//                                                   // a fork's child (Options::forks)
 //   };
 //   Result result = explore<World>({.memory = MemoryModel::tso, .preemptions = 2});
 #pragma once
@@ -47,6 +48,10 @@ struct Options {
   unsigned spurious_failures = 0;
   /// Operations in one execution before it counts as a livelock.
   unsigned max_steps = 2000;
+  /// Each execution ends in a fork, taken at whatever step: the threads vanish where they stand, and
+  /// at_rest() is run in the child. It finds what had reached memory; of what was in store buffers all, some
+  /// or nothing.
+  bool forks = false;
   /// Gives up, with `complete == false`, after so many executions.
   std::uint64_t max_executions = 20'000'000;
 };
