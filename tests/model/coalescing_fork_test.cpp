@@ -4,7 +4,8 @@
 // that has returned or one that never called, makes no difference to what it finds.
 //
 // In the child, after the recovery:
-//   - blocks tile the range, each is in use or free, and no two neighbours are free;
+//   - blocks tile the range, each is in use or free, and no two neighbours are free; no word inside a block
+//     says that one in use or a free one begins there;
 //   - what calls that had returned had taken is in use, block by block; of a call in flight, what it had
 //   before
 //     it or what it has after it, whichever the headers said; everything else is free;
@@ -46,7 +47,9 @@ class OpenRegion {
       next += Manager::table_bytes(kLevels - 1 - level, kUnits, kUnits);
     }
     index_.set_limit(kUnits);
+    mapper_.attach(metadata_ + sizeof(metadata_) - coalescing::WordMapper::bytes_for(kUnits), kUnits);
   }
+  BlockState state_at(std::size_t unit) const { return mapper_.load(unit).state(); }
   // visit(list, unit) for each bit of the index in lists of blocks of up to kUnits units.
   template <class Visit>
   void for_index(Visit visit) {
@@ -69,6 +72,7 @@ class OpenRegion {
  private:
   alignas(kCacheLine) unsigned char metadata_[Manager::metadata_bytes(kUnits)] = {};
   typename Manager::Index index_;
+  coalescing::WordMapper mapper_;
 };
 
 using Sizes = std::array<std::size_t, kUnits>;  // of the blocks that begin at each unit; 0: none of interest
@@ -240,6 +244,9 @@ class ForkWorld {
     manager().walk([&](Block block, BlockState state, bool dirty) {
       MODEL_CHECK(block.first == at);
       at = block.end();
+      for (std::size_t u = block.first + 1; u < at; ++u) {
+        MODEL_CHECK(region_.state_at(u) != BlockState::kFree && region_.state_at(u) != BlockState::kUsed);
+      }
       const bool free = state == BlockState::kFree;
       MODEL_CHECK(free || state == BlockState::kUsed);
       MODEL_CHECK(!(free && free_before));

@@ -308,6 +308,20 @@ TEST(Litmus, Livelock) {
   EXPECT_FINDS(Livelock, "livelock", {.preemptions = 0});
 }
 
+struct LivelockAtRest {
+  static constexpr unsigned kThreads = 2;
+  Atomic<int> flag;
+  void thread(unsigned) { flag.fetch_add_seq_cst(1); }
+  void at_rest() {
+    while (flag.load_acquire() != 0) {
+    }
+  }
+};
+
+TEST(Litmus, LivelockAtRest) {
+  EXPECT_FINDS(LivelockAtRest, "livelock", {});
+}
+
 // Weak compare-exchange: code that takes its failure for a changed value is wrong.
 struct WeakOnce {
   static constexpr unsigned kThreads = 2;

@@ -19,6 +19,9 @@ enum class Order : std::uint8_t { relaxed, acquire, release, acq_rel, seq_cst };
 /// True while a thread of an exploration runs. Everybody else (constructors, checks at rest) acts on memory
 /// directly.
 inline bool modelled = false;
+/// How often they may read before that counts as an endless loop.
+inline std::uint64_t loads_left = UINT64_MAX;
+[[noreturn]] void endless_loop();
 
 // One operation of the running thread on `bytes` bytes at `cell`.
 std::uint64_t atomic_load(const void* cell, unsigned bytes, Order order);
@@ -110,7 +113,10 @@ class Atomic {
   }
 
   T load(Order order) const {
-    if (!model::modelled) return cell_;
+    if (!model::modelled) {
+      if (model::loads_left-- == 0) model::endless_loop();
+      return cell_;
+    }
     return from_bits(model::atomic_load(&cell_, sizeof(T), order));
   }
   void store(T value, Order order) {

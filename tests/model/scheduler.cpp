@@ -18,6 +18,7 @@ constexpr unsigned kDirector = kMaxThreads;  // the fiber that builds the world 
 // How often threads that all spin are woken without any change of memory before that counts as a deadlock: a
 // loop that gives up after a few rounds is not one.
 constexpr unsigned kIdleRounds = 3;
+constexpr std::uint64_t kDirectorLoads = 1'000'000;
 
 /// One exploration: the tree of choices and the execution that is being run.
 class Explorer final : public MemoryHost {
@@ -182,7 +183,9 @@ void Explorer::run_director(unsigned job) {
   running_ = kDirector;
   show_storage_of(kDirector);
   fibers_[kDirector].prepare(&Explorer::director_entry, job);
+  loads_left = kDirectorLoads;
   Fiber::switch_to(scheduler_, fibers_[kDirector]);
+  loads_left = UINT64_MAX;
 }
 
 void Explorer::director_entry(unsigned job) {
@@ -369,6 +372,10 @@ void yield() {
   } else {
     fail("a wait that nobody can end: all threads are done");
   }
+}
+
+void endless_loop() {
+  fail("livelock: a constructor or at_rest() reads for ever");
 }
 
 unsigned choose(unsigned n) {
