@@ -66,7 +66,9 @@ bool is_refused(Call call) {
   return true;
 }
 
-void* map(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) {
+// Not where a sanitizer keeps its calls.
+[[maybe_unused]] void* map(void* address, std::size_t bytes, int protection, int flags, int fd,
+                           off_t offset) {
   if (is_refused(kMmap)) return MAP_FAILED;
   return reinterpret_cast<void*>(syscall(SYS_mmap, address, bytes, protection, flags, fd, offset));
 }
