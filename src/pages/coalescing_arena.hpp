@@ -12,8 +12,8 @@
 //
 // Who holds what, as equations at rest, in granules:
 //   opened = 1 + taken + free + closed + lost        taken: handed out by take() and not given back
-//   closed: in the set closed_, in use for the manager, no memory and (where the range is reserved) no charge
-//   lost:   in use for the manager for ever: foreign mappings, targets of a failed move
+//   closed: in its set, in use for the manager, no memory and (where the range is reserved) no charge
+//   lost:   in its set, in use for the manager for ever: foreign mappings, targets of a failed move
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,10 @@ class CoalescingArena {
     static void pause() { os::sleep_briefly(); }  // not only yields: the other may have a lower priority
     bool purge(coalescing::Block run) { return arena->purge_run(run); }
   };
-  using Manager = coalescing::CoalescingManager<Environment>;
+  // Sets of granules. closed: changed under grow_lock_; lost: never to be used again; moved: where move() has
+  // put pages, until they are replaced, written by the owner of the block; seams: see note_pages().
+  enum Set : unsigned { kClosed, kLost, kMoved, kSeams, kExtraSets };
+  using Manager = coalescing::CoalescingManager<Environment, 16, 6, kExtraSets>;
 
  public:
   using Reuse = coalescing::Reuse;
@@ -137,7 +140,7 @@ class CoalescingArena {
     // A move of more than one mapping is refused by the kernel (before Linux 6.17) or may end half-way.
     // Locked memory stays where it is: the kernel would unlock what is left behind. (To ask takes the pages
     // of the target away, as moving would.)
-    if (!may_move() || seams_.any({from + std::size_t{1}, count - 1}) || os::memory_is_locked() ||
+    if (!may_move() || seams_set().any({from + std::size_t{1}, count - 1}) || os::memory_is_locked() ||
         os::is_locked(range_.address(to))) {
       give(to);
       return false;
@@ -180,7 +183,7 @@ class CoalescingArena {
   template <class Visit>
   void walk(Visit visit) const {
     manager_.walk([&](coalescing::Block block, coalescing::BlockState state, bool) {
-      if (block.first == 0 || closed_.any(block) || lost_.any(block)) return;
+      if (block.first == 0 || closed_set().any(block) || lost_set().any(block)) return;
       visit(static_cast<std::uint32_t>(block.first), block.size, state != coalescing::BlockState::kUsed);
     });
   }
@@ -205,8 +208,8 @@ class CoalescingArena {
     std::size_t closed = 0;
     manager_.take_all([&](coalescing::Block block) {
       if (!range_.close(block.first, block.size)) return false;
-      if (moved_.any(block)) note_pages(block, false);
-      closed_.insert(block);
+      if (moved_set().any(block)) note_pages(block, false);
+      closed_set().insert(block);
       closed += block.size;
       return true;
     });
@@ -214,10 +217,12 @@ class CoalescingArena {
     return closed;
   }
 
-  static constexpr unsigned kSets = 4;
-  static constexpr std::size_t set_bytes(std::size_t capacity) {
-    return coalescing::UnitSet::bytes_for(capacity);
-  }
+  coalescing::UnitSet& closed_set() { return manager_.extra_set(kClosed); }
+  const coalescing::UnitSet& closed_set() const { return manager_.extra_set(kClosed); }
+  coalescing::UnitSet& lost_set() { return manager_.extra_set(kLost); }
+  const coalescing::UnitSet& lost_set() const { return manager_.extra_set(kLost); }
+  coalescing::UnitSet& moved_set() { return manager_.extra_set(kMoved); }
+  coalescing::UnitSet& seams_set() { return manager_.extra_set(kSeams); }
 
   static Taken as_taken(const coalescing::Allocation& got) {
     return {static_cast<std::uint32_t>(got.block.first), got.zero};
@@ -226,17 +231,11 @@ class CoalescingArena {
   bool reserve_tables() {
     if (tables_ != nullptr) return true;
     const std::size_t capacity = range_.capacity();
-    const std::size_t bytes =
-        align_up(Manager::metadata_bytes(capacity) + kSets * set_bytes(capacity), os::page_size());
+    const std::size_t bytes = align_up(Manager::metadata_bytes(capacity), os::page_size());
     tables_ = static_cast<char*>(Calls::reserve(bytes, os::page_size()));
     if (tables_ == nullptr) return false;
     tables_bytes_ = bytes;
     manager_.attach(tables_, capacity, range_.base() >> kGranuleBits);
-    char* sets = tables_ + Manager::metadata_bytes(capacity);
-    for (coalescing::UnitSet* set : {&closed_, &lost_, &moved_, &seams_}) {
-      set->attach(sets);
-      sets += set_bytes(capacity);
-    }
     return true;
   }
 
@@ -275,24 +274,21 @@ class CoalescingArena {
 
   // Granules that are nobody's for ever. In the set before anybody can see them in use.
   void lose(coalescing::Block block) {
-    lost_.insert(block);
+    lost_set().insert(block);
     lost_count_.fetch_add_relaxed(block.size);
   }
 
-  // The manager's tables and the sets lie one behind the other; the part that `units` units need of each is
-  // opened. Steps of neighbouring tables may overlap: the small ones cost one call together.
+  // The manager's tables lie one behind the other; the part that `units` units need of each is opened. Steps
+  // of neighbouring tables may overlap: the small ones cost one call together.
   bool open_tables(std::size_t units) {
-    const unsigned own = Manager::tables_for(capacity());
+    const unsigned tables = Manager::tables_for(capacity());
     const std::size_t page = os::page_size();
     bool asked = false;
     bool locked = false;
     std::size_t begin = 0;
-    for (unsigned t = 0; t < own + kSets; ++t) {
-      const auto bytes_for = [&](std::size_t n) {
-        return t < own ? Manager::table_bytes(t, capacity(), n) : set_bytes(n);
-      };
-      const std::size_t needed = bytes_for(units);
-      const std::size_t whole = bytes_for(capacity());
+    for (unsigned t = 0; t < tables; ++t) {
+      const std::size_t needed = Manager::table_bytes(t, capacity(), units);
+      const std::size_t whole = Manager::table_bytes(t, capacity(), capacity());
       std::size_t open = max_of(table_end_[t], align_down(begin, page));
       if (t != 0) open = max_of(open, min_of(table_end_[t - 1], align_up(begin + whole, page)));
       if (open < begin + needed) {
@@ -312,7 +308,7 @@ class CoalescingArena {
   bool purge_run(coalescing::Block run) {
     void* address = range_.address(run.first);
     const std::size_t bytes = run.size << kGranuleBits;
-    if (!moved_.any(run)) return Calls::purge(address, bytes);
+    if (!moved_set().any(run)) return Calls::purge(address, bytes);
     // The kernel counts moved pages as a mapping of their own: fresh ones join their neighbours' again.
     if (!Calls::replace(address, bytes)) return Calls::purge(address, bytes);
     note_pages(run, false);
@@ -328,17 +324,17 @@ class CoalescingArena {
   // pages begins or ends: who knows all seams knows how many mappings there are. Bits beyond the run may
   // change meanwhile; then a seam is counted where none is, until one of its sides changes again.
   void note_pages(coalescing::Block run, bool moved) {
-    std::size_t gone = seams_.count_changed(run, false);
+    std::size_t gone = seams_set().count_changed(run, false);
     std::size_t made = 0;
     if (moved) {
-      moved_.insert(run);
+      moved_set().insert(run);
     } else {
-      moved_.erase(run);
+      moved_set().erase(run);
     }
-    if (moved || moved_.any({run.first - 1, 1})) made += seams_.count_changed({run.first, 1}, true);
+    if (moved || moved_set().any({run.first - 1, 1})) made += seams_set().count_changed({run.first, 1}, true);
     if (run.end() < limit()) {
-      const bool seam = moved || moved_.any({run.end(), 1});
-      (seam ? made : gone) += seams_.count_changed({run.end(), 1}, seam);
+      const bool seam = moved || moved_set().any({run.end(), 1});
+      (seam ? made : gone) += seams_set().count_changed({run.end(), 1}, seam);
     }
     seam_count_.fetch_add_relaxed(made - gone);  // never less than none: what has gone was counted once
   }
@@ -349,14 +345,15 @@ class CoalescingArena {
   bool reopen_run(Wanted wanted) {
     if (closed_count_.load_relaxed() == 0) return false;
     const coalescing::Block all{0, manager_.limit()};
-    for (coalescing::Block run = closed_.next_run(all, 0); run; run = closed_.next_run(all, run.end())) {
+    for (coalescing::Block run = closed_set().next_run(all, 0); run;
+         run = closed_set().next_run(all, run.end())) {
       if (!wanted(run)) continue;
       const std::size_t closed = closed_count_.load_relaxed();
       std::size_t size = 0;
       for (std::size_t first = run.first; first < run.end(); first += size) {
         size = manager_.size_of(first);  // neighbours were closed one by one
         if (!range_.reopen(first, size)) continue;
-        closed_.erase({first, size});
+        closed_set().erase({first, size});
         closed_count_.fetch_sub_relaxed(size);
         manager_.free(first, true);
       }
@@ -368,17 +365,12 @@ class CoalescingArena {
   Range range_;  // base and capacity: constant after start(); the rest under grow_lock_
   Environment environment_{this};
   Manager manager_{environment_};
-  coalescing::UnitSet closed_;  // changed under grow_lock_
-  coalescing::UnitSet lost_;    // never to be used again
-  // By the owner of the block: where move() has put pages, until they are replaced; and see note_pages().
-  coalescing::UnitSet moved_;
-  coalescing::UnitSet seams_;
   char* tables_ = nullptr;  // constant after start()
   std::size_t tables_bytes_ = 0;
 
   SpinLock grow_lock_;  // opening and closing; gives access to the two below
   // Offset in tables_ up to which each table is open.
-  std::size_t table_end_[Manager::kMaxTables + kSets] = {};
+  std::size_t table_end_[Manager::kMaxTables] = {};
   std::size_t booked_skipped_ = 0;
 
   Atomic<std::size_t> closed_count_{0};            // granules; written under grow_lock_

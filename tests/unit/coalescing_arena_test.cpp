@@ -334,7 +334,7 @@ TEST_F(CoalescingArenaTest, KnowsWhatIsZero) {
   tenant->give_zero(a);
   tenant->give(middle);
   tenant->give_zero(end);
-  const Taken front = tenant->take(3);
+  const Taken front = tenant->take(3, 1, FaultyArena::Reuse::kCleanFirst);
   EXPECT_EQ(front.first, a);
   EXPECT_TRUE(front.zero);
   const Taken rest = tenant->take(5);

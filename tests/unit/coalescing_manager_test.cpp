@@ -167,6 +167,31 @@ TEST(CoalescingManager, TakesTheKindOfMemoryThatIsAskedFor) {
   EXPECT_TRUE(region.manager.allocate(2, 1, Reuse::kCleanFirst).zero);
 }
 
+// A free block may be clean and dirty by turns: the dirty units in it are reused first, too.
+TEST(CoalescingManager, ReusesTheDirtyUnitsOfABlockFirst) {
+  Region region(256);
+  std::vector<std::size_t> held;
+  for (int i = 0; i < 4; ++i) held.push_back(region.manager.allocate(64).block.first);
+  for (const std::size_t i : {0u, 1u, 3u}) EXPECT_TRUE(region.manager.free(held[i], true));
+  EXPECT_TRUE(region.manager.free(held[2]));  // one block: 128 clean, 64 dirty, 64 clean
+  const Allocation aligned = region.manager.allocate(40, 32);
+  EXPECT_EQ(aligned.block.first, held[2]);
+  EXPECT_FALSE(aligned.zero);
+  const Allocation small = region.manager.allocate(1);
+  EXPECT_EQ(small.block.first, held[2] + 40) << "before the clean 128 units below";
+  const Allocation clean = region.manager.allocate(100);
+  EXPECT_EQ(clean.block.first, 0u);
+  EXPECT_TRUE(clean.zero);
+  for (const Allocation& got : {aligned, small, clean}) EXPECT_TRUE(region.manager.free(got.block.first));
+  // Not at the cost of a fit: the dirty units are too near the end of the block.
+  EXPECT_EQ(region.manager.purge(false), 100u + 64u);
+  EXPECT_TRUE(region.manager.free(region.manager.allocate(256).block.first, true));
+  const std::size_t wall = region.manager.allocate(250).block.first;
+  EXPECT_TRUE(region.manager.free(region.manager.allocate(6).block.first));
+  EXPECT_TRUE(region.manager.free(wall, true));
+  EXPECT_EQ(region.manager.allocate(8).block.first, 248u);
+}
+
 // Alignments are counted from the origin, not from the first unit.
 TEST(CoalescingManager, AlignsToItsOrigin) {
   std::vector<std::uint64_t> metadata(Manager::metadata_bytes(64) / 8);

@@ -58,8 +58,10 @@ concept ManagerEnvironment = requires(E& environment, Block block) {
   { environment.purge(block) } -> std::same_as<bool>;
 };
 
-/// Thread-safe throughout; never destroyed. Its own memory is given to attach().
-template <ManagerEnvironment Environment, unsigned kShards = 16, unsigned kFanBits = 6>
+/// Thread-safe throughout; never destroyed. Its own memory is given to attach(). `kExtraSets`: sets of units
+/// that the owner keeps beside the manager's, see extra_set().
+template <ManagerEnvironment Environment, unsigned kShards = 16, unsigned kFanBits = 6,
+          unsigned kExtraSets = 0>
 class CoalescingManager {
  public:
   using Registry = HoldRegistry<kShards>;
@@ -73,12 +75,12 @@ class CoalescingManager {
   // A few tables, each growing with the range: of table t in a range with room for `capacity` units the first
   // table_bytes(t, limit) bytes are touched while there are `limit` units. The small tables come first.
 
-  static constexpr unsigned kMaxTables = Index::kMaxLevels + 3;
-  static constexpr unsigned tables_for(std::size_t capacity) { return Index::levels_for(capacity) + 3; }
+  static constexpr unsigned kMaxTables = Index::kMaxLevels + 2;
+  static constexpr unsigned tables_for(std::size_t capacity) { return Index::levels_for(capacity) + 2; }
   static constexpr std::size_t table_bytes(unsigned table, std::size_t capacity, std::size_t units) {
     const unsigned levels = Index::levels_for(capacity);
     if (table < levels) return Index::level_bytes(levels - 1 - table, units);
-    return table < levels + 2 ? UnitSet::bytes_for(units) : WordMapper::bytes_for(units);
+    return table == levels ? UnitSet::bytes_for(units, kSets) : WordMapper::bytes_for(units);
   }
   /// Bytes of metadata for a range of at most `capacity` units.
   static constexpr std::size_t metadata_bytes(std::size_t capacity) {
@@ -97,9 +99,9 @@ class CoalescingManager {
       if (t < levels) {
         controller_.index().attach_level(levels - 1 - t, next);
       } else if (t == levels) {
-        dirty_.attach(next);
-      } else if (t == levels + 1) {
-        aged_.attach(next);
+        dirty_.attach(next, kSets, 0);
+        aged_.attach(next, kSets, 1);
+        for (unsigned s = 0; s < kExtraSets; ++s) extra_[s].attach(next, kSets, 2 + s);
       } else {
         mapper_.attach(next, 0);
       }
@@ -110,6 +112,10 @@ class CoalescingManager {
 
   std::size_t limit() const { return mapper_.limit(); }
   std::size_t capacity() const { return capacity_; }
+
+  /// A set of units for the owner's use; the manager itself never looks at it.
+  UnitSet& extra_set(unsigned which) { return extra_[which]; }
+  const UnitSet& extra_set(unsigned which) const { return extra_[which]; }
 
   // --- The range ------------------------------------------------------------------------------------------
 
@@ -143,7 +149,7 @@ class CoalescingManager {
     Guard hold(registry_);
     Claimed taken = controller_.take(size, alignment, Search::kQuick, hold, reuse);
     if (!taken && reuse != Reuse::kDirtyOnly) taken = take_or_prove_absence(size, alignment, hold);
-    return taken ? carve(taken, size, alignment, hold) : Allocation{};
+    return taken ? carve(taken, size, alignment, reuse, hold) : Allocation{};
   }
   /// The same for who has other memory to ask for: no block also when others hold it just now, or when a
   /// quick look finds none. Never waits.
@@ -152,7 +158,7 @@ class CoalescingManager {
     if (!is_possible(size, alignment)) return {};
     Guard hold(registry_);
     const Claimed taken = controller_.take(size, alignment, search, hold, reuse);
-    return taken ? carve(taken, size, alignment, hold) : Allocation{};
+    return taken ? carve(taken, size, alignment, reuse, hold) : Allocation{};
   }
 
   /// Units of the block handed out at `first`; 0 when there is none.
@@ -298,6 +304,7 @@ class CoalescingManager {
   using Guard = Hold<Registry>;
   using Controller = StaticController<WordMapper, Index>;
   static_assert(BlockController<Controller, Guard>);
+  static constexpr unsigned kSets = 2 + kExtraSets;
 
   bool is_possible(std::size_t size, std::size_t alignment) const {
     return size != 0 && size <= capacity_ && is_power_of_two(alignment);
@@ -353,8 +360,8 @@ class CoalescingManager {
 
   // Cuts the wanted units out of a claimed block and publishes what is before and behind them. The new
   // headers are there before the old one is made shorter (mapper.hpp, (3)).
-  Allocation carve(Claimed taken, std::size_t size, std::size_t alignment, Guard& hold) {
-    const Block mine{controller_.aligned(taken.block.first, alignment), size};
+  Allocation carve(Claimed taken, std::size_t size, std::size_t alignment, Reuse reuse, Guard& hold) {
+    const Block mine{place_in(taken, size, alignment, reuse), size};
     const Block front{taken.block.first, mine.first - taken.block.first};
     const Block rest{mine.end(), taken.block.end() - mine.end()};
     const bool zero = !taken.dirty || !dirty_.any(mine);
@@ -367,6 +374,20 @@ class CoalescingManager {
     if (front) publish(front, taken.dirty && may_be_dirty(front), hold);
     if (rest) publish(rest, taken.dirty && may_be_dirty(rest), hold);
     return {mine, zero};
+  }
+
+  // Where in a claimed block the wanted units are cut out: at its first fitting unit, but if the block is
+  // clean and dirty by turns and warm memory is wanted, where its first dirty units are, if these are not too
+  // far away to look for (a word holds 64 units).
+  std::size_t place_in(Claimed taken, std::size_t size, std::size_t alignment, Reuse reuse) const {
+    const std::size_t lowest = controller_.aligned(taken.block.first, alignment);
+    if (!taken.dirty || reuse == Reuse::kCleanFirst) return lowest;
+    constexpr std::size_t kNear = 64 * 1024;
+    const Block near{lowest, min_of(taken.block.end() - lowest, kNear)};
+    const std::size_t warm = dirty_.next_unit(near, lowest);
+    if (warm == near.end()) return lowest;
+    const std::size_t highest = lowest + align_down(taken.block.end() - size - lowest, alignment);
+    return min_of(controller_.aligned(warm, alignment), highest);
   }
 
   // The paper's coalescing: claims the neighbours that are free now. Only saves publishing twice.
@@ -473,6 +494,7 @@ class CoalescingManager {
   Controller controller_;
   UnitSet dirty_;  // may hold other bytes than zero; exact for the units of free blocks
   UnitSet aged_;   // dirty and free since before the last age(); a hint
+  UnitSet extra_[max_of(kExtraSets, 1)];
   Registry registry_;
   std::size_t capacity_ = 0;  // constant after attach()
 };

@@ -19,9 +19,16 @@ namespace spanalloc::coalescing {
 
 class UnitSet {
  public:
-  static constexpr std::size_t bytes_for(std::size_t units) { return (units + 63) / 64 * sizeof(Word); }
-  /// `memory`: zeroed, bytes_for(units) bytes: no unit is in the set.
-  void attach(void* memory) { words_ = static_cast<Word*>(memory); }
+  /// Bytes of `sets` sets over the same units. Their words for the same 64 units lie side by side: one table
+  /// is one first page (and one page table), however many sets it holds.
+  static constexpr std::size_t bytes_for(std::size_t units, unsigned sets) {
+    return (units + 63) / 64 * sets * sizeof(Word);
+  }
+  /// Set `which` of the `sets` in `memory`: zeroed, bytes_for(units, sets) bytes: no unit is in a set.
+  void attach(void* memory, unsigned sets, unsigned which) {
+    words_ = static_cast<Word*>(memory) + which;
+    stride_ = sets;
+  }
 
   void insert(Block block) {
     for_words(block, [](Word& word, std::uint64_t mask) {
@@ -50,10 +57,14 @@ class UnitSet {
                       [](Word& word, std::uint64_t mask) { return (word.load_relaxed() & mask) == 0; });
   }
 
+  /// The next unit of the set in `block` at or behind `from`; the block's end when there is none.
+  std::size_t next_unit(Block block, std::size_t from) const {
+    while (from < block.end() && !is_set(from)) from = skip(from, block.end(), false);
+    return from;
+  }
   /// The next run of units of the set in `block` at or behind `from`; no block when there is none.
   Block next_run(Block block, std::size_t from) const {
-    std::size_t first = from;
-    while (first < block.end() && !is_set(first)) first = skip(first, block.end(), false);
+    const std::size_t first = next_unit(block, from);
     std::size_t end = first;
     while (end < block.end() && is_set(end)) end = skip(end, block.end(), true);
     return {first, end - first};
@@ -62,10 +73,11 @@ class UnitSet {
  private:
   using Word = Atomic<std::uint64_t>;
 
-  bool is_set(std::size_t unit) const { return ((words_[unit / 64].load_relaxed() >> (unit % 64)) & 1) != 0; }
+  Word& word(std::size_t unit) const { return words_[unit / 64 * stride_]; }
+  bool is_set(std::size_t unit) const { return ((word(unit).load_relaxed() >> (unit % 64)) & 1) != 0; }
   // The first unit behind `unit`, at most `end`, whose bit differs from `value`; at most to the word's end.
   std::size_t skip(std::size_t unit, std::size_t end, bool value) const {
-    std::uint64_t rest = words_[unit / 64].load_relaxed() >> (unit % 64);
+    std::uint64_t rest = word(unit).load_relaxed() >> (unit % 64);
     if (value) rest = ~rest;
     const std::size_t left = 64 - unit % 64;
     const std::size_t run = min_of(static_cast<std::size_t>(std::countr_zero(rest)), left);
@@ -77,13 +89,15 @@ class UnitSet {
     for (std::size_t unit = block.first; unit < block.end();) {
       const std::size_t in_word = min_of(64 - unit % 64, block.end() - unit);
       const std::uint64_t ones = in_word == 64 ? ~std::uint64_t{0} : (std::uint64_t{1} << in_word) - 1;
-      if (!visit(words_[unit / 64], ones << (unit % 64))) return false;
+      if (!visit(word(unit), ones << (unit % 64))) return false;
       unit += in_word;
     }
     return true;
   }
 
-  Word* words_ = nullptr;  // constant after attach()
+  // Constant after attach().
+  Word* words_ = nullptr;
+  std::size_t stride_ = 0;
 };
 
 }  // namespace spanalloc::coalescing
