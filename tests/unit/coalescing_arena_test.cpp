@@ -334,12 +334,15 @@ TEST_F(CoalescingArenaTest, KnowsWhatIsZero) {
   tenant->give_zero(a);
   tenant->give(middle);
   tenant->give_zero(end);
-  const Taken front = tenant->take(3, 1, FaultyArena::Reuse::kCleanFirst);
+  const Taken dirty = tenant->take(1);
+  EXPECT_EQ(dirty.first, middle);
+  EXPECT_FALSE(dirty.zero);
+  const Taken front = tenant->take(3);
   EXPECT_EQ(front.first, a);
   EXPECT_TRUE(front.zero);
-  const Taken rest = tenant->take(5);
-  EXPECT_EQ(rest.first, middle);
-  EXPECT_FALSE(rest.zero);
+  const Taken rest = tenant->take(4);
+  EXPECT_EQ(rest.first, end);
+  EXPECT_TRUE(rest.zero);
 }
 
 TEST_F(CoalescingArenaTest, WhatAMoveLeavesBehindIsZero) {

@@ -340,6 +340,44 @@ TEST(StandardLarge, ZeroedAfterAPurgeTouchesNothing) {
   });
 }
 
+// Blocks that share a span, too: one that was never handed out is zero but for its link.
+TEST(StandardLarge, ListedBlocksKnowFreshMemory) {
+  in_fresh_process([] {
+    constexpr std::size_t kBytes = 16 * kKiB;
+    std::vector<unsigned char*> blocks(300);
+    const auto touched = [&] {
+      std::size_t pages = 0;
+      for (unsigned char* p : blocks) pages += resident_pages(p, kBytes);
+      return pages;
+    };
+    for (auto& p : blocks) p = static_cast<unsigned char*>(E::allocate_zeroed(kBytes));
+    EXPECT_LE(touched(), 2 * blocks.size()) << "fresh: the page of the link, perhaps a neighbour's";
+    for (unsigned char* p : blocks) {
+      ASSERT_EQ(first_nonzero(p, kBytes), kBytes);
+      std::memset(p, 0xff, kBytes);
+    }
+    // A part of the dirty blocks comes back among those never handed out.
+    for (std::size_t i = 0; i < blocks.size(); i += 3) E::deallocate(blocks[i]);
+    for (std::size_t i = 0; i < blocks.size(); i += 3) {
+      blocks[i] = static_cast<unsigned char*>(E::allocate_zeroed(kBytes));
+      ASSERT_EQ(first_nonzero(blocks[i], kBytes), kBytes) << i;
+      std::memset(blocks[i], 0xff, kBytes);
+    }
+    for (unsigned char* p : blocks) E::deallocate(p);
+    // Spans that come back through the pool are dirty throughout, those that were purged are not.
+    for (int round = 0; round < 2; ++round) {
+      for (auto& p : blocks) {
+        p = static_cast<unsigned char*>(E::allocate_zeroed(kBytes));
+        ASSERT_EQ(first_nonzero(p, kBytes), kBytes);
+        std::memset(p, 0xff, kBytes);
+      }
+      for (unsigned char* p : blocks) E::deallocate(p);
+      E::trim();
+    }
+    expect_nothing_out();
+  });
+}
+
 TEST(StandardLarge, WhatNobodyWantsIsPurgedWhenSomebodyPassesBy) {
   in_fresh_process(
       [] {

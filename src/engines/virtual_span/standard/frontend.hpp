@@ -148,7 +148,8 @@ class Frontend {
   static void as_it_is(void*, bool) {}
   static void* resize_single(std::uint32_t number, std::size_t n);
   static void* allocate_listed(Lab* lab, unsigned c);
-  static bool refill(Lab* lab, unsigned c);
+  static void* allocate_listed_page(Lab* lab, unsigned c, bool& zero);
+  static bool refill(Lab* lab, unsigned c, bool& zero);
   static void carve(Span& span, std::uint32_t number, unsigned c, Block*& head);
   static std::uint32_t find_span(Lab* lab, unsigned c, Block*& head);
   static void make_hot(Lab* lab, unsigned c, std::uint32_t number);

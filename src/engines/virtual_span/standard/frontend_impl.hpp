@@ -48,7 +48,8 @@ inline void* Frontend::allocate_listed(Lab* lab, unsigned c) {
       unpoison(block, info.block_size);
       return block;
     }
-    if (!refill(lab, c)) return nullptr;
+    bool zero = false;
+    if (!refill(lab, c, zero)) return nullptr;
   }
 }
 
@@ -69,8 +70,9 @@ inline void* Frontend::hand_out(std::uint32_t number, unsigned c, std::size_t by
   return p;
 }
 
-// Puts blocks on the class's empty hot list. False: out of memory.
-inline bool Frontend::refill(Lab* lab, unsigned c) {
+// Puts blocks on the class's empty hot list; `zero`: they read as zero but for their links. False: out of
+// memory.
+inline bool Frontend::refill(Lab* lab, unsigned c, bool& zero) {
   Block*& head = head_of(lab, c);
   const ClassInfo& info = kClassTable[c];
   while (head == no_block()) {
@@ -87,6 +89,7 @@ inline bool Frontend::refill(Lab* lab, unsigned c) {
       span.free_list = no_block();
     } else if (span.carved < info.blocks) {
       carve(span, number, c, head);
+      zero = span.zero;
     } else {
       const SpanWord word{span.word.load_relaxed()};  // a stale look only delays the choice
       std::uint32_t count = info.blocks - word.outstanding();
@@ -142,7 +145,6 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
   const ClassInfo& info = kClassTable[c];
   span.start_magic = info.order == 0 ? divisibility_magic32(info.block_size) : 0;
   span.start_limit = info.order == 0 ? multiple_limit32(info.block_size, info.blocks) : 0;
-  span.zero = false;
   span.carved = 0;
   span.free_list = no_block();
   span.unpublished.store_relaxed(0);
@@ -336,14 +338,29 @@ inline void* Frontend::allocate_copy(std::size_t n, const void* from, std::size_
 template <class Fill>
 SPANALLOC_INLINE void* Frontend::allocate_filled(std::size_t n, Fill fill) {
   if (n > kMaxBlock) return allocate_large(n, kQuantum, fill);
-  Lab* lab = n <= kMaxListed ? nullptr : thread_state.lab;
-  if (lab != nullptr) {
+  Lab* lab = n < kPageForTail ? nullptr : thread_state.lab;
+  bool zero = false;
+  void* p = nullptr;
+  if (lab == nullptr) {
+    p = allocate_or(n, [](std::size_t size) { return allocate_slow(size); });
+  } else if (n <= kMaxListed) {
+    p = allocate_listed_page(lab, class_of(n), zero);
+  } else {
     if (thread_state.run.count != 0) flush_run();
     return allocate_single(class_of(n), Heap::core_of(lab->number), fill);
   }
-  void* p = allocate_or(n, [](std::size_t size) { return allocate_slow(size); });
-  if (p != nullptr) fill(p, false);
+  if (p != nullptr) fill(p, zero);
   return p;
+}
+
+// A block of a page or more is carved alone: when the list was empty, the one that refill() brings is it.
+inline void* Frontend::allocate_listed_page(Lab* lab, unsigned c, bool& zero) {
+  if (head_of(lab, c) == no_block()) {
+    if (thread_state.run.count != 0) flush_run();
+    if (!refill(lab, c, zero)) return nullptr;
+  }
+  void* p = allocate_listed(lab, c);
+  return zero ? memset(p, 0, sizeof(Block)) : p;
 }
 
 inline std::size_t Frontend::usable_size(const void* p) {

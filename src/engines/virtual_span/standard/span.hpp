@@ -58,8 +58,9 @@ struct alignas(kCacheLine) Span {
                        ///< span is not free, and the same in the records of all its granules
   Atomic<std::uint8_t> shown_class;  ///< size_class of the latest life, for statistics while others run
   std::uint8_t mark;                 ///< the census's
-  bool zero;                         ///< who was just given the span: all its memory reads as zero
-  Atomic<std::uint32_t> pool_link;   ///< the pool stack that the free span is in
+  bool zero;  ///< who was just given the span: all its memory reads as zero; owner of a hot one: so does what
+              ///< was never carved
+  Atomic<std::uint32_t> pool_link;  ///< the pool stack that the free span is in
 };
 static_assert(sizeof(Span) == kCacheLine);
 
