@@ -201,7 +201,7 @@ class ScenarioWorld {
     if (step.call == Call::allocate) {
       block = allocate(step, self).block;
     } else if (step.call == Call::extend) {
-      Operation& op = begin(step, {});
+      Operation& op = begin(step, {region_.limit(), 0});
       end(op, region_.extend(step.units));
     } else if (step.call == Call::purge) {
       Operation& op = begin(step, {});

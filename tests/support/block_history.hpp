@@ -11,10 +11,10 @@
 //   allocate   a block of n free units at a multiple of the alignment: any. Refused only if there is none.
 //   free       refused exactly where no block begins
 //   shrink     refused exactly where no block that large begins
-//   grow       the units behind the block must be free. Refused if they are not; or if during the call
-//   another
-//              one works on the run of free units behind the block: purges, extends it, or takes from it or
-//              gives to it (then the run may be in that thread's hands).
+//   grow       the units behind the block must be free. Refused if they are not; or if another call works on
+//              the run of free units behind the block meanwhile: purges, extends it, or takes from it or
+//              gives to it (then the run may be in that thread's hands, even if what was added is taken
+//              since).
 //   purge      changes nothing
 //   extend     adds free units at the end. Refused beyond the capacity.
 #pragma once
@@ -34,7 +34,8 @@ enum class Call : std::uint8_t { allocate, free, grow, shrink, purge, extend, wa
 /// One call and its answer. Units are below 63.
 struct Operation {
   Call call{};
-  std::size_t first = 0;      // where the block begins: as answered by allocate, as asked otherwise
+  std::size_t first =
+      0;  // where the block begins: as answered by allocate, as asked otherwise; extend: the limit
   std::size_t size = 0;       // units asked for; free: 0
   std::size_t alignment = 1;  // allocate
   std::size_t had = 0;        // free, grow, shrink: units of the block before
@@ -203,7 +204,7 @@ class LinearizabilityCheck {
         case Call::purge:
           return true;
         case Call::extend:
-          return end == state.limit;
+          return (units(op.first, op.size) & run) != 0;
         case Call::allocate:
           return (units(op.first, op.size) & run) != 0;
         case Call::free:

@@ -26,8 +26,8 @@ Operation grew(std::size_t first, std::size_t had, std::size_t size, bool done =
 Operation shrank(std::size_t first, std::size_t had, std::size_t size) {
   return {.call = Call::shrink, .first = first, .size = size, .had = had, .done = true};
 }
-Operation extended(std::size_t size, bool done = true) {
-  return {.call = Call::extend, .size = size, .done = done};
+Operation extended(std::size_t first, std::size_t size, bool done = true) {
+  return {.call = Call::extend, .first = first, .size = size, .done = done};
 }
 Operation purged() {
   return {.call = Call::purge, .done = true};
@@ -69,9 +69,9 @@ TEST(BlockHistory, OneThreadChangesSizes) {
   EXPECT_FALSE(holds(in_turn({took(0, 1), grew(0, 1, 5)}))) << "beyond the range";
   EXPECT_FALSE(holds(in_turn({took(0, 2), shrank(0, 2, 1), took(0, 1)})));
   EXPECT_TRUE(
-      holds(in_turn({took(0, 4), refused(1), extended(4), took(4, 4), extended(1, false), purged()})));
-  EXPECT_FALSE(holds(in_turn({took(0, 4), extended(4), refused(4)})));
-  EXPECT_FALSE(holds(in_turn({extended(5)}))) << "beyond the capacity";
+      holds(in_turn({took(0, 4), refused(1), extended(4, 4), took(4, 4), extended(8, 1, false), purged()})));
+  EXPECT_FALSE(holds(in_turn({took(0, 4), extended(4, 4), refused(4)})));
+  EXPECT_FALSE(holds(in_turn({extended(4, 5)}))) << "beyond the capacity";
 }
 
 TEST(BlockHistory, CallsAtOnceHaveAnyOrder) {
@@ -109,6 +109,14 @@ TEST(BlockHistory, AGrowMayBeRefusedWhileOthersWorkBehindIt) {
       << "another free block was";
   EXPECT_TRUE(holds({first, fence, during(5, 8, gave(2, 1)), during(6, 7, grew(0, 1, 2, false))}))
       << "merged with what is freed beside it";
+  const Operation refusal = during(6, 7, grew(0, 1, 2, false));
+  EXPECT_TRUE(holds({first, during(3, 8, extended(4, 2)), refusal}))
+      << "about to be merged with what is added";
+  EXPECT_TRUE(holds({first, during(3, 8, extended(4, 2)), during(4, 5, took(4, 2)), refusal}))
+      << "held for a merger with what is added, though that is taken";
+  EXPECT_FALSE(holds({first, during(3, 4, extended(4, 2)), refusal})) << "the extension has ended";
+  EXPECT_FALSE(holds({first, during(3, 4, took(3, 1)), during(5, 8, extended(4, 2)), refusal}))
+      << "another free block is extended";
 }
 
 TEST(BlockHistory, SaysWhereItCouldNotGoOn) {

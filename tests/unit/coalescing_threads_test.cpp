@@ -252,7 +252,7 @@ class Historian {
     record({.call = Call::purge, .done = true}, [&](Operation&) { region_.manager.purge(false); });
   }
   void extend() {
-    record({.call = Call::extend, .size = 2},
+    record({.call = Call::extend, .first = region_.manager.limit(), .size = 2},
            [&](Operation& call) { call.done = region_.manager.extend(call.size, true); });
   }
 
