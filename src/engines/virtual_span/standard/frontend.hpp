@@ -2,19 +2,21 @@
 //
 //   allocate_or ---- hit: pop the hot list of the class (thread-local)
 //       | miss
-//       +-> allocate_slow -> pop (larger classes, last block of a list) -> refill -> hot span's reserve list,
-//             untouched blocks, remote list | else hot -> parked, and a new hot span: settle what others
-//             pointed out, own reusable spans, orphans, Heap::take_span
+//       +-> allocate_slow ---- hit: pop the hot list of a larger class (in the LAB)
+//             | else
+//             +-> allocate_class -> pop (last block of a list) -> refill -> hot span's reserve list,
+//                   untouched blocks, remote list | else hot -> parked, and a new hot span: settle what
+//                   others pointed out, own reusable spans, orphans, Heap::take_span
 //
 //   deallocate ----- hit: push on the hot list of the class, if the block lies in its hot span
 //       | else
-//       +-> deallocate_elsewhere ---- own parked span: push on its list, count; at its floor: an event
+//       +-> deallocate_elsewhere ---- own hot span whose list is in the LAB or whose hint was lost: push
 //             |    (spans of one granule)
+//             |---> own parked span: push on its list, count; at its floor: an event
 //             |---> deallocate_remote: another thread's span: gather while the same span is hit, then
 //             |       SpanProtocol::free_remote for the run
 //             | else
-//             +-> deallocate_by_record: the same for spans of several granules, and own hot spans
-//                   whose list is in the LAB or whose hint was lost
+//             +-> deallocate_by_record: the same for spans of several granules
 //                     +-> deallocate_outside_spans: null, or fatal
 //
 // How a free finds the hot list without looking at the span's record: `hint` maps the low byte of the page
@@ -105,6 +107,7 @@ class Frontend {
   /// Gives back what this thread has gathered of another thread's blocks.
   static void flush_run();
   static void deallocate_by_record(void* p);
+  static void push_hot(Block*& head, Block* block, unsigned c);
   SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) { os::fatal("double free of", p); }
 
   /// What somebody wanted to do with an address that is no block's, and where it lies instead: in a live
@@ -125,8 +128,9 @@ class Frontend {
   static void detach(Lab* lab);
 
   static Block*& head_of(Lab* lab, unsigned c) {
-    return c <= kThreadClasses ? thread_state.head[c] : lab->head[c - kThreadClasses - 1];
+    return c <= kThreadClasses ? thread_state.head[c] : head_of_lab(lab, c);
   }
+  static Block*& head_of_lab(Lab* lab, unsigned c) { return lab->head[c - kThreadClasses - 1]; }
   static std::size_t granules_for(std::size_t bytes) { return (bytes + kGranule - 1) >> kGranuleBits; }
   // What the program may use of a block of span `number`, of class c.
   static std::size_t block_bytes(unsigned c, std::uint32_t number) {

@@ -9,7 +9,19 @@ namespace spanalloc::standard {
 
 [[gnu::noinline]] inline void* Frontend::allocate_slow(std::size_t n) {
   if (SPANALLOC_UNLIKELY(n > kMaxBlock)) return allocate_large(n, kQuantum, as_it_is);
-  return allocate_class(class_of(n == 0 ? 1 : n));
+  const unsigned c = class_of(n == 0 ? 1 : n);
+  Lab* lab = thread_state.lab;
+  if (SPANALLOC_LIKELY(c - (kThreadClasses + 1) < kLabClasses && lab != nullptr)) {
+    Block*& head = head_of_lab(lab, c);
+    Block* block = head;
+    const std::uint64_t link = block->link;
+    if (SPANALLOC_LIKELY(link - 1 < kClassTable[c].virtual_span - std::uint64_t{1})) {
+      head = pointer_to<Block>(address_of(block) ^ link);
+      unpoison(block, kClassTable[c].block_size);
+      return block;
+    }
+  }
+  return allocate_class(c);
 }
 
 inline void* Frontend::allocate_class(unsigned c) {
@@ -180,9 +192,16 @@ inline bool Frontend::is_start(std::uintptr_t a, std::uint32_t number, unsigned 
   return info.blocks == 1 ? offset == 0 : offset * info.magic < info.magic && offset < info.payload();
 }
 
-// The common cases after the hot list: one's own parked span, and another thread's span, of one granule.
-// Everything unusual (null, foreign, no block's start, several granules) fails a comparison and is looked at
-// from the beginning.
+SPANALLOC_INLINE void Frontend::push_hot(Block*& head, Block* block, unsigned c) {
+  if (SPANALLOC_UNLIKELY(head == block)) return freed_twice(block);
+  link_to(block, head);
+  head = block;
+  poison(block + 1, kClassTable[c].block_size - sizeof(Block));
+}
+
+// The common cases after the hot lists of the thread: one's own hot and parked spans, and another thread's
+// span, of one granule. Everything unusual (null, foreign, no block's start, several granules) fails a
+// comparison and is looked at from the beginning.
 [[gnu::noinline]] inline void Frontend::deallocate_elsewhere(void* p) {
   const std::uintptr_t a = address_of(p);
   std::size_t granule = 0;
@@ -195,11 +214,10 @@ inline bool Frontend::is_start(std::uintptr_t a, std::uint32_t number, unsigned 
   const auto offset = static_cast<std::uint32_t>(a & (kGranule - 1));
   if (SPANALLOC_UNLIKELY(offset * span.start_magic >= span.start_limit)) return deallocate_by_record(p);
   const ThreadState& t = thread_state;
-  if (word.identity() != t.parked_identity) {
-    if (SPANALLOC_UNLIKELY(word.identity() == t.hot_identity)) return deallocate_by_record(p);
-    return deallocate_remote(span, number, p);
-  }
   Block* block = static_cast<Block*>(p);
+  if (word.identity() == t.hot_identity)
+    return push_hot(head_of(t.lab, span.size_class), block, span.size_class);
+  if (word.identity() != t.parked_identity) return deallocate_remote(span, number, p);
   if (SPANALLOC_UNLIKELY(span.free_list == block)) return freed_twice(p);
   poison(block + 1, kClassTable[span.size_class].block_size - sizeof(Block));
   Protocol::free_parked(span, number, word, block);
@@ -275,12 +293,10 @@ SPANALLOC_INLINE void Frontend::publish_run(std::uint32_t number, Block* newest,
     return deallocate_remote(span, number, p);
   }
   Block* block = static_cast<Block*>(p);
-  Block*& head = word.state() == SpanState::kHot ? head_of(t.lab, c) : span.free_list;
-  if (SPANALLOC_UNLIKELY(head == block)) return freed_twice(p);
+  if (word.state() == SpanState::kHot) return push_hot(head_of(t.lab, c), block, c);
+  if (SPANALLOC_UNLIKELY(span.free_list == block)) return freed_twice(p);
   poison(block + 1, kClassTable[c].block_size - sizeof(Block));
-  if (word.state() == SpanState::kParked) return Protocol::free_parked(span, number, word, block);
-  link_to(block, head);
-  head = block;
+  Protocol::free_parked(span, number, word, block);
 }
 
 SPANALLOC_COLD inline void Frontend::deallocate_outside_spans(void* p) {
