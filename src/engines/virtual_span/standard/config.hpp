@@ -40,7 +40,7 @@ inline constexpr unsigned kFirstSingle =
     1 + kSmallClasses + (log2_floor(kMaxListed) - log2_floor(kMaxSmall)) * kStepsPerDoubling;
 // Classes 1 .. kThreadClasses keep their hot lists in thread-local storage, as many as fit
 // (thread_state.hpp); classes kThreadClasses+1 .. kFirstSingle-1 keep them in the LAB.
-inline constexpr unsigned kThreadClasses = 28;  // up to 448 bytes
+inline constexpr unsigned kThreadClasses = 42;  // up to 1,280 bytes
 inline constexpr unsigned kLabClasses = kFirstSingle - kThreadClasses - 1;
 /// The class of objects above kMaxBlock: one block in a span of as many granules as it needs.
 inline constexpr unsigned kLargeClass = kClasses;
@@ -284,7 +284,7 @@ constexpr bool classes_hold() {
   return block_size_of(kClasses - 1) == kMaxBlock && block_size_of(kFirstSingle - 1) == kMaxListed;
 }
 static_assert(classes_hold());
-static_assert(kClasses == 121 && kFirstSingle == 81 && kThreadClasses <= kSmallClasses);
+static_assert(kClasses == 121 && kFirstSingle == 81 && kSmallClasses <= kThreadClasses);
 
 /// Smallest class whose blocks hold n bytes and are aligned to `alignment` (a power of two); 0 when there is
 /// none: above a granule no class is aligned.

@@ -21,9 +21,10 @@
 //
 // How a free finds the hot list without looking at the span's record: `hint` maps the low byte of the page
 // number (address >> 16) to a class. It is only a guess, set when a span becomes hot; the guess is believed
-// if that class's hot span has exactly this page number. That comparison is also the check that the pointer
-// lies in memory of ours; one multiplication checks that it is a block's start. A hint lost to another hot
-// span whose page number ends in the same byte costs that class's frees the detour, nothing else.
+// if the first block of that class's hot list lies in this very page: lists hold blocks of the hot span only.
+// That comparison is also the check that the pointer lies in memory of ours; one multiplication checks that
+// it is a block's start. An empty list, or a hint lost to another hot span whose page number ends in the same
+// byte, costs the detour over the record, nothing else.
 #pragma once
 
 #include <cstddef>
@@ -47,10 +48,8 @@ class Frontend {
   /// Any n. A miss returns slow(n).
   template <class OnSlow>
   SPANALLOC_INLINE static void* allocate_or(std::size_t n, OnSlow slow) {
-    // n == 0 and n > SIZE_MAX - 15 give class 0, whose list is always empty.
-    std::size_t c = (n + kQuantum - 1) / kQuantum;
-    opaque(c);
-    if (SPANALLOC_UNLIKELY(c > kThreadClasses)) return slow(n);
+    if (SPANALLOC_UNLIKELY(n > kMaxInThread)) return slow(n);
+    const std::size_t c = kThreadClassOf[n];  // of 0: class 0, whose list is always empty
     ThreadState& t = thread_state;
     Block* block = t.head[c];
     keep_in_result_register(block);
@@ -59,7 +58,7 @@ class Frontend {
     // block that follows itself; an overwritten link again.
     if (SPANALLOC_UNLIKELY(link - 1 >= kGranule - 1)) return slow(n);
     t.head[c] = pointer_to<Block>(address_of(block) ^ link);
-    unpoison(block, c * kQuantum);
+    unpoison(block, kClassTable[c].block_size);
     return block;
   }
 
@@ -68,20 +67,20 @@ class Frontend {
 
   SPANALLOC_INLINE static void deallocate(void* p) {
     const std::uintptr_t a = address_of(p);
-    const std::uint64_t page = a >> kGranuleBits;
     ThreadState& t = thread_state;
-    const std::size_t c = t.hint[page & 0xff];
-    if (SPANALLOC_UNLIKELY(t.hot_page[c] != page)) return deallocate_elsewhere(p);
+    const std::size_t c = t.hint[(a >> kGranuleBits) & 0xff];
+    // Too large: p lies in another page than the list's first block, or the list is empty. Zero: p is that
+    // block.
+    const std::uint64_t link = address_of(t.head[c]) ^ a;
+    if (SPANALLOC_UNLIKELY(link - 1 >= kGranule - 1)) return deallocate_elsewhere(p);
     const auto offset = static_cast<std::uint32_t>(a & (kGranule - 1));
     if (SPANALLOC_UNLIKELY(offset * t.start[c].magic >= t.start[c].limit)) {
-      return deallocate_elsewhere(p);  // null looks like page 0; anything else is no block's start
+      return deallocate_elsewhere(p);  // no block's start
     }
     Block* block = static_cast<Block*>(p);
-    std::uint64_t link = address_of(t.head[c]);
-    if (SPANALLOC_UNLIKELY(xor_is_zero(link, a))) return freed_twice(p);
     block->link = link;
     t.head[c] = block;
-    poison(block + 1, c * kQuantum - sizeof(Block));
+    poison(block + 1, kClassTable[c].block_size - sizeof(Block));
   }
 
   /// Blocks of class c. nullptr when memory is out.

@@ -11,8 +11,8 @@ namespace spanalloc::standard {
   if (SPANALLOC_UNLIKELY(n > kMaxBlock)) return allocate_large(n, kQuantum, as_it_is);
   const unsigned c = class_of(n == 0 ? 1 : n);
   Lab* lab = thread_state.lab;
-  if (SPANALLOC_LIKELY(c - (kThreadClasses + 1) < kLabClasses && lab != nullptr)) {
-    Block*& head = head_of_lab(lab, c);
+  if (SPANALLOC_LIKELY(c < kFirstSingle && lab != nullptr)) {
+    Block*& head = head_of(lab, c);
     Block* block = head;
     const std::uint64_t link = block->link;
     if (SPANALLOC_LIKELY(link - 1 < kClassTable[c].virtual_span - std::uint64_t{1})) {
@@ -169,19 +169,13 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
 inline void Frontend::make_hot(Lab* lab, unsigned c, std::uint32_t number) {
   lab->hot[c].store_relaxed(number);
   if (c > kThreadClasses) return;
-  ThreadState& t = thread_state;
-  const std::uint64_t page = address_of(Heap::address(number)) >> kGranuleBits;
-  const std::uint32_t magic = divisibility_magic32(kClassTable[c].block_size);
-  t.hot_page[c] = page;
-  t.start[c] = {magic, multiple_limit32(kClassTable[c].block_size, kClassTable[c].blocks)};
-  t.hint[page & 0xff] = static_cast<std::uint8_t>(c);
+  thread_state.hint[(address_of(Heap::address(number)) >> kGranuleBits) & 0xff] =
+      static_cast<std::uint8_t>(c);
 }
 
+// Its list is empty: what frees and allocations of the class find is nothing, until the next span is hot.
 inline void Frontend::leave_hot(Lab* lab, unsigned c) {
   lab->hot[c].store_relaxed(0);
-  if (c > kThreadClasses) return;
-  thread_state.hot_page[c] = 0;
-  thread_state.start[c] = {};
 }
 
 // --- Freeing ----------------------------------------------------------------------------------------------

@@ -2,6 +2,8 @@
 // of a library that may be loaded by dlopen has to stay below 1 KiB: that decides kThreadClasses.
 #pragma once
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "base/bits.hpp"
@@ -12,6 +14,17 @@
 namespace spanalloc::standard {
 
 struct Lab;
+
+inline constexpr std::size_t kMaxInThread = kClassTable[kThreadClasses].block_size;
+
+/// class_of() for the sizes whose lists stand in the thread's own memory; 0 of 0. One load from a table costs
+/// less than a branch that some sizes take and others do not.
+constexpr std::array<std::uint8_t, kMaxInThread + 1> make_thread_class_of() {
+  std::array<std::uint8_t, kMaxInThread + 1> classes{};
+  for (std::size_t n = 1; n <= kMaxInThread; ++n) classes[n] = static_cast<std::uint8_t>(class_of(n));
+  return classes;
+}
+inline constexpr std::array<std::uint8_t, kMaxInThread + 1> kThreadClassOf = make_thread_class_of();
 
 /// Is an offset in a span the start of one of its blocks? uint32(offset * magic) < limit; see
 /// divisibility_magic32 and multiple_limit32. {0, 0}: nothing is.
@@ -29,11 +42,10 @@ struct RemoteRun {
   std::uint32_t count;
 };
 
-/// Entry 0 of each array belongs to no class: requests of size 0 and those that overflow land there, as do
-/// pointers whose hint is unset; it never holds a block or passes a check.
+/// Entry 0 of `head` belongs to no class: requests of size 0 and those that overflow land there, as do
+/// pointers whose hint is unset; it never holds a block.
 struct ThreadState {
-  Block* head[kThreadClasses + 1];             ///< hot list of each class; kNoBlock when empty
-  std::uint64_t hot_page[kThreadClasses + 1];  ///< address >> 16 of the hot span; 0: none
+  Block* head[kThreadClasses + 1];  ///< hot list of each class: blocks of its hot span; kNoBlock when empty
   StartCheck start[kThreadClasses + 1];
   std::uint8_t hint[256];  ///< low byte of a hot span's page number -> class, or what was there before
   Lab* lab;                ///< nullptr before the first allocation and after the thread's end
@@ -45,7 +57,6 @@ struct ThreadState {
 
   constexpr ThreadState()
       : head{},
-        hot_page{},
         start{},
         hint{},
         lab(nullptr),
@@ -54,6 +65,10 @@ struct ThreadState {
         run{},
         exited(false) {
     for (Block*& h : head) h = const_cast<Block*>(&kNoBlock);
+    for (unsigned c = 1; c <= kThreadClasses; ++c) {
+      const ClassInfo& info = kClassTable[c];
+      start[c] = {divisibility_magic32(info.block_size), multiple_limit32(info.block_size, info.blocks)};
+    }
   }
 };
 static_assert(sizeof(ThreadState) <= 1024 - 16);  // thread/lifecycle.cpp has a word more
