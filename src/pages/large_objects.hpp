@@ -93,7 +93,8 @@ class LargeObjects {
       if (!take(address_of(p), entry)) return nullptr;
       ++promised_;
     }
-    const bool may_move = entry.alignment() <= page;
+    // Nothing has to move to become smaller (Linux would not; an emulator may).
+    const bool may_move = bytes > entry.bytes() && entry.alignment() <= page;
     void* moved = bytes == entry.bytes() ? p : Calls::remap(p, entry.bytes(), bytes, may_move);
     LockGuard guard(lock_);
     --promised_;
