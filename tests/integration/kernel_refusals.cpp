@@ -10,6 +10,9 @@
 #include "refusal_workload.hpp"
 #include "support/harness.hpp"
 
+/// Gives back what libc keeps for itself: for programs that look for leaks at their end.
+extern "C" void __libc_freeres();
+
 namespace {
 
 using namespace spanalloc::test;
@@ -40,8 +43,11 @@ template <class Program>
   const sp_statistics before = now();
   static Program program(books);
   program.run();
+  // libc keeps the stacks of ended threads, and with each the vector that it allocated for the thread's TLS:
+  // refused memory for a heap of its own, such a thread got that as a large object.
+  __libc_freeres();
   const sp_statistics after = now();
-  if (after.large_objects != before.large_objects || after.large_bytes != before.large_bytes) {
+  if (after.large_objects > before.large_objects || after.large_bytes > before.large_bytes) {
     end_with(books, "%zu large objects of %zu bytes are left; there were %zu of %zu", after.large_objects,
              after.large_bytes, before.large_objects, before.large_bytes);
   }
