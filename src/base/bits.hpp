@@ -54,24 +54,6 @@ inline T* pointer_to(std::uintptr_t a) {
   return reinterpret_cast<T*>(a);  // NOLINT(performance-no-int-to-ptr): addresses are this program's trade
 }
 
-/// x ^= y; true if the result is zero. On x86-64 the branch takes the flags that the exclusive-or sets
-/// anyway; compilers turn the comparison into one of x with y and spend an instruction on it.
-[[gnu::always_inline]] inline bool xor_is_zero(std::uint64_t& x, std::uint64_t y) {
-#if defined(__x86_64__)
-  bool zero;
-  asm("xorq %2, %0" : "+r"(x), "=@ccz"(zero) : "r"(y));
-  return zero;
-#else
-  x ^= y;
-  return x == 0;
-#endif
-}
-
-/// Makes the compiler take x as it is: it may not trade it for what x was computed from.
-[[gnu::always_inline]] inline void opaque(std::size_t& x) {
-  asm("" : "+r"(x));
-}
-
 /// Has the compiler keep a function's coming result where it is returned, instead of moving it there at the
 /// end.
 template <class T>

@@ -118,9 +118,27 @@ void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes, bool ma
   return p == MAP_FAILED ? nullptr : p;
 }
 
+namespace {
+
+// Some emulators answer that they have given pages back and keep their contents: asked once, on one page.
+bool purged_pages_are_zero() {
+  static constinit Atomic<int> known{0};  // any thread finds the same: no ordering needed
+  if (known.load_relaxed() == 0) {
+    auto* page = static_cast<volatile char*>(try_map(nullptr, page_size(), PROT_READ | PROT_WRITE, 0));
+    if (page == nullptr) return false;  // for want of memory: asked again next time
+    *page = 1;
+    const bool gone = madvise(const_cast<char*>(page), page_size(), MADV_DONTNEED) == 0;
+    if (gone) known.store_relaxed(*page == 0 ? 1 : 2);
+    munmap(const_cast<char*>(page), page_size());
+  }
+  return known.load_relaxed() == 1;
+}
+
+}  // namespace
+
 bool purge(void* address, std::size_t bytes) {
   ErrnoGuard keep;
-  return madvise(address, bytes, MADV_DONTNEED) == 0;
+  return purged_pages_are_zero() && madvise(address, bytes, MADV_DONTNEED) == 0;
 }
 
 bool replace(void* address, std::size_t bytes) {

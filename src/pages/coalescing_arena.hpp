@@ -111,8 +111,13 @@ class CoalescingArena {
   bool grow_at_end(std::uint32_t first, std::size_t count, BeforeUse before_use) {
     LockGuard guard(grow_lock_);
     const std::size_t old = count_of(first);
-    if (first + old + manager_.free_tail() != limit() || count <= old || count >= capacity()) return false;
-    return open_more(count - old, 1, before_use) && manager_.grow(first, count);
+    if (count <= old || count >= capacity()) return false;
+    for (;;) {
+      const std::size_t behind = manager_.free_tail();
+      if (first + old + behind != limit()) return false;
+      if (behind >= count - old) return manager_.grow(first, count);
+      if (!open_more(count - old, 1, before_use)) return false;  // or it has opened a part of that
+    }
   }
 
   /// Whether closing everything that is free could let the kernel grant `count` granules more.

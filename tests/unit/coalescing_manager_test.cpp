@@ -183,8 +183,16 @@ TEST(CoalescingManager, ReusesTheDirtyUnitsOfABlockFirst) {
   EXPECT_EQ(clean.block.first, 0u);
   EXPECT_TRUE(clean.zero);
   for (const Allocation& got : {aligned, small, clean}) EXPECT_TRUE(region.manager.free(got.block.first));
-  // Not at the cost of a fit: the dirty units are too near the end of the block.
+  // The place is aligned, the dirty units in it need not be.
   EXPECT_EQ(region.manager.purge(false), 100u + 64u);
+  held.clear();
+  for (int i = 0; i < 3; ++i) held.push_back(region.manager.allocate(i == 1 ? 1 : 33).block.first);
+  for (const std::size_t i : {0u, 2u}) EXPECT_TRUE(region.manager.free(held[i], true));
+  EXPECT_TRUE(region.manager.free(held[1]));  // unit 33
+  EXPECT_FALSE(region.manager.allocate(8, 8).zero) << "units 32 to 39";
+  EXPECT_TRUE(region.manager.free(32));
+  // Not at the cost of a fit: the dirty units are too near the end of the block.
+  EXPECT_EQ(region.manager.purge(false), 8u);
   EXPECT_TRUE(region.manager.free(region.manager.allocate(256).block.first, true));
   const std::size_t wall = region.manager.allocate(250).block.first;
   EXPECT_TRUE(region.manager.free(region.manager.allocate(6).block.first));

@@ -249,6 +249,18 @@ TEST_F(StandardEngineTest, AThreadPastItsExitHookGathersNothing) {
 
 using StandardEngineDeathTest = StandardEngineTest;
 
+// An empty hot list begins with kNoBlock: what lies near it, in whatever is linked beside the allocator, must
+// not pass for a block of the list.
+TEST_F(StandardEngineDeathTest, WhatLiesBesideTheEndOfListsIsNoBlock) {
+  const auto empty = [] { return standard::thread_state.head[1] == &standard::kNoBlock; };
+  // A span of this class for every low byte of a page's number, and then an empty list.
+  std::vector<void*> blocks = allocate_many(260 * blocks_a_span(16), 16);
+  while (!empty()) blocks.push_back(E::allocate(16));
+  EXPECT_DEATH(E::deallocate(pointer_to(align_up(address_of(&standard::kNoBlock), 16) + 16)),
+               "did not return");
+  free_all(blocks);
+}
+
 // Behind the last block there may be room for a part of another: its offset is a multiple of the block size.
 TEST_F(StandardEngineDeathTest, TheTailOfASpanIsNoBlock) {
   for (std::size_t size : std::initializer_list<std::size_t>{48, 400, 2000, 5000, 7000}) {

@@ -305,6 +305,8 @@ class CoalescingManager {
   using Controller = StaticController<WordMapper, Index>;
   static_assert(BlockController<Controller, Guard>);
   static constexpr unsigned kSets = 2 + kExtraSets;
+  // Units whose dirt is looked at where it need not be known, only better is.
+  static constexpr std::size_t kWorthLooking = 64 * 64;
 
   bool is_possible(std::size_t size, std::size_t alignment) const {
     return size != 0 && size <= capacity_ && is_power_of_two(alignment);
@@ -353,10 +355,7 @@ class CoalescingManager {
   }
 
   // Of the owner's block; of a very large one it is not worth finding out.
-  bool may_be_dirty(Block block) const {
-    constexpr std::size_t kWorthLooking = 64 * 64;
-    return block.size > kWorthLooking || dirty_.any(block);
-  }
+  bool may_be_dirty(Block block) const { return block.size > kWorthLooking || dirty_.any(block); }
 
   // Cuts the wanted units out of a claimed block and publishes what is before and behind them. The new
   // headers are there before the old one is made shorter (mapper.hpp, (3)).
@@ -382,12 +381,12 @@ class CoalescingManager {
   std::size_t place_in(Claimed taken, std::size_t size, std::size_t alignment, Reuse reuse) const {
     const std::size_t lowest = controller_.aligned(taken.block.first, alignment);
     if (!taken.dirty || reuse == Reuse::kCleanFirst) return lowest;
-    constexpr std::size_t kNear = 64 * 1024;
-    const Block near{lowest, min_of(taken.block.end() - lowest, kNear)};
+    const Block near{lowest, min_of(taken.block.end() - lowest, kWorthLooking)};
     const std::size_t warm = dirty_.next_unit(near, lowest);
     if (warm == near.end()) return lowest;
     const std::size_t highest = lowest + align_down(taken.block.end() - size - lowest, alignment);
-    return min_of(controller_.aligned(warm, alignment), highest);
+    const std::size_t place = lowest + align_down(warm - lowest, alignment);
+    return min_of(place + size <= warm ? place + alignment : place, highest);
   }
 
   // The paper's coalescing: claims the neighbours that are free now. Only saves publishing twice.

@@ -16,7 +16,7 @@
 //             |---> deallocate_remote: another thread's span: gather while the same span is hit, then
 //             |       SpanProtocol::free_remote for the run
 //             | else
-//             +-> deallocate_by_record: the same for spans of several granules
+//             +-> deallocate_by_record: the same for spans of several granules and of one block
 //                     +-> deallocate_outside_spans: null, or fatal
 //
 // How a free finds the hot list without looking at the span's record: `hint` maps the low byte of the page

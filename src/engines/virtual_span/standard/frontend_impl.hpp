@@ -169,8 +169,11 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
 inline void Frontend::make_hot(Lab* lab, unsigned c, std::uint32_t number) {
   lab->hot[c].store_relaxed(number);
   if (c > kThreadClasses) return;
-  thread_state.hint[(address_of(Heap::address(number)) >> kGranuleBits) & 0xff] =
-      static_cast<std::uint8_t>(c);
+  const std::uintptr_t page = address_of(Heap::address(number)) >> kGranuleBits;
+  // An empty list begins with kNoBlock. What shares that granule is nobody's block: its hint stays class 0,
+  // where no address is a block's start.
+  if (((page ^ (address_of(no_block()) >> kGranuleBits)) & 0xff) == 0) return;
+  thread_state.hint[page & 0xff] = static_cast<std::uint8_t>(c);
 }
 
 // Its list is empty: what frees and allocations of the class find is nothing, until the next span is hot.
@@ -236,7 +239,7 @@ SPANALLOC_INLINE void Frontend::push_hot(Block*& head, Block* block, unsigned c)
 }
 
 // A run is given back when it holds all that is still out (so the span's last free is noticed), when it is
-// long enough, when another span's turn comes, and by this thread's slow path, trim and end.
+// long enough, when another span's turn comes, and by this thread's next miss, trim and end.
 inline void Frontend::gather(std::uint32_t number, SpanWord word, Block* block) {
   RemoteRun& run = thread_state.run;
   if (run.count == 0) {
@@ -348,17 +351,16 @@ inline void* Frontend::allocate_copy(std::size_t n, const void* from, std::size_
 template <class Fill>
 SPANALLOC_INLINE void* Frontend::allocate_filled(std::size_t n, Fill fill) {
   if (n > kMaxBlock) return allocate_large(n, kQuantum, fill);
-  Lab* lab = n < kPageForTail ? nullptr : thread_state.lab;
-  bool zero = false;
-  void* p = nullptr;
-  if (lab == nullptr) {
-    p = allocate_or(n, [](std::size_t size) { return allocate_slow(size); });
-  } else if (n <= kMaxListed) {
-    p = allocate_listed_page(lab, class_of(n), zero);
-  } else {
+  Lab* lab = thread_state.lab;
+  if (n > kMaxListed) {
     if (thread_state.run.count != 0) flush_run();
-    return allocate_single(class_of(n), Heap::core_of(lab->number), fill);
+    if (!Heap::start()) return nullptr;
+    return allocate_single(class_of(n), Heap::core_of(lab == nullptr ? 0 : lab->number), fill);
   }
+  bool zero = false;
+  void* p = n < kPageForTail || lab == nullptr ? allocate_or(
+                                                     n, [](std::size_t size) { return allocate_slow(size); })
+                                               : allocate_listed_page(lab, class_of(n), zero);
   if (p != nullptr) fill(p, zero);
   return p;
 }

@@ -42,8 +42,8 @@ struct RemoteRun {
   std::uint32_t count;
 };
 
-/// Entry 0 of `head` belongs to no class: requests of size 0 and those that overflow land there, as do
-/// pointers whose hint is unset; it never holds a block.
+/// Entry 0 of `head` and `start` belongs to no class: requests of size 0 land there, as do pointers whose
+/// hint is unset; it never holds a block, and no address passes its check.
 struct ThreadState {
   Block* head[kThreadClasses + 1];  ///< hot list of each class: blocks of its hot span; kNoBlock when empty
   StartCheck start[kThreadClasses + 1];
