@@ -153,16 +153,24 @@ bool move_onto(void* from, void* to, std::size_t bytes) {
   return mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) != MAP_FAILED;
 }
 
-// An older kernel or a filter of system calls refuses; found out where nothing can be lost.
+// An older kernel or a filter of system calls refuses; found out where nothing can be lost. Some emulators
+// move pages but no longer purge the place they came from (and say they do): these do not count as able to.
 bool can_move_pages() {
   static constinit Atomic<int> known{0};  // any thread finds the same: no ordering needed
   if (known.load_relaxed() == 0) {
     const std::size_t page = page_size();
-    void* two = try_map(nullptr, 2 * page, PROT_READ | PROT_WRITE, 0);
+    auto* two = static_cast<volatile char*>(try_map(nullptr, 2 * page, PROT_READ | PROT_WRITE, 0));
     if (two == nullptr) return false;  // for want of memory: asked again next time
-    const bool moved = move_onto(two, static_cast<char*>(two) + page, page);
-    if (moved || errno != ENOMEM) known.store_relaxed(moved ? 1 : 2);
-    munmap(two, 2 * page);
+    void* old_place = const_cast<char*>(two);
+    const bool moved = move_onto(old_place, const_cast<char*>(two) + page, page);
+    if (moved) {
+      *two = 1;
+      madvise(old_place, page, MADV_DONTNEED);
+      known.store_relaxed(*two == 0 ? 1 : 2);
+    } else if (errno != ENOMEM) {
+      known.store_relaxed(2);
+    }
+    munmap(old_place, 2 * page);
   }
   return known.load_relaxed() == 1;
 }
