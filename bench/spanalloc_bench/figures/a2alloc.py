@@ -13,7 +13,7 @@ import dataclasses
 from spanalloc_bench.cases import classic
 from spanalloc_bench.figures import judges as j
 from spanalloc_bench.figures.figure import (
-    FRAGMENTATION, MEMORY, NET_MEMORY, TIME, Claim, Figure, Panel, Paper, Point, altered, process_alone, thread_axis,
+    FRAGMENTATION, MEMORY, NET_MEMORY, OWN, TIME, Claim, Figure, Panel, Paper, Point, altered, process_alone, thread_axis,
 )
 
 PAPER = Paper(
@@ -179,7 +179,8 @@ FIGURE_6 = Figure(
           for benchmark, mine, theirs in (("cache-scratch", 1.003, 0.196), ("cache-thrash", 0.926, 0.205),
                                           ("larson", 0.839, 0.206), ("threadtest", 0.248, 0.089))),
     ),
-    _points(*BENCHMARKS, axis=_every_count), ALL, (TIME,), Panel("lines", "threads", base=(LIBC, 1)), seconds_a_run=0.4,
+    _points(*BENCHMARKS, axis=_every_count), ALL, (TIME,), Panel("lines", "threads", base=(OWN, 1), scores=True),
+    seconds_a_run=0.4,
 )
 
 
@@ -225,7 +226,7 @@ FIGURE_8 = Figure(
                "a2alloc's speed-up stays between 0.74 and 1.11 (here: with as many threads as cores).", "Figure 8",
                j.changes(TIME, j.fewest, j.full, 1 / 1.12, 1 / 0.74), cores=SCALING_CORES),
     ),
-    _points("threadtest"), ALL, (TIME,), Panel("lines", "threads", base=(LIBC, 1)), seconds_a_run=0.4,
+    _points("threadtest"), ALL, (TIME,), Panel("lines", "threads", base=(OWN, 1)), seconds_a_run=0.4,
 )
 
 
@@ -233,8 +234,8 @@ def _memory_figure(number, title, claims):
     return Figure(f"a2alloc-{number}", "a2alloc", f"Figure {number} (table)", title,
                   "Average, least and most memory used in larson over 1 to 8 threads. Here the peak of RSS + page "
                   "tables, without what the same process needs that allocates next to nothing: the report counts the "
-                  "heap only. Shown are medians; the figure's record has the least and the most of the rounds, too.",
-                  claims, _points("larson"), ALL, (NET_MEMORY, MEMORY), Panel("lines", "threads"), rounds=3,
+                  "heap only. Mean, least and most are those of the rounds; the picture shows medians.",
+                  claims, _points("larson"), ALL, (NET_MEMORY, MEMORY), Panel("lines", "threads", spread=True), rounds=3,
                   stand_ins=_alone("larson"), seconds_a_run=0.6)
 
 

@@ -118,7 +118,7 @@ COUNTS = Figure(
         _counted("size-classes-are-most-of-it", "… and size classes alone fewer still: keeping order by fullness has its "
                  "price.", steps.LARSON_INSTRUCTIONS, CLASSES, ALL_THREE),
     ),
-    lambda cores: [], (*CONFIGS, KHEAP, LIBC), (), Panel("bars", "config"), rounds=0, facts=steps.facts,
+    lambda cores: [], (*CONFIGS, KHEAP, LIBC), (), Panel("bars", "config"), rounds=0, facts=steps.facts, facts_seconds=60,
 )
 
 FIGURES = [FIGURE, COUNTS]

@@ -8,20 +8,11 @@ from rich import box
 from rich.markup import escape
 from rich.table import Table
 
+from spanalloc_bench.figures import derived
 from spanalloc_bench.figures.data import Data, number
 from spanalloc_bench.figures.figure import Answer, Measure
 
 COLOURS = {Answer.HOLDS: "green", Answer.DOES_NOT_HOLD: "red", Answer.UNDECIDED: "yellow"}
-
-
-def rows(data: Data):
-    """(label, data, name) of every row: the contenders, and the variants beside what they were run in turn with."""
-    for name in data.measured():
-        yield name, data, name
-    if data.variants:
-        again = set(data.measured())
-        for name in data.variants.contenders():
-            yield f"{name}, in turn with its variants" if name in again else name, data.variants, name
 
 
 def value(data: Data, name, measure: Measure, point):
@@ -44,17 +35,9 @@ def _drawn(data, name, measure, point, panel):
     return median * measure.scale
 
 
-def _speed_up(data, base, name, measure, point):
-    """Against the figure's base: one contender at one x, taken from the main runs."""
-    other, x = data.figure.panel.base
-    reference = next((base.median(other, measure, p) for p in base.at(series=point.series) if p.x == x), None)
-    mine = data.median(name, measure, point)
-    return None if not mine or not reference else reference / mine
-
-
 def _y_label(figure, measure):
     if figure.panel.base:
-        return f"speed-up against {figure.panel.base[0]} with {figure.panel.base[1]} thread"
+        return derived.base_label(figure)
     if figure.panel.rate:
         return "operations per second"
     return measure.name + (f" ({measure.unit})" if measure.unit else "")
@@ -95,7 +78,7 @@ def _lines_panel(plots, data, measure, part):
     curves = {}
     for name, source in _drawn_rows(data):
         curve = [
-            (i if names else point.x, _speed_up(source, data, name, measure, point) if figure.panel.base
+            (i if names else point.x, derived.speed_up(source, data, name, measure, point) if figure.panel.base
              else _drawn(source, name, measure, point, figure.panel))
             for i, point in enumerate(points)
         ]
@@ -142,13 +125,14 @@ def _cell(data, name, measure, point):
 
 
 def tables(data: Data) -> list[Table]:
-    """Medians: a table a measure, its columns the points; one table of all measures where there is one point."""
+    """The figure's own numbers; then the medians behind them: a table a measure, its columns the points; one table of
+    all measures where there is one point."""
     figure = data.figure
     if not figure.measures:
         return [_facts_table(data)]
     single = len(data.points) == 1
     columns = [(None, m) for m in figure.measures] if single else None
-    found = []
+    found = [_derived_table(data, table) for table in derived.tables(data)]
     for measure in figure.measures[:1] if single else figure.measures:
         table = Table(box=box.SIMPLE_HEAD, header_style="bold", title_justify="left",
                       title=None if single else f"{measure.name}{f' ({measure.unit})' if measure.unit else ''}, median")
@@ -159,7 +143,7 @@ def tables(data: Data) -> list[Table]:
         else:
             for point in data.points:
                 table.add_column(f"{point.series} {point.x}".strip(), justify="right")
-        for label, source, name in rows(data):
+        for label, source, name in derived.rows(data):
             cells = ([_cell(source, name, m, source.points[0]) for _, m in columns] if single
                      else [_cell(source, name, measure, point) for point in source.points])
             if name not in data.stand_ins or set(cells) != {"-"}:
@@ -168,6 +152,16 @@ def tables(data: Data) -> list[Table]:
             table.add_row(escape(name), escape(_short(reason)), style="dim")
         found.append(table)
     return found
+
+
+def _derived_table(data, one) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold", title_justify="left", title=one.title)
+    table.add_column("", min_width=_longest(data))
+    for column in one.columns:
+        table.add_column(column, justify="right")
+    for label, values in one.rows:
+        table.add_row(escape(label), *("-" if amount is None else number(amount) for amount in values))
+    return table
 
 
 def _longest(data) -> int:

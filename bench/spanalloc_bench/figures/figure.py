@@ -149,15 +149,21 @@ class Claim:
     own: bool = False         # ours: the paper says nothing of it
 
 
+OWN = ""  # in a panel's base
+
+
 @dataclasses.dataclass(frozen=True)
 class Panel:
     """How the figure is drawn: "lines" over a numeric axis, or "bars" in groups."""
 
     kind: str
     x_label: str
-    base: tuple[str, int] | None = None  # speed-up relative to this allocator at this x; None: the measure as it is
+    base: tuple[str, int] | None = None  # speed-up relative to this allocator (OWN: the row itself) at this x; None: the
+                                         # measure as it is
     log_y: bool = False
     rate: bool = False                   # the reciprocal: operations per second
+    spread: bool = False                 # the paper gives mean, least and most
+    scores: bool = False                 # the paper gives the mean of speed-up(t) / t
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,6 +183,7 @@ class Figure:
     rounds: int = 6
     seconds_a_run: float = 0.6            # for the stated time
     facts: Callable | None = None         # (places, allocators) -> {(allocator, key): number}: figures without runs
+    facts_seconds: float = 0.0            # how long that takes, for the stated time
     pages: bool = False                   # its contenders are page managers
     stand_ins: Callable[[int], list[StandIn]] | None = None
     # A paper's variants differ by a few per cent. They are run in turn with the first of these, the paper's own

@@ -11,7 +11,7 @@ import statistics
 
 from spanalloc_bench import allocators, schedule, store, tree
 from spanalloc_bench import machine as machines
-from spanalloc_bench.figures import draw, verdicts
+from spanalloc_bench.figures import derived, draw, verdicts
 from spanalloc_bench.figures.data import Data
 from spanalloc_bench.figures.figure import FOLDER, FORMAT, Figure
 from spanalloc_bench.model import Allocator, Kind
@@ -127,7 +127,7 @@ def estimate(figure: Figure, count, main: int, variants: int, seen: set | None =
             runs, seconds = runs + 1, seconds + row.seconds
     # Every allocator is first asked whose malloc it is.
     asked = ASK_S * (main + variants) if runs else 0
-    return ((seconds + runs * START_S) * figure.rounds + asked) / 60
+    return ((seconds + runs * START_S) * figure.rounds + asked + figure.facts_seconds) / 60
 
 
 def measure(places, figure: Figure, rounds, folder, say, *, with_=(), nbbs=None, renewal=None) -> Data:
@@ -169,6 +169,10 @@ def _plain(value):
     return value
 
 
+def _rounded(table):
+    return {**table, "rows": [{**row, "values": [_plain(value) for value in row["values"]]} for row in table["rows"]]}
+
+
 def _judged(claim, data):
     def of(subject):
         verdict = verdicts.verdict(claim, data, subject)
@@ -183,7 +187,7 @@ def _judged(claim, data):
 
 def _numbers(data):
     found = []
-    for label, source, name in draw.rows(data):
+    for label, source, name in derived.rows(data):
         for point in source.points:
             for measure in data.figure.measures:
                 values = sorted(source.values(name, measure, point).values())
@@ -192,7 +196,7 @@ def _numbers(data):
                     found.append({
                         "row": label, "case": point.case.id, "series": point.series, "x": point.x,
                         "measure": measure.name, "unit": measure.unit, "rounds": len(values),
-                        "median": _plain(median * measure.scale),
+                        "median": _plain(median * measure.scale), "mean": _plain(statistics.fmean(values) * measure.scale),
                         "low": _plain(values[0] * measure.scale), "high": _plain(values[-1] * measure.scale),
                     })
     found += [{"row": name, "measure": key, "value": amount} for (name, key), amount in data.facts.items()]
@@ -208,7 +212,8 @@ def outcome(data: Data) -> dict:
         "command": f"spanalloc bench figure {figure.id}",
         "cores": data.cores, "processor": data.machine.get("processor", ""),
         "rounds": max((n["rounds"] for n in numbers if "rounds" in n), default=0),
-        "absent": data.missing, "claims": [_judged(claim, data) for claim in figure.claims], "data": numbers,
+        "absent": data.missing, "claims": [_judged(claim, data) for claim in figure.claims],
+        "shown": [_rounded(table.record()) for table in derived.tables(data)], "data": numbers,
     }
 
 

@@ -115,7 +115,7 @@ def _malloc_test(cores):
 
 _SHOWS = "Producers allocate batches of 4096 objects, as many consumers free them; the x axis counts the producers. " \
          f"{workloads.MALLOC_TEST_BATCHES} batches in all."
-RATE = Panel("lines", "producers", rate=True)
+RATE = Panel("lines", "producers", rate=True, spread=True)
 
 
 def at_eight(data):
@@ -186,7 +186,7 @@ FIGURE_8 = Figure(
                 j.each(("hoard", "jemalloc", "tbbmalloc", "folio"), j.less(TIME, "dlmalloc", at=at_eight)),
                 "dlmalloc", cores=SCALING_CORES),
     ),
-    lambda cores: [Point(workloads.malloc_test(8), 8)], ALL, (TIME,), Panel("bars", "producers"),
+    lambda cores: [Point(workloads.malloc_test(8), 8)], ALL, (TIME,), Panel("bars", "producers", spread=True),
     seconds_a_run=0.5, rounds=8,
 )
 
@@ -223,7 +223,7 @@ FIGURE_10 = Figure(
     (
         _others("jemalloc-slower",
                 "JEmalloc [and, by the table, Hoard; the text says TBBmalloc] are significantly slower: JEmalloc than "
-                "TBBmalloc.", "§9 \"gs\", Figure 10", j.less(TIME, "jemalloc", of="tbbmalloc"), "jemalloc",
+                "TBBmalloc.", "§9 \"gs\", Figure 10", j.less(ELAPSED, "jemalloc", of="tbbmalloc"), "jemalloc",
                 "tbbmalloc"),
         _others("jemalloc-smallest",
                 "JEmalloc and Hoard, which are the slowest, also exhibit the smallest memory footprint: JEmalloc.",
@@ -231,12 +231,12 @@ FIGURE_10 = Figure(
         _claim("slightly-slower",
                "SuperMalloc is slightly slower [than DLmalloc and TBBmalloc], the difference just larger than "
                "the measurement error (here: at most 5 % slower than TBBmalloc).", "§9 \"gs\"",
-               j.within(TIME, None, 1.05, to="tbbmalloc"), needs=("tbbmalloc",)),
+               j.within(ELAPSED, None, 1.05, to="tbbmalloc"), needs=("tbbmalloc",)),
         _claim("most-wasteful", "SuperMalloc is, by a small margin, the most wasteful of space.", "§9 \"gs\"",
                j.each(OTHERS, j.less(MEMORY, SUPERMALLOC)), beside=()),
     ),
-    lambda cores: [Point(programs.ghostscript(), "")], ALL, (TIME, MEMORY), Panel("bars",
-                                                                                  "allocator"), seconds_a_run=1.8,
+    lambda cores: [Point(programs.ghostscript(), "")], ALL, (ELAPSED, MEMORY), Panel("bars", "allocator", spread=True),
+    seconds_a_run=1.8,
 )
 
 # ---- Figures 11 and 12: larson, SuperServer ----

@@ -6,6 +6,8 @@ from spanalloc_bench.figures.data import Data, NoData
 from spanalloc_bench.figures.figure import Answer, Claim, Verdict
 
 _NO_NUMBERS = "no numbers"
+# Groups of cases that have another name on the simulated machine.
+_SIMULATED_AS = {"threadtest-64": "threadtest"}
 
 
 def _gap(claim: Claim, data: Data, subject) -> Verdict | None:
@@ -22,6 +24,15 @@ def _gap(claim: Claim, data: Data, subject) -> Verdict | None:
 def _place(claim: Claim, data: Data) -> Data:
     """The data to judge on: claims about variants on the runs that were made in turn with them."""
     return data.variants if data.variants and set(claim.needs) & set(data.figure.variants[1:]) else data
+
+
+def _simulation(data: Data) -> str:
+    """Where the figure's workload can be seen on more cores than there are."""
+    from spanalloc_bench import manycore
+
+    names = dict.fromkeys(_SIMULATED_AS.get(point.case.group, point.case.group) for point in data.points)
+    known = [name for name in names if name in manycore.WORKLOADS]
+    return f"; `spanalloc bench manycore --workloads {','.join(known)}` simulates them" if known else ""
 
 
 def _asked(claim: Claim, data: Data, subject) -> Verdict:
@@ -42,8 +53,7 @@ def verdict(claim: Claim, data: Data, subject=None) -> Verdict:
     data = _place(claim, data)
     if data.cores < claim.cores:
         seen = _asked(claim, data, subject)
-        text = f"{data.cores} cores are too few for it (judged from {claim.cores} on; `spanalloc bench manycore` " \
-               f"simulates them)"
+        text = f"{data.cores} cores are too few for it (judged from {claim.cores} on{_simulation(data)})"
         if not seen.evidence.startswith(_NO_NUMBERS):
             text += f"; seen with {data.cores}: {seen.answer.value}; {seen.evidence}"
         return Verdict(Answer.CANNOT_BE_SHOWN_HERE, text)
