@@ -76,7 +76,8 @@ WITH = typer.Option(
 )
 NBBS = typer.Option(
     None, "--nbbs", metavar="PATH",
-    help="A shared object built from the public code of NBBS, a peer in the cases of page managers.",
+    help="A shared object built from the public code of NBBS, a peer in the cases of page managers: see 'One more "
+    "allocator' in docs/benchmarks.md.",
 )
 AGAIN = typer.Option(
     False, "--again",
@@ -152,7 +153,8 @@ def run_command(
         help="Only cases with this in their name or group, for example larson or 'threadtest-*.t2'. May be repeated.",
     ),
     names: Optional[str] = typer.Option(
-        None, "--allocators", "-a", metavar="A,B", help="Only these contenders, by name. Default: all there are."
+        None, "--allocators", "-a", metavar="A,B",
+        help="Only these contenders, by name, superblock and kheap among them. Default: all others that there are.",
     ),
     with_: Optional[List[str]] = WITH,
     ablations: bool = typer.Option(
@@ -239,7 +241,7 @@ def report_command(
 
     \b
     Examples:  spanalloc bench report
-               spanalloc bench report bench/results/2-cores --only larson
+               spanalloc bench report out/bench --only larson
     """
 
     def work():

@@ -478,7 +478,7 @@ def _parser():
         description="Speed-up and cache lines that change owner, for 1 to 64 cores, on a simulated machine.\n\n"
         "Every workload runs under every allocator on a machine with a core per thread, simulated by a plugin of\n"
         "qemu-x86_64 (Debian's qemu-user). The counts do not depend on the real machine, nor on what else it is doing.\n"
-        "The default takes about half an hour on 2 CPUs, --quick two minutes; an interrupted run goes on where it was.\n"
+        "The default takes about 40 minutes on 2 CPUs, --quick two minutes; an interrupted run goes on where it was.\n"
         "docs/manycore.md describes the model, what it was validated with, and what it leaves out.",
         epilog="examples: spanalloc bench manycore --quick\n"
         "          spanalloc bench manycore --workloads larson --allocators standard,mimalloc --cores 1,16,64\n\n"

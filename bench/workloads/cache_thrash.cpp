@@ -7,8 +7,9 @@
 //   runs).
 // Each thread --iterations times allocates --held objects of --size bytes, writes every byte of each in
 // --repetitions / threads passes, checks and frees them. Hoard's usual run: 1000 iterations, one object of 8
-// bytes, 10^6 repetitions. Ours: four objects (support/false_sharing.hpp says why) and 20,000 repetitions, so
-// 1/12 of the writes. Threads divide the repetitions, so without sharing the time falls as 1/threads.
+// bytes, 10^6 repetitions. Ours: four objects (support/false_sharing.hpp says why) and 20,000 repetitions
+// (the suite: 60,000), so 1/12 of the writes. Threads divide the repetitions, so without sharing the time
+// falls as 1/threads.
 //
 // Reported as a time and as a yes or no: the metric false_sharing is 1 where in any of 16 judged rounds
 // before and 16 after the timed loop two threads held blocks of one cache line at the same time. It is

@@ -10,7 +10,7 @@
 // [--low, --high), and one round of a thread replaces as many objects at random slots as it has slots. A
 // thread that has run --rounds rounds starts its successor, which takes over the slots, and ends; each waits
 // for its predecessor's end before it starts a successor, so never more than two threads of a chain exist. We
-// scale the rounds: --generations threads a chain of --rounds each (the suite: 10 x 2000, divided by the
+// scale the rounds: --generations threads a chain of --rounds each (the suite: 10 x 4000, divided by the
 // number of chains; the papers' 10 seconds are some 10 to 100 x 10^4), fixed, so that time per operation and
 // memory compare.
 // --seconds runs for a time instead, as the papers do.

@@ -65,7 +65,8 @@ struct SuperblockClasses : SuperblockSizeClasses {
   static constexpr bool kShareHeapRecords = true;
 };
 
-/// What the report compares itself with: one heap, one lock, first fit; what the heap has it keeps.
+/// What the report compares itself with: one heap, one lock (and that of the large objects), first
+/// fit; what the heap has it keeps.
 struct Kheap : SuperblockReport {
   static constexpr const char* kName = "kheap";
   static constexpr std::size_t kKeep = SIZE_MAX;
