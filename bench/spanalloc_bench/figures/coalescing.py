@@ -6,6 +6,8 @@ The contenders are page managers: `mmap` (the operating system, SYS), `tree` (th
 
 from __future__ import annotations
 
+import math
+
 from spanalloc_bench.cases import pages
 from spanalloc_bench.figures import judges as j
 from spanalloc_bench.figures.figure import ELAPSED, TIME, Claim, Figure, Panel, Paper, Point, metric, thread_axis
@@ -62,6 +64,14 @@ FIGURE_5 = Figure(
                cores=SCALING_CORES),
         _claim("nbbs-bad", "NBBS performs quite badly, even with a single thread (here: at least 10 times our time).",
                "§5, Figure 5", j.less(TIME, NBBS, at=j.fewest, by=0.1), needs=(NBBS,)),
+        Claim("nbbs-degrades",
+              "NBBS suffers from massive performance degradation as the number of threads increases (execution time of "
+              "the same work a thread; here: at least doubled from one thread to as many as cores).", "§5, Figure 5",
+              j.changes(ELAPSED, j.fewest, j.full, low=2.0, of=NBBS), needs=(NBBS,), cores=SCALING_CORES),
+        *(Claim(f"{name}-degrades", f"Similarly to the previous benchmark [Figure 5], all mechanisms show a "
+                f"performance degradation as the number of threads increases: {title}.", "§5, after Figure 6",
+                j.changes(ELAPSED, j.fewest, j.full, low=1.0, of=name), needs=(name,), cores=SCALING_CORES)
+          for name, title in ((SYS, "the operating system"), (COA, "ours"))),
         _recursion_is_free(TIME),
         _ours_beats_theirs(TIME),
     ),
@@ -84,6 +94,10 @@ FIGURE_6 = Figure(
               j.changes(ELAPSED, j.fewest, j.full, low=1.0, of=SYS), needs=(SYS,), cores=SCALING_CORES),
         _claim("degrades", "All mechanisms show a performance degradation as the number of threads increases: ours.",
                "§5, Figure 6", j.changes(ELAPSED, j.fewest, j.full, low=1.0), cores=SCALING_CORES),
+        Claim("nbbs-degrades",
+              "All mechanisms show a performance degradation as the number of threads increases: NBBS.",
+              "§5, Figure 6", j.changes(ELAPSED, j.fewest, j.full, low=1.0, of=NBBS), needs=(NBBS,),
+              cores=SCALING_CORES),
         _recursion_is_free(TIME),
         _ours_beats_theirs(TIME),
     ),
@@ -105,6 +119,8 @@ FIGURE_7 = Figure(
         _claim("above-os",
                "Its throughput lies above the operating system's.", "Figure 7", j.less(TIME, SYS, at=j.to_cores),
                needs=(SYS,)),
+        _claim("above-nbbs", "Our proposal obtains the best results, against NBBS and the operating system: NBBS.",
+               "§6", j.less(TIME, NBBS, at=j.to_cores), needs=(NBBS,)),
         _recursion_is_free(TIME),
         _ours_beats_theirs(TIME),
     ),
@@ -115,12 +131,39 @@ FIGURE_7 = Figure(
 BLOCKS = (100, 500, 1000, 2000, 4000)
 RUNS = 40
 TWO_THREADS = "2 threads"
+MIDDLE = (8, 12, 16)  # thread counts at which the paper saw more failures
+MIDDLE_CORES = 24     # the paper's: beyond the middle there must be more cores
 
 
 def _failures(cores):
+    """Two threads and the most; the middle where there are cores for it."""
     most = max(2, min(max(cores, 4), 32))
+    middle = MIDDLE if cores >= MIDDLE_CORES else ()
     return [Point(pages.coalescing_failures(threads, blocks, RUNS), blocks, f"{threads} threads")
-            for threads in dict.fromkeys((2, most)) for blocks in BLOCKS]
+            for threads in dict.fromkeys((2, *middle, most)) for blocks in BLOCKS]
+
+
+def _threads_of(point):
+    return int(point.series.split()[0])
+
+
+def _as_many_as_threads(data, subject):
+    """At each number of threads that there are cores for, over all numbers of blocks."""
+    counts = [t for t in dict.fromkeys(map(_threads_of, data.points)) if t <= max(2, data.cores)]
+    judges = (j.mean_within(FAILURES, t / 2, 2 * t, at=j.series(f"{t} threads")) for t in counts)
+    return j.all_of(*judges)(data, subject)
+
+
+def _more_in_the_middle(data, subject):
+    """In proportion to the threads, against the fewest and the most of them."""
+
+    def places(*counts):
+        return lambda found: [p for p in found.points if _threads_of(p) in counts and p.x >= 500]
+
+    typical = math.prod(MIDDLE) ** (1 / len(MIDDLE))  # scores are geometric means
+    ends = (2, max(map(_threads_of, data.points)))
+    judges = (j.changes(FAILURES, places(end), places(*MIDDLE), low=typical / end) for end in ends)
+    return j.all_of(*judges)(data, subject)
 
 
 FIGURE_8 = Figure(
@@ -138,6 +181,14 @@ FIGURE_8 = Figure(
                "from the fewest to the most blocks, two threads).", "§5 \"Coalescing Failures\"",
                j.changes(FAILURES, j.series(TWO_THREADS, j.fewest), j.series(TWO_THREADS, j.most), low=1.0), beside=(),
                cores=2),
+        _claim("as-many-as-threads",
+               "The total number of coalescing failures is closer to the number of threads itself (here: for each "
+               "number of threads up to the cores, half to twice that, as mean over the numbers of blocks).",
+               "§5 \"Coalescing Failures\"", _as_many_as_threads, beside=(), cores=2),
+        _claim("more-in-the-middle",
+               "With 500 to 4000 blocks and with 8, 12 and 16 threads there is a higher amount of coalescing failures "
+               "(here: more a thread than with two and with the most threads).", "§5 \"Coalescing Failures\"",
+               _more_in_the_middle, beside=(), cores=MIDDLE_CORES),
         Claim("recursive-close-to-one",
               "With recursive coalescing the number of remaining blocks is close to 1 on average, at "
               "most 2 or 3 (here: at most half a failure on average, and never more than 2).",

@@ -17,6 +17,7 @@ _BEHIND = {"libtbbmalloc_proxy.so": "libtbbmalloc.so"}
 _MODULES = (
     ("caches", ("cache",)), ("huge objects", ("huge",)), ("medium and large objects", ("medium", "large")),
     ("small objects", ("small", "folio")), ("atomicity and locks", ("lock", "rseq")), ("bins", ("bin", "size_class")),
+    ("mmap interface", ("mmap",)), ("POSIX interface", ("posix", "interface", "api")),
 )
 FOLIO_PARTS = tuple(f"lines: {name}" for name, _ in _MODULES)
 

@@ -448,8 +448,8 @@ def majority(names, judge):
     return judge_majority
 
 
-def steady(measure: Measure, one, other, factor, at=everywhere):
-    """The standard deviations of the two over the rounds differ by at most `factor`."""
+def _deviations(measure, one, other, low, high, at, relative=False):
+    """The ratio of the standard deviations of the two over the rounds, `relative` to their means, lies in a band."""
 
     def judge(data, subject):
         a, b, points = _name(one, subject), _name(other, subject), at(data)
@@ -457,14 +457,42 @@ def steady(measure: Measure, one, other, factor, at=everywhere):
         n = min(len(s) for s in scores)
         if n < 2:
             return Verdict(OPEN, f"{n} round: no deviation")
-        ratio = statistics.stdev(scores[0]) / max(statistics.stdev(scores[1]), 1e-15)
+        spreads = [statistics.stdev(s) / (statistics.fmean(s) if relative else 1.0) for s in scores]
+        ratio = spreads[0] / max(spreads[1], 1e-15)
+        what = f"{'relative ' * relative}standard deviation of {measure.name}"
         certainty = _F[max(k for k in _F if k <= n)] if n >= 6 else None
-        text = f"standard deviation of {measure.name} over {n} rounds, {a}/{b}: {number(ratio)}"
+        text = f"{what} over {n} rounds, {a}/{b}: {number(ratio)}"
         if certainty is None:
             return Verdict(OPEN, text)
         span = Ratio(n, ratio / certainty, ratio, ratio * certainty)
-        return Verdict(_against_band(span, 1 / factor, factor), f"standard deviation of {measure.name}, {a}/{b}: "
-                                                                f"{span}")
+        return Verdict(_against_band(span, low, high), f"{what}, {a}/{b}: {span}")
+
+    return judge
+
+
+def steady(measure: Measure, one, other, factor, at=everywhere):
+    """The standard deviations of the two over the rounds differ by at most `factor`."""
+    return _deviations(measure, one, other, 1 / factor, factor, at)
+
+
+def steadier(measure: Measure, than, of=SUBJECT, at=everywhere, relative=False):
+    """The standard deviation of `of` over the rounds, `relative` to its mean or not, is below `than`'s."""
+    return _deviations(measure, of, than, None, 1.0, at, relative)
+
+
+def below_range(measure: Measure, than, of=SUBJECT, at=everywhere, worst=False):
+    """The mean of `of`'s rounds (its slowest, with `worst`) is below what lies between the fastest and the slowest
+    round of `than`. It is said of the runs themselves: there is no interval."""
+
+    def judge(data, subject):
+        one, points = _name(of, subject), at(data)
+        mine, theirs = (list(data.score(name, measure, points).values()) for name in (one, than))
+        value, span = max(mine) if worst else statistics.fmean(mine), max(theirs) - min(theirs)
+        text = f"{'slowest' if worst else 'mean'} {measure.name} of {one} {number(value * measure.scale)} " \
+               f"{measure.unit}, {than} varies by {number(span * measure.scale)} {measure.unit}"
+        if min(len(mine), len(theirs)) < FEWEST_ROUNDS:
+            return Verdict(OPEN, text)
+        return Verdict(HOLDS if value < span else AGAINST, text)
 
     return judge
 
@@ -504,15 +532,16 @@ def fact_ratio(upper, lower, low, high, of=SUBJECT):
     return judge
 
 
-def fact_largest(key, parts, of=SUBJECT):
-    """Of one contender's facts `parts`, `key` is the largest."""
+def fact_largest(key, parts, of=SUBJECT, place=1):
+    """Of one contender's facts `parts`, `key` is the largest, or has another `place` by size."""
 
     def judge(data, subject):
         one = _name(of, subject)
         found = {part: data.facts[one, part] for part in parts if (one, part) in data.facts}
         if key not in found or len(found) < 2:
             raise NoData(f"{key} of {one} is not known")
-        return Verdict(HOLDS if found[key] == max(found.values()) else AGAINST,
+        larger = sum(value > found[key] for value in found.values())
+        return Verdict(HOLDS if larger == place - 1 else AGAINST,
                        f"{one}: " + ", ".join(f"{part} {value:,.0f}" for part, value in found.items()))
 
     return judge

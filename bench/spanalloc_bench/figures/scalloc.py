@@ -7,7 +7,10 @@ Our `oopsla15` stands for the paper's scalloc, its ablations for the paper's oth
 from __future__ import annotations
 
 import dataclasses
+import os
+import re
 
+from spanalloc_bench import tree
 from spanalloc_bench.cases import acdc, classic, programs
 from spanalloc_bench.figures import judges as j
 from spanalloc_bench.figures.figure import (
@@ -103,12 +106,58 @@ _ROWS = {  # the workload of a row, and the bytes that the paper gives: smallest
     "object sizes, largest": (acdc.object_size(20, 2), None, 4 << 20),
     "locality": (acdc.locality(100), 16, 32), "span-pool": (classic.threadtest(256), 256, 256),
 }
+_NO_TERMINATION = (programs.xalan(), classic.threadtest(), classic.shbench(), acdc.producer_consumer(2),
+                   classic.cache_thrash(), classic.cache_scratch(), acdc.object_size(8, 2), acdc.locality(100),
+                   classic.threadtest(256))
 
 
 def _options(case):
     """--name VALUE of a case's command line, as numbers."""
     words = case.argv[1:]
     return {name.removeprefix("--"): int(value) for name, value in zip(words[::2], words[1::2]) if value.isdigit()}
+
+
+def _default(program, option):
+    """What a workload's option is where its cases do not give it: by the program's source."""
+    path = os.path.join(tree.SOURCE, "bench", "workloads", f"{program}.cpp")
+    with open(path, encoding="utf-8") as file:
+        found = re.search(rf'integer\(\s*"{option}",\s*([\d\']+)', file.read())
+    return int(found[1].replace("'", "")) if found else None
+
+
+def _default_sizes(program, case, low, high):
+    """The sizes that a program takes by itself are the paper's, and the case takes them."""
+
+    def judge(data, subject):
+        given, own = _options(case), [_default(program, option) for option in ("low", "high")]
+        found = [given.get(option, value) for option, value in zip(("low", "high"), own)]
+        return Verdict(Answer.HOLDS if found == [low, high] else Answer.DOES_NOT_HOLD,
+                       f"{case.id}: {found[0]} to {found[1]} bytes")
+
+    return judge
+
+
+def _one_thread(case):
+    """Where only one thread runs, all frees are local and no thread ends before the program."""
+
+    def judge(data, subject):
+        return Verdict(Answer.HOLDS if case.threads == 1 else Answer.DOES_NOT_HOLD,
+                       f"{case.id}: threads {case.threads}")
+
+    return judge
+
+
+def _ends_threads(case, others):
+    """The case runs several generations of threads, the others one."""
+
+    def judge(data, subject):
+        generations = _options(case).get("generations", 1)
+        also = [other.id for other in others if _options(other).get("generations", 1) > 1]
+        return Verdict(Answer.HOLDS if generations > 1 and not also else Answer.DOES_NOT_HOLD,
+                       f"{case.id}: {generations} generations of threads; others with more than one: "
+                       f"{', '.join(also) or 'none'}")
+
+    return judge
 
 
 def _sizes_of(case):
@@ -145,6 +194,8 @@ def _few_remote(case, share):
     return judge
 
 
+_FOUR = "producer-consumer, 4 threads"
+
 TABLE_1 = Figure(
     "scalloc-table1", "scalloc", "Table 1", "Summary of benchmarks",
     "What each workload does: object sizes, local and remote frees, whether threads end. Here by our cases' "
@@ -155,14 +206,29 @@ TABLE_1 = Figure(
               "16-4M, locality 16-32, span-pool 256 bytes.", "Table 1", _same_sizes(_ROWS)),
         Claim("larson", "Larson: at least 99 % local frees, less than 1 % remote.", "Table 1",
               _few_remote(classic.larson(), 0.01)),
+        Claim("shbench-sizes", "Object sizes: shbench 1-8 bytes.", "Table 1",
+              _default_sizes("shbench", classic.shbench(), 1, 8)),
+        Claim("xalan-sizes", "Object sizes: 483.xalancbmk 1-2M bytes.", "Table 1",
+              j.cannot("the suite does not record the sizes that a real program asks for")),
+        Claim("xalan-local", "483.xalancbmk is single-threaded: 100 % local frees, no thread ends.", "Table 1",
+              _one_thread(programs.xalan())),
+        Claim("thread-local", "Threadtest, shbench, span-pool and frontend: 100 % local frees.", "Table 1",
+              j.cannot("their programs do not count who frees; each thread has a table of objects of its own, and "
+                       "frees what is in it")),
+        Claim("thread-termination", "Threads end in larson, and in no other of the benchmarks.", "Table 1",
+              _ends_threads(classic.larson(), _NO_TERMINATION)),
         Claim("local", "Object sizes and spatial locality: 100 % local frees.", "Table 1",
               j.all_of(*(j.value_within(REMOTE_FREES, None, 0.0, "glibc", j.series(name))
                          for name in ("object sizes", "locality")))),
         Claim("producer-consumer",
               "Producer-consumer: running two threads causes on average 50 % remote frees (here: 45 to 55 "
               "%).", "§7.3", j.value_within(REMOTE_FREES, 45, 55, "glibc", j.series("producer-consumer"))),
+        Claim("producer-consumer-more",
+              "The probability of a remote free with n threads is 1 - 1/n: 40 threads cause on average 97.5 % (here: "
+              "four threads, 70 to 80 %).", "§7.3", j.value_within(REMOTE_FREES, 70, 80, "glibc", j.series(_FOUR))),
     ),
     lambda cores: [Point(acdc.producer_consumer(2), "", "producer-consumer"),
+                   Point(acdc.producer_consumer(4), "", _FOUR),
                    Point(acdc.object_size(8, 2), "", "object sizes"),
                    Point(acdc.locality(100), "", "locality")],
     ("glibc",), (REMOTE_FREES,), Panel("bars", ""), rounds=3,
@@ -177,6 +243,11 @@ FIGURE_5 = Figure(
     (
         _claim("beats-ptmalloc2", "Scalloc (among others) provides a significant improvement compared to ptmalloc2.",
                "§7.1", j.less(ELAPSED, "glibc")),
+        _claim("application-benchmarks",
+               "We have also experimented with application benchmarks and generally found that scalloc either performs "
+               "as other competitive allocators or better.", "§7",
+               j.cannot("the paper does not name them; `spanalloc bench` runs real programs of its own choice"),
+               beside=()),
         _claim("small-differences", "The differences among the best performing allocators including scalloc are small "
                "(here: within 10 % of the best other).", "§7.1", j.close_to_best(ELAPSED, OTHERS, 1.10)),
     ),
@@ -202,15 +273,22 @@ FIGURES_6 = _pair(
                "The span-pool provides the fastest backend of all considered allocators (here: as many threads as "
                "cores).", "§7.2.1",
                j.less(TIME, OTHERS, at=j.full), cores=MANY_CORES),
+        _ablation("no-reuse-time",
+                  "The overhead of adding and removing spans to the reusable set is negligible (here: without reuse "
+                  "within 5 %).", "§7.2.1", j.within(TIME, 0.95, 1.05, of=NO_REUSE, at=j.full), NO_REUSE),
     ),
     (
         _claim("out-of-step",
                "Threads run out of step, which ultimately manifests in lower memory consumption for a larger "
                "number of threads (here: the most threads against one).", "§7.2.1",
                j.changes(NET_MEMORY, j.fewest, j.most, high=1.0)),
+        _ablation("no-reuse-memory",
+                  "Since allocations and deallocations are performed in rounds, reusing of spans has no effect on "
+                  "memory consumption (here: without it within 5 %, over all numbers of threads).", "§7.2.1",
+                  j.within(NET_MEMORY, 0.95, 1.05, of=NO_REUSE), NO_REUSE),
     ),
     TIME, NET_MEMORY, (SPEED_UP, OVER_THREADS), stand_ins=_alone(classic.threadtest, objects=1, rounds=1),
-    seconds_a_run=0.45,
+    variants=(SCALLOC, NO_REUSE), seconds_a_run=0.45,
 )
 
 FIGURES_7 = _pair(
@@ -230,6 +308,13 @@ FIGURES_7 = _pair(
                   "Disabling reusing of spans results for 20 threads in a memory consumption increase of "
                   "14.7 % (here: the most threads; half to twice that increase).", "§7.2.2",
                   j.within(NET_MEMORY, 1.0735, 1.294, of=NO_REUSE, at=j.most), NO_REUSE),
+        _claim("llalloc-needs-more", "Scalloc performs better than all others except for llalloc, which consumes more "
+               "memory.", "§7.2.2", j.less(NET_MEMORY, "llalloc"), needs=("llalloc",)),
+        Claim("llalloc-peak", "The peak in llalloc's memory at 20 threads is repeatable: an allocator artifact.",
+              "§7.2.2", j.cannot("the axis has no 20 threads"), needs=("llalloc",)),
+        Claim("six-threads", "The decrease of memory consumption at 6 threads is a workload artifact.", "§7.2.2",
+              j.cannot("MicroQuill's shbench is not free; that of the suite is another program, and its axis has no 6 "
+                       "threads")),
         _claim("compact-is-slow",
                "Allocators that keep memory compact in this benchmark also suffer from degrading absolute "
                "performance.", "§7.2.2", j.trade_off(TIME, NET_MEMORY), subject="", beside=()),
@@ -252,6 +337,9 @@ FIGURES_8 = _pair(
                   "Disabling span reuse reduces performance by 2.7 % at 20 threads (here: as many threads "
                   "as cores; half to twice that).", "§7.2.3", j.within(TIME, 1.0135, 1.056, of=NO_REUSE, at=j.full),
                   NO_REUSE, cores=MANY_CORES),
+        _claim("competitive",
+               "Scalloc is competitive in larson (here: at most 1.5 times the best other's time, as many threads as "
+               "cores).", "§8", j.close_to_best(TIME, OTHERS, 1.5, at=j.full), cores=MANY_CORES),
     ),
     (
         _claim("speed-costs-memory",
@@ -294,6 +382,10 @@ FIGURES_9 = _pair(
                cores=MANY_CORES),
         _claim("best-beyond-30", "For more than 30 threads scalloc outperforms all other allocators.", "§7.3",
                j.less(ALLOCATOR_TIME, OTHERS, at=j.full), cores=32),
+        _ablation("reuse-is-no-bottleneck",
+                  "Using a lock-based implementation for reusing spans is not a performance bottleneck (here: without "
+                  "reuse the allocator takes at least 95 % of the time).", "§7.3",
+                  j.within(ALLOCATOR_TIME, 0.95, None, of=NO_REUSE, at=j.beyond_one), NO_REUSE, cores=MANY_CORES),
     ),
     (
         _claim("no-blowup",
@@ -313,7 +405,8 @@ FIGURES_9 = _pair(
                    j.less(ALLOCATOR_TIME, j.SUBJECT, of=SCALLOC, at=_UP_TO_CORES))), needs=(SCALLOC,),
                subject="", beside=()),
     ),
-    ALLOCATOR_TIME, AVERAGE_MEMORY, (OVER_THREADS, OVER_THREADS), points_b=_with_longer, seconds_a_run=0.4,
+    ALLOCATOR_TIME, AVERAGE_MEMORY, (OVER_THREADS, OVER_THREADS), points_b=_with_longer,
+    variants=(SCALLOC, NO_REUSE), seconds_a_run=0.4,
 )
 
 # ---- Figures 10 and 12: object sizes, virtual spans ----
@@ -362,6 +455,8 @@ FIGURES_10 = _pair(
         _claim("mmap-above-1mb",
                "For objects larger than 1MB scalloc relies on mmap, which adds system call latency (here: "
                "it loses to at least one other).", "§7.5", j.not_best(ALLOCATOR_TIME, OTHERS, _size(20, 20))),
+        _claim("no-contention", "Even in the presence of 40 threads we do not observe contention on the span-pool.",
+               "§7.5", j.cannot("the span-pool does not count how often a thread finds another in its way"), beside=()),
     ),
     (
         _claim("small-higher",
@@ -396,6 +491,14 @@ FIGURES_12 = _pair(
                   j.within(ALLOCATOR_TIME, 0.9, 1.1, of=NO_MADVISE, at=_size(20, 20)), NO_MADVISE),
         _ablation("4k-pages-better", "Virtual spans perform better with 4KB pages than with 2MB pages.", "§7.7.1",
                   j.less(WITH_FIRST_TOUCH, HUGE, at=_size(4, 18)), HUGE, huge_pages=True),
+        _ablation("huge-pages-cost-small",
+                  "With 2MB pages the cost of allocating spans goes up, especially for small size classes (here: their "
+                  "factor over 4KB pages is larger up to 256 bytes than above).", "§7.7.1",
+                  j.narrows(WITH_FIRST_TOUCH, HUGE, SCALLOC, _size(4, 6), _size(8, 18)), HUGE, huge_pages=True),
+        _ablation("falling-back-costs",
+                  "Zeroing 2MB pages and eventually falling back to 4KB pages causes a significant temporal overhead "
+                  "compared to scalloc (here: at least 10 % from 64 KB to 1 MB).", "§7.7.1",
+                  j.within(WITH_FIRST_TOUCH, 1.1, None, of=HUGE, at=_size(16, 18)), HUGE, huge_pages=True),
         _ablation("no-madvise-helps-huge",
                   "The total allocator time [without madvise and virtual spans] is lower compared to "
                   "scalloc-no-virtual-spans because no madvise calls are necessary.", "§7.7.1",
@@ -452,6 +555,9 @@ FIGURE_11 = Figure(
         _claim("jemalloc-faster",
                "Only jemalloc and llalloc provide a memory layout that can be accessed slightly faster: jemalloc's "
                "(here: by up to 20 %).", "§7.6", j.within(ACCESS_TIME, 0.8, 1.0, of="jemalloc"), needs=("jemalloc",)),
+        _claim("llalloc-faster",
+               "Only jemalloc and llalloc provide a memory layout that can be accessed slightly faster: llalloc's "
+               "(here: by up to 20 %).", "§7.6", j.within(ACCESS_TIME, 0.8, 1.0, of="llalloc"), needs=("llalloc",)),
         _claim("others-slower",
                "Only jemalloc and llalloc provide a memory layout that can be accessed slightly faster: nobody "
                "else's (here: none is faster by more than 2 %).", "§7.6",
@@ -463,6 +569,17 @@ FIGURE_11 = Figure(
         _claim("tbb-approaches-compact",
                "For a larger ratio of accesses in allocation order scalloc and TBB approach the compact "
                "baseline: TBB.", "§7.6", _approaches_compact("tbbmalloc"), subject="tbbmalloc", beside=()),
+        *(_claim(f"{name}-approaches-compact",
+                 f"For a larger ratio of accesses in allocation order llalloc, scalloc, Streamflow, and TBB approach "
+                 f"the compact baseline: {title}.", "§7.6", _approaches_compact(name), subject=name, beside=())
+          for name, title in (("llalloc", "llalloc"), ("streamflow", "Streamflow"))),
+        _claim("others-improve-less",
+               "The other allocators improve as well [with more accesses in allocation order] but not as much (here: "
+               "from 0 to 100 % lists, as scalloc).", "§7.6",
+               j.each(tuple(n for n in OTHERS if n not in ("tbbmalloc", "llalloc", "streamflow")), j.all_of(
+                   j.changes(ACCESS_TIME, j.only(0), j.only(100), high=1.0),
+                   j.narrows(ACCESS_TIME, j.SUBJECT, SCALLOC, j.only(0), j.only(100), low=1.0, high=None))),
+               subject="", beside=(), needs=(SCALLOC,)),
         _ablation("threshold-100-time",
                   "Memory access time improves even more with the reusability threshold at 100 %, …",
                   "§7.6", j.less(ACCESS_TIME, SCALLOC, of=NO_REUSE), NO_REUSE),
@@ -483,15 +600,30 @@ def _threadtest_256(threads):
     return classic.threadtest(256, threads, rounds=50)
 
 
+_SMALL_OBJECTS = "8 bytes"
+
+
+def _with_8_bytes(cores):
+    """Beside the figure's own points objects of 8 bytes, with one thread and with as many as there are cores."""
+    counts = sorted({1, max(t for t in thread_axis(cores) if t <= cores)})
+    return [*_over_threads(_threadtest_256)(cores),
+            *(Point(classic.threadtest(8, t, rounds=100), t, _SMALL_OBJECTS) for t in counts)]
+
+
 FIGURES_13 = _pair(
     13, "Span-pool", "Threadtest with objects of 256 bytes, the span-pool with a stack a core and with a single stack; "
-    "speed-up against ptmalloc2 with one thread. 50 rounds instead of 10^4.", _over_threads(_threadtest_256),
+    "speed-up against ptmalloc2 with one thread. 50 rounds instead of 10^4 (of the 8-byte objects 100).", _with_8_bytes,
     (SCALLOC, "standard", "glibc"),
     (
         _ablation("single-stack-degrades", "For an increasing number of threads a single stack is unable to deal with "
                   "contention: scalloc's design trades the better performance (up to 2.7x) (here: as many threads as "
                   "cores, at least half of that gain).", "§7.7.2",
-                  j.within(TIME, 1.85, None, of=SINGLE_STACK, at=j.full), SINGLE_STACK, cores=16),
+                  j.within(TIME, 1.85, None, of=SINGLE_STACK, at=j.series("", j.full)), SINGLE_STACK, cores=16),
+        _ablation("small-need-one-stack", "For workloads that only utilize small objects, e.g. 8-byte objects, real "
+                  "spans provide enough buffering, only requiring a single stack (here: within 5 %, as many threads as "
+                  "cores).", "§7.7.2",
+                  j.within(TIME, 0.95, 1.05, of=SINGLE_STACK, at=j.series(_SMALL_OBJECTS, j.full)), SINGLE_STACK,
+                  cores=16),
     ),
     (
         _ablation("single-stack-saves",
@@ -500,7 +632,8 @@ FIGURES_13 = _pair(
                   j.all_of(j.less(NET_MEMORY, SCALLOC, of=SINGLE_STACK, at=j.most),
                            j.within(NET_MEMORY, None, 1.15, to=SINGLE_STACK, at=j.most)), SINGLE_STACK),
     ),
-    TIME, NET_MEMORY, (SPEED_UP, OVER_THREADS), variants=(SCALLOC, SINGLE_STACK), seconds_a_run=0.3,
+    TIME, NET_MEMORY, (SPEED_UP, OVER_THREADS), points_b=_over_threads(_threadtest_256),
+    variants=(SCALLOC, SINGLE_STACK), seconds_a_run=0.3,
     stand_ins=_alone(_threadtest_256, objects=1, rounds=1),
 )
 

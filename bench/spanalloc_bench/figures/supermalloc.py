@@ -55,6 +55,12 @@ FIGURE_1 = Figure(
         _others("jemalloc-largest",
                 "JEmalloc is the largest of the five (here: machine code, of those packaged).", "Figure 1",
                 j.fact_less(codesize.TEXT, ("jemalloc",), of="tbbmalloc"), "jemalloc", "tbbmalloc"),
+        _claim("half-the-code", "SuperMalloc uses less than half as much code as the alternatives (by Figure 1's bytes "
+               "0.57 times DLmalloc's, 0.36 times TBBmalloc's; here: machine code).", "Abstract, Figure 1",
+               j.fact_less(codesize.TEXT, OTHERS, by=0.5)),
+        _claim("half-the-lines", "SuperMalloc uses less than half as much code as the alternatives: lines of code (by "
+               "Figure 1 0.63 times DLmalloc's, 0.41 times TBBmalloc's).", "Abstract, Figure 1",
+               j.cannot("packages hold no source: lines are known of our engines only"), beside=()),
     ),
     lambda cores: [], ALL, (), Panel("bars", "allocator"), rounds=0, facts=codesize.sizes,
 )
@@ -70,6 +76,20 @@ FIGURE_14 = Figure(
                "management code (the paper's numbers: 952 to 841; here: 0.9 to 1.5 times).", "§9 \"Complexity\"",
                j.fact_ratio(("lines: small objects", "lines: medium and large objects", "lines: huge objects"),
                             ("lines: caches",), 0.9, 1.5), beside=()),
+        _claim("interface-second", "The interface to make the standard POSIX calls is second biggest.",
+               "§9 \"Complexity\"", j.fact_largest("lines: POSIX interface", codesize.FOLIO_PARTS, place=2), beside=()),
+        _claim("locks-as-large-as-bins", "The code for invoking locks or hardware transactional memory, and the "
+               "metaprogram that computes the bin sizes, are each about 350 lines (357 and 332; here: at most twice as "
+               "much the one as the other).", "§9 \"Complexity\"",
+               j.fact_ratio(("lines: atomicity and locks",), ("lines: bins",), 0.5, 2.0), beside=()),
+        _claim("mmap-interface-small", "The code for interfacing to mmap is 123 lines, of the cache management 841 "
+               "(here: at most a quarter of it).", "§9 \"Complexity\"",
+               j.fact_ratio(("lines: mmap interface",), ("lines: caches",), None, 0.25), beside=()),
+        _others("jemalloc-modules", "JEmalloc's biggest module manages its arenas, 2,577 lines, for what SuperMalloc "
+                "has 1,793; another its tuning parameters.", "§9 \"Complexity\"",
+                j.cannot("packages hold no source"), "jemalloc"),
+        _others("hoard-modules", "Hoard contains a huge number of modules, each of a few hundred lines.",
+                "§9 \"Complexity\"", j.cannot("packages hold no source")),
     ),
     lambda cores: [], (SUPERMALLOC,), (), Panel("bars", "module"), rounds=0, facts=codesize.folio_modules,
 )
@@ -116,6 +136,7 @@ def _malloc_test(cores):
 _SHOWS = "Producers allocate batches of 4096 objects, as many consumers free them; the x axis counts the producers. " \
          f"{workloads.MALLOC_TEST_BATCHES} batches in all."
 RATE = Panel("lines", "producers", rate=True, spread=True)
+_NO_TRANSACTIONS = j.cannot("ours has no hardware transactions")
 
 
 def at_eight(data):
@@ -145,6 +166,37 @@ FIGURE_6 = Figure(
                 "… but ends up at about the same place as JEmalloc (here: within 20 % at the most producers).",
                 "§9 \"Speed\"", j.within(TIME, 1 / 1.2, 1.2, of="tbbmalloc", to="jemalloc", at=j.most), "tbbmalloc",
                 "jemalloc", cores=4),
+        _others("tbb-scales-before-hoard",
+                "TBBmalloc starts out scaling better than Hoard (here: from one producer to two).",
+                "§9 \"Speed\"", j.narrows(TIME, "tbbmalloc", "hoard", j.only(1), j.only(2)), "tbbmalloc", "hoard",
+                cores=4),
+        _others("hoard-falls-behind",
+                "Hoard holds up pretty well, but starts falling behind JEmalloc when there is one pthread per hardware "
+                "thread (here: its time grows against JEmalloc's from one producer to as many as cores).",
+                "§9 \"Speed\"", j.narrows(TIME, "hoard", "jemalloc", j.fewest, j.full, low=1.0, high=None), "hoard",
+                "jemalloc", cores=SCALING_CORES),
+        _others("factor-of-30", "The speed difference between DLmalloc and JEmalloc can be more than a factor of 30 "
+                "(here: at the most producers).", "§9 \"Speed\"",
+                j.less(TIME, "dlmalloc", of="jemalloc", at=j.most, by=1 / 30),
+                "dlmalloc", "jemalloc", cores=SCALING_CORES),
+        _claim("twice-as-fast-with-one",
+               "With one thread SuperMalloc is about 2.1 times faster than the best of DLmalloc, JEmalloc, Hoard, and "
+               "TBBmalloc (here: one producer, at least 1.6 times).", "Abstract",
+               j.less(TIME, OTHERS, at=j.fewest, by=1 / 1.6)),
+        _claim("faster-with-eight",
+               "With 8 threads and HTM, SuperMalloc is 2.75 times faster [than the best of the four] (here: 8 "
+               "producers, at least twice).", "Abstract", j.less(TIME, OTHERS, at=at_eight, by=0.5),
+               cores=SCALING_CORES),
+        _claim("prefetching", "Prefetching the data needed by a transaction before it starts is worth a few percent.",
+               "§8, §9 \"Speed\"", j.cannot("there is no build without the prefetching to compare with"), beside=()),
+        _claim("transactions-commit", "The transactions fail, executing the lock-based fallback code, about 0.03 % of "
+               "the time.", "§9 \"Speed\"", _NO_TRANSACTIONS, beside=()),
+        _claim("early-subscription", "Early lock subscription inside transactions costs about half a percent.",
+               "§9 \"Speed\"", _NO_TRANSACTIONS, beside=()),
+        _claim("mutexes-hardly-slower", "With pthread mutexes it is slightly slower than with transactional memory, "
+               "but the slowdown may not be significant.", "§9 \"Speed\"", _NO_TRANSACTIONS, beside=()),
+        _others("hyperthreading", "Hyperthreading essentially gives perfect speedup in this workload.", "§9 \"Speed\"",
+                j.cannot("the suite does not place threads on the hardware threads of one core and of several")),
     ),
     _malloc_test, ALL, (TIME, MEMORY), RATE, seconds_a_run=0.5,
 )
@@ -159,9 +211,15 @@ FIGURE_7 = Figure(
         _claim("saturates",
                "This machine has 32 hardware threads, and SuperMalloc saturates the hardware at about 16 producers: "
                "it gains until then.", "§9 \"Speed\"", j.scales(TIME), cores=16),
+        _claim("faster-with-32",
+               "On 32 threads without HTM SuperMalloc is 3.4 times faster [than the best of DLmalloc, JEmalloc, Hoard, "
+               "and TBBmalloc] (here: 32 producers, at least 2.5 times).", "Abstract",
+               j.less(TIME, OTHERS, at=j.only(32), by=0.4), cores=32),
     ),
     _malloc_test, ALL, (TIME, MEMORY), RATE, seconds_a_run=0.5,
 )
+
+_NEWER = ("hoard", "jemalloc", "tbbmalloc", "folio")
 
 FIGURE_8 = Figure(
     "supermalloc-8",
@@ -183,8 +241,30 @@ FIGURE_8 = Figure(
         _others("dlmalloc-slowest",
                 "Not only are the newer allocators faster than DLmalloc, but their variance is less: faster.",
                 "§9 \"Speed\"",
-                j.each(("hoard", "jemalloc", "tbbmalloc", "folio"), j.less(TIME, "dlmalloc", at=at_eight)),
+                j.each(_NEWER, j.less(TIME, "dlmalloc", at=at_eight)),
                 "dlmalloc", cores=SCALING_CORES),
+        _others("variance-below-dlmallocs",
+                "Not only are the newer allocators faster than DLmalloc, but their variance is less: the variance "
+                "(here: standard deviations).", "§9 \"Speed\"",
+                j.each(_NEWER, j.steadier(TIME, "dlmalloc", at=at_eight)),
+                "dlmalloc", cores=SCALING_CORES),
+        _others("mean-below-dlmallocs-variance",
+                "The mean time to allocate for the others is less than the variance of DLmalloc [slowest less fastest "
+                "run].", "§9 \"Speed\"", j.each(_NEWER, j.below_range(TIME, "dlmalloc", at=at_eight)), "dlmalloc",
+                cores=SCALING_CORES),
+        _others("worst-below-dlmallocs-variance",
+                "For JEmalloc, TBBmalloc and SuperMalloc, the worst-case time to allocate is less than the variance of "
+                "DLmalloc.", "§9 \"Speed\"",
+                j.each(("jemalloc", "tbbmalloc", "folio"), j.below_range(TIME, "dlmalloc", at=at_eight, worst=True)),
+                "dlmalloc", cores=SCALING_CORES),
+        _claim("relative-variance-less",
+               "Since SuperMalloc runs about three times faster, the relative variance is correspondingly three times "
+               "less (by its own Figure 8 it is twice JEmalloc's; here: less than JEmalloc's).", "§9 \"Speed\"",
+               j.steadier(TIME, "jemalloc", at=at_eight, relative=True), needs=("jemalloc",), cores=SCALING_CORES),
+        _others("original-is-noisy",
+                "The original malloc-test varies by more than ten percent, so that only DLmalloc could be told from "
+                "the others; the improved one by about half a percent.", "§9 \"Speed\"",
+                j.cannot("the suite has the improved malloc-test only: there is no original to compare with")),
     ),
     lambda cores: [Point(workloads.malloc_test(8), 8)], ALL, (TIME,), Panel("bars", "producers", spread=True),
     seconds_a_run=0.5, rounds=8,
@@ -213,6 +293,18 @@ FIGURE_9 = Figure(
                 j.less(MEMORY, ("jemalloc", "tbbmalloc", "folio"), of="dlmalloc"), "dlmalloc"),
         _claim("as-fast", "All five are essentially the same speed: SuperMalloc (here: within 5 % of the best other).",
                "§9 \"Speed\"", j.close_to_best(TIME, ("glibc", *OTHERS), 1.05)),
+        _claim("same-memory",
+               "The other allocators [but DLmalloc and TBBmalloc] were about the same, each showing a few megabytes "
+               "variation in the footprint: SuperMalloc (here: within 5 % of JEmalloc).", "§9 \"Speed\"",
+               j.within(MEMORY, 0.95, 1.05, to="jemalloc"), needs=("jemalloc",)),
+        _others("hoard-same-memory",
+                "The other allocators were about the same in the footprint: Hoard (here: within 5 % of JEmalloc).",
+                "§9 \"Speed\"", j.within(MEMORY, 0.95, 1.05, of="hoard", to="jemalloc"), "hoard", "jemalloc"),
+        _others("tbb-leaks", "TBBmalloc appears to suffer a memory leak; every time the benchmark runs, the footprint "
+                "grows by about a megabyte.", "§9 \"Speed\"",
+                j.cannot("every run has a database server of its own: none lives on to the next run"), "tbbmalloc"),
+        _others("jemalloc-pauses", "JEmalloc causes a 3 s pause about once per day on a database server.",
+                "§9 \"Speed\"", j.cannot("no run of the suite lasts for days"), "jemalloc"),
     ),
     lambda cores: [Point(programs.database(), "")], ALL, (TIME, MEMORY), Panel("bars", "allocator"), seconds_a_run=1.7,
 )
@@ -228,6 +320,15 @@ FIGURE_10 = Figure(
         _others("jemalloc-smallest",
                 "JEmalloc and Hoard, which are the slowest, also exhibit the smallest memory footprint: JEmalloc.",
                 "§9 \"gs\"", j.less(MEMORY, ("tbbmalloc", "folio", "dlmalloc"), of="jemalloc"), "jemalloc"),
+        _others("dlmalloc-equals-tbb",
+                "The difference between DLmalloc and TBBmalloc is small, less than one standard deviation (here: "
+                "within 2 %).", "§9 \"gs\"", j.within(ELAPSED, 1 / 1.02, 1.02, of="dlmalloc", to="tbbmalloc"),
+                "dlmalloc", "tbbmalloc"),
+        _others("hoard-slower", "JEmalloc and Hoard are the slowest: Hoard is slower than TBBmalloc.",
+                "§9 \"gs\", Figure 10", j.less(ELAPSED, "hoard", of="tbbmalloc"), "hoard", "tbbmalloc"),
+        _others("hoard-small",
+                "JEmalloc and Hoard, which are the slowest, also exhibit the smallest memory footprint: Hoard.",
+                "§9 \"gs\"", j.less(MEMORY, ("tbbmalloc", "folio", "dlmalloc"), of="hoard"), "hoard"),
         _claim("slightly-slower",
                "SuperMalloc is slightly slower [than DLmalloc and TBBmalloc], the difference just larger than "
                "the measurement error (here: at most 5 % slower than TBBmalloc).", "§9 \"gs\"",
@@ -299,6 +400,29 @@ FIGURE_12 = Figure(
                 "TBBmalloc has an occasionally slow allocation that takes more than a millisecond, whereas "
                 "JEmalloc keeps the slowest down to about half that.", "§9 \"SuperServer\"",
                 j.less(worst("malloc"), "tbbmalloc", of="jemalloc", by=0.75), "jemalloc", "tbbmalloc"),
+        _others("dlmalloc-slow-call",
+                "TBBmalloc and DLmalloc both have an occasionally slow allocation that takes more than a millisecond, "
+                "whereas the others keep the slowest down to about half that: DLmalloc against JEmalloc.",
+                "§9 \"SuperServer\"", j.less(worst("malloc"), "dlmalloc", of="jemalloc", by=0.75), "dlmalloc",
+                "jemalloc"),
+        _claim("no-slow-call",
+               "… the others keep the slowest allocation down to about half a millisecond: SuperMalloc (here: at most "
+               "0.75 of TBBmalloc's).", "§9 \"SuperServer\"", j.less(worst("malloc"), "tbbmalloc", by=0.75),
+               needs=("tbbmalloc",)),
+        _others("hoard-no-slow-call",
+                "… the others keep the slowest allocation down to about half a millisecond: Hoard (here: at most 0.75 "
+                "of TBBmalloc's).", "§9 \"SuperServer\"", j.less(worst("malloc"), "tbbmalloc", of="hoard", by=0.75),
+                "hoard", "tbbmalloc"),
+        *(_claim(f"{name}-twice-the-footprint",
+                 f"SuperMalloc has the smallest footprint, with Hoard and DLmalloc off by a factor of two: {title} "
+                 f"(here: 1.5 to 2.5 times).", "§9 \"SuperServer\"", j.within(MEMORY, 1.5, 2.5, of=name), needs=(name,))
+          for name, title in (("hoard", "Hoard"), ("dlmalloc", "DLmalloc"))),
+        _others("hoard-as-fast-as-tbb",
+                "The fastest allocators are Hoard and TBBmalloc (here: within 5 % of each other).",
+                "§9 \"SuperServer\"", j.within(ELAPSED, 0.95, 1.05, of="hoard", to="tbbmalloc"), "hoard", "tbbmalloc"),
+        _others("dlmalloc-slowest", "… with JEmalloc close behind, followed by SuperMalloc and DLmalloc: DLmalloc is "
+                "slower than the others.", "§9 \"SuperServer\"", j.each(_NEWER, j.less(ELAPSED, "dlmalloc")),
+                "dlmalloc"),
         _others("free-is-fast",
                 "All of the allocators are pretty fast at calling free() (the paper: the slowest free is at most a "
                 "tenth of the slowest malloc).", "§9 \"SuperServer\"",
@@ -329,6 +453,8 @@ FIGURE_13 = Figure(
                 j.measures_within(SYSTEM, USER, 0.3, None, of="jemalloc"), "jemalloc"),
         _others("dlmalloc-blows-up", "DLmalloc blew up memory substantially: 2.3 GiB of RSS.", "§9 \"Footprint\"",
                 j.less(MEMORY, "dlmalloc", of="jemalloc", by=0.2), "dlmalloc", "jemalloc"),
+        _others("uncommitting-costs", "It takes 1800 ns to uncommit a page by madvise(MADV_DONTNEED), and 240 ns where "
+                "it is uncommitted already.", "§10", j.cannot("no workload of the suite times a single madvise")),
         _claim("smallest",
                "SuperMalloc has the smallest footprint of all, about twice what is live (219 MiB; here: less than the "
                "others, and at most 2.5 times the live bytes).", "Figure 13",
