@@ -182,7 +182,7 @@ def pages_larson(name, point):
 
 def failures(name, point):
     if name != "tree":
-        return {"metrics": {"failures": 0.1, "failures_per_free": 1e-6, "failures_max": 0.0 if name == "static" else 3.0}}
+        return {"metrics": {"failures": 0.1, "failures_per_free": 1e-6, "failures_max": 0.0 if name == "static" else 1.0}}
     threads = threads_of(point)
     amount = point.x / 500 * threads / 2 * (1.25 if threads in MIDDLE else 1.0)
     return {"metrics": {"failures": amount, "failures_per_free": 1e-4, "failures_max": 9.0}}
