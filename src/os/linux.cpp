@@ -121,17 +121,18 @@ void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes, bool ma
 namespace {
 
 // Some emulators answer that they have given pages back and keep their contents: asked once, on one page.
+// Where that cannot be asked (no memory is left, or all of it is locked) the kernel is believed.
 bool purged_pages_are_zero() {
   static constinit Atomic<int> known{0};  // any thread finds the same: no ordering needed
   if (known.load_relaxed() == 0) {
     auto* page = static_cast<volatile char*>(try_map(nullptr, page_size(), PROT_READ | PROT_WRITE, 0));
-    if (page == nullptr) return false;  // for want of memory: asked again next time
+    if (page == nullptr) return true;
     *page = 1;
     const bool gone = madvise(const_cast<char*>(page), page_size(), MADV_DONTNEED) == 0;
     if (gone) known.store_relaxed(*page == 0 ? 1 : 2);
     munmap(const_cast<char*>(page), page_size());
   }
-  return known.load_relaxed() == 1;
+  return known.load_relaxed() != 2;
 }
 
 }  // namespace

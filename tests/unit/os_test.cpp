@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <cstring>
 #include <fstream>
@@ -28,6 +29,22 @@ TEST(Os, MapsAlignedAndPurgesToZero) {
     os::release(p, 3 * 65536);
   }
   EXPECT_EQ(errno, 77) << "no call changes errno";
+}
+
+// Purging is what helps when memory is out: it may not need any itself.
+TEST(Os, PurgesWithoutAddressSpaceLeft) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";
+  if (test::kEmulated) GTEST_SKIP() << "the emulator does not enforce limits on address space";
+  test::in_fresh_process([] {
+    auto* p = static_cast<char*>(os::map(65536, 4096));
+    ASSERT_NE(p, nullptr);
+    std::memset(p, 1, 65536);
+    const rlimit none{0, 0};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &none), 0);
+    EXPECT_EQ(os::map(4096, 4096), nullptr);
+    EXPECT_TRUE(os::purge(p, 65536));
+    EXPECT_EQ(p[0], 0);
+  });
 }
 
 TEST(Os, RefusalIsAnOrdinaryAnswer) {
