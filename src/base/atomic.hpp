@@ -77,6 +77,8 @@ class Atomic {
   T fetch_add_seq_cst(T value) noexcept { return cell_.fetch_add(value, std::memory_order_seq_cst); }
   T fetch_sub_seq_cst(T value) noexcept { return cell_.fetch_sub(value, std::memory_order_seq_cst); }
 
+  T fetch_or_relaxed(T value) noexcept { return cell_.fetch_or(value, std::memory_order_relaxed); }
+  T fetch_and_relaxed(T value) noexcept { return cell_.fetch_and(value, std::memory_order_relaxed); }
   T fetch_or_seq_cst(T value) noexcept { return cell_.fetch_or(value, std::memory_order_seq_cst); }
   T fetch_and_seq_cst(T value) noexcept { return cell_.fetch_and(value, std::memory_order_seq_cst); }
 

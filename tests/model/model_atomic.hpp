@@ -93,12 +93,10 @@ class Atomic {
   T fetch_add_seq_cst(T value) noexcept { return fetch_add(value, Order::seq_cst); }
   T fetch_sub_seq_cst(T value) noexcept { return fetch_sub(value, Order::seq_cst); }
 
-  T fetch_or_seq_cst(T value) noexcept {
-    return update([value](T old) { return static_cast<T>(old | value); });
-  }
-  T fetch_and_seq_cst(T value) noexcept {
-    return update([value](T old) { return static_cast<T>(old & value); });
-  }
+  T fetch_or_relaxed(T value) noexcept { return fetch_or(value, Order::relaxed); }
+  T fetch_and_relaxed(T value) noexcept { return fetch_and(value, Order::relaxed); }
+  T fetch_or_seq_cst(T value) noexcept { return fetch_or(value, Order::seq_cst); }
+  T fetch_and_seq_cst(T value) noexcept { return fetch_and(value, Order::seq_cst); }
 
  private:
   static std::uint64_t to_bits(T value) {
@@ -159,11 +157,17 @@ class Atomic {
     model::atomic_write_update(&cell_, sizeof(T), to_bits(static_cast<T>(old + value)), order);
     return old;
   }
+  T fetch_or(T value, Order order) {
+    return update([value](T old) { return static_cast<T>(old | value); }, order);
+  }
+  T fetch_and(T value, Order order) {
+    return update([value](T old) { return static_cast<T>(old & value); }, order);
+  }
   template <class Change>
-  T update(Change change) {
+  T update(Change change, Order order) {
     if (!model::modelled) return std::exchange(cell_, change(cell_));
-    const T old = from_bits(model::atomic_read_for_update(&cell_, sizeof(T), Order::seq_cst));
-    model::atomic_write_update(&cell_, sizeof(T), to_bits(change(old)), Order::seq_cst);
+    const T old = from_bits(model::atomic_read_for_update(&cell_, sizeof(T), order));
+    model::atomic_write_update(&cell_, sizeof(T), to_bits(change(old)), order);
     return old;
   }
   T fetch_sub(T value, Order order) {

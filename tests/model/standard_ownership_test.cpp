@@ -74,6 +74,70 @@ struct AdoptAndFree : StandardWorld {
   }
 };
 
+// Two orphanages with a span each. Two threads look for an orphan: both in the one, their home, then the one
+// that comes too late in the other.
+struct TwoOrphanages : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  TwoOrphanages() : StandardWorld({.spans = 2, .capacity = 2, .reuse_outstanding = 1}) {
+    set_heir(3, kOtherOrphanage);
+    start_parked(1, 1, 1);
+    start_parked(2, 3, 1);
+    orphan(1);
+    orphan(3);
+  }
+  void thread(unsigned self) {
+    const std::uint32_t me = self + 1;
+    const std::uint32_t number = find_reusable(me);
+    MODEL_CHECK(number != 0);  // one for each of them
+    allocate_hot(number);
+    park(number, me);
+  }
+  void at_rest() {
+    MODEL_CHECK(SpanWord{span(1).word.load_relaxed()}.outstanding() == 2);
+    MODEL_CHECK(SpanWord{span(2).word.load_relaxed()}.outstanding() == 2);
+    check_at_rest();
+  }
+};
+
+// A thread from elsewhere takes an orphanage's last reusable span, and clears its bit, while a thread ends
+// and leaves another one there, or the first free into a full orphan makes that reusable. What is left is
+// found.
+template <bool kEnds>
+struct BitClearedAndSet : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  BitClearedAndSet() : StandardWorld({.spans = 2, .capacity = 2, .reuse_outstanding = 1}) {
+    set_heir(1, kOtherOrphanage);
+    set_heir(3, kOtherOrphanage);
+    start_parked(1, 1, 1);
+    orphan(1);
+    start_parked(2, 3, kEnds ? 1 : 2);
+    if (!kEnds) orphan(3);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      const std::uint32_t number = find_reusable(2);  // 0: the orphanage was busy
+      if (number != 0) allocate_hot(number);
+    } else if (kEnds) {
+      orphan(3);
+    } else {
+      free_remote(2, 1);
+    }
+  }
+  void at_rest() {
+    check_at_rest();
+    MODEL_CHECK(find_reusable(2) != 0);
+  }
+};
+
+using BitClearedAsOneEnds = BitClearedAndSet<true>;
+using BitClearedAsOneFrees = BitClearedAndSet<false>;
+
+TEST(StandardOwnership, SeveralOrphanages) {
+  EXPECT_HOLDS_EVERYWHERE(TwoOrphanages, 4, 3);
+  EXPECT_HOLDS_EVERYWHERE(BitClearedAsOneEnds, 5, 3);
+  EXPECT_HOLDS_EVERYWHERE(BitClearedAsOneFrees, 5, 3);
+}
+
 TEST(StandardOwnership, Adoption) {
   EXPECT_FINDS(naive::StaleEpochAfterAdoption, "in_pool", {});
   EXPECT_FINDS(naive::PutToOldOwner, "links", {});
@@ -138,7 +202,7 @@ struct EndsAndLeavesOne : StandardWorld {
   }
   void at_rest() {
     const SpanWord word{span(1).word.load_relaxed()};
-    MODEL_CHECK(word.owner() == standard::kOrphanage && span(1).list == ListId::kReusable);
+    MODEL_CHECK(word.owner() == kOrphanage && span(1).list == ListId::kReusable);
     check_at_rest();
   }
 };
@@ -265,7 +329,7 @@ struct LostToFork : StandardWorld {
     start_hot(1, 1, 2);
     Span& s = span(1);
     s.word.store_relaxed(
-        SpanWord{s.word.load_relaxed()}.with_state(SpanState::kParked).with_owner(standard::kOrphanage).bits);
+        SpanWord{s.word.load_relaxed()}.with_state(SpanState::kParked).with_owner(kOrphanage).bits);
   }
   void thread(unsigned self) { free_remote(1, self + 1); }
   void at_rest() {

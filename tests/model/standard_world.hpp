@@ -30,14 +30,15 @@ struct StandardShape {
   std::uint32_t reuse_outstanding = 1;
 };
 
-/// Spans 1 .. spans, LABs 0 (the orphanage) .. 3.
+/// Spans 1 .. spans, LABs 0 (an orphanage), 1 .. 3, and 4 (the orphanage of whom set_heir says so).
 class StandardWorld {
  public:
   using Lists = standard::LabLists<3>;
   using Protocol = standard::SpanProtocol<StandardWorld>;
   static constexpr unsigned kMaxSpans = 2;
   static constexpr std::uint32_t kMaxBlocks = 4;
-  static constexpr unsigned kLabs = 4;
+  static constexpr unsigned kLabs = 5;
+  static constexpr std::uint32_t kOrphanage = 0, kOtherOrphanage = 4;
 
   struct Links {
     Atomic<std::uint32_t>& operator()(std::uint32_t number) const { return span(number).pool_link; }
@@ -62,6 +63,12 @@ class StandardWorld {
     return size_class == kSingle ? 1 : current_->shape_.capacity;
   }
   static std::uint32_t reuse_outstanding(unsigned) { return current_->shape_.reuse_outstanding; }
+  static bool is_orphanage(std::uint32_t number) { return number == kOrphanage || number == kOtherOrphanage; }
+  static std::uint32_t orphanage_of(std::uint32_t number) { return current_->heirs_[number]; }
+  static Atomic<std::uint64_t>& orphans(unsigned size_class) {
+    MODEL_CHECK(size_class == kClass);
+    return current_->orphans_;
+  }
   [[noreturn]] static void corrupted(std::uint32_t) { fail("the protocol says: corrupted"); }
   static void put_in_pool(std::uint32_t number) {
     // Who puts it there owns it alone, memory included.
@@ -147,13 +154,9 @@ class StandardWorld {
   /// The frontend's search for a reusable span: own ones, then orphans. 0: none.
   std::uint32_t find_reusable(std::uint32_t me) {
     Protocol::settle_attention(me);
-    std::uint32_t number = adopt(me, me);
-    if (number == 0) number = adopt(standard::kOrphanage, me);
-    return number;
-  }
-  std::uint32_t adopt(std::uint32_t from, std::uint32_t me) {
     std::uint32_t remote_head = 0;
-    const std::uint32_t number = Protocol::reusable_to_hot(from, kClass, me, remote_head);
+    std::uint32_t number = Protocol::reusable_to_hot(kClass, me, remote_head);
+    if (number == 0) number = Protocol::orphan_to_hot(kClass, me, remote_head);
     return with_remotes(number, remote_head);
   }
   /// The frontend's last resort when memory is out.
@@ -192,6 +195,7 @@ class StandardWorld {
   }
   /// The end of the thread whose LAB is `me`, apart from its hot spans.
   void orphan(std::uint32_t me) { Protocol::orphan_all(me, 3); }
+  void set_heir(std::uint32_t me, std::uint32_t orphanage) { heirs_[me] = orphanage; }
 
   // --- At rest -------------------------------------------------------------------------------------------
   /// Everything is where it must be. With `settled` also: no empty span is held by a LAB.
@@ -287,7 +291,10 @@ class StandardWorld {
     MODEL_CHECK(times_listed(n, word.owner()) == 1);  // and that is its owner's
     if (settled) MODEL_CHECK(out != 0);               // an empty span was returned
     // Whoever needs a block finds an orphan that has a free one.
-    if (word.owner() == standard::kOrphanage && out < blocks) MODEL_CHECK(s.list == ListId::kReusable);
+    if (is_orphanage(word.owner()) && out < blocks) {
+      MODEL_CHECK(s.list == ListId::kReusable);
+      MODEL_CHECK((orphans_.load_relaxed() >> word.owner() & 1) != 0);
+    }
   }
 
   // Every block is out, on the span's list, on its remote list, or untouched; and in one place only.
@@ -327,7 +334,9 @@ class StandardWorld {
       name_variable(&spans_[n].prev, "span.prev");
       name_variable(&spans_[n].pool_link, "span.pool_link");
     }
-    constexpr const char* kLocks[] = {"orphanage.lock", "lab1.lock", "lab2.lock", "lab3.lock"};
+    constexpr const char* kLocks[] = {"orphanage.lock", "lab1.lock", "lab2.lock", "lab3.lock",
+                                      "other_orphanage.lock"};
+    name_variable(&orphans_, "orphans");
     for (std::uint32_t l = 0; l < kLabs; ++l) {
       name_variable(&labs_[l].lock, kLocks[l]);
       name_variable(&labs_[l].attention_waiting, "lab.attention_waiting");
@@ -342,6 +351,8 @@ class StandardWorld {
   StandardShape shape_;
   Span spans_[kMaxSpans + 1]{};
   Lists labs_[kLabs];
+  Atomic<std::uint64_t> orphans_{0};
+  std::uint32_t heirs_[kLabs] = {};
   TreiberStack pool_;
   Block blocks_[kMaxSpans + 1][kMaxBlocks + 1] = {};
   Plain<int> contents_[kMaxSpans + 1][kMaxBlocks + 1];

@@ -88,8 +88,7 @@ struct Census {
   }
 
   static void mark_listed(SpanCensus& out) {
-    const std::uint32_t count = Heap::lab_count();
-    for (std::uint32_t n = 0; n <= count; ++n) {
+    for (std::uint32_t n = 0; n < Heap::end_of_labs(); ++n) {
       Lab& lab = Heap::labs_[n];
       LockGuard guard(lab.lock);
       mark_list(lab.floating, ListId::kFloating, n, out);
@@ -121,7 +120,7 @@ struct Census {
       case SpanState::kParked:
         if (kClassTable[span.size_class].blocks == 1) {
           ++(span.mark == 0 ? out.single : out.broken);
-        } else if (span.mark == 0 && word.owner() == kOrphanage) {
+        } else if (span.mark == 0 && Heap::is_orphanage(word.owner())) {
           ++out.lost_to_fork;
         } else if (span.mark != kMarkListed || word.outstanding() <= span.unpublished.load_relaxed()) {
           ++out.broken;

@@ -142,10 +142,11 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
   const std::uint32_t me = lab->number;
   std::uint32_t remote_head = 0;
   Protocol::settle_attention(me);
-  std::uint32_t number = Protocol::reusable_to_hot(me, c, me, remote_head);
-  if (number == 0) number = Protocol::reusable_to_hot(kOrphanage, c, me, remote_head);
+  std::uint32_t number = Protocol::reusable_to_hot(c, me, remote_head);
+  if (number == 0) number = Protocol::orphan_to_hot(c, me, remote_head);
   const std::uint32_t fresh = number != 0 ? 0 : Heap::take_span(c, Heap::core_of(me));
   if (fresh == 0) {
+    if (number == 0) number = Protocol::orphan_to_hot(c, me, remote_head, true);
     if (number == 0) number = Protocol::floating_to_hot(c, me, remote_head);
     if (number != 0 && remote_head != 0) head = block_at(number, remote_head);
     return number;
@@ -448,7 +449,7 @@ inline void Frontend::thread_exit() {
   if (thread_state.lab != nullptr) detach(thread_state.lab);
 }
 
-// Ends a LAB: hot spans park with what is free in them, parked spans go to the orphanage, empty ones to the
+// Ends a LAB: hot spans park with what is free in them, parked spans go to an orphanage, empty ones to the
 // pool.
 inline void Frontend::detach(Lab* lab) {
   flush_run();

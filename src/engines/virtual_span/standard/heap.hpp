@@ -57,6 +57,9 @@ class Heap {
   static Lists& lab(std::uint32_t number) { return labs_[number]; }
   static std::uint32_t capacity(unsigned size_class) { return kClassTable[size_class].blocks; }
   static std::uint32_t reuse_outstanding(unsigned c) { return kClassTable[c].reuse_outstanding; }
+  static bool is_orphanage(std::uint32_t number) { return number < orphanages_; }
+  static std::uint32_t orphanage_of(std::uint32_t number) { return number & (orphanages_ - 1); }
+  static Atomic<std::uint64_t>& orphans(unsigned size_class) { return orphans_[size_class]; }
   [[noreturn]] static void corrupted(std::uint32_t number) {
     os::fatal("more blocks were freed than allocated (double free) in the span at", address(number));
   }
@@ -126,11 +129,12 @@ class Heap {
   static Lab* take_lab();
   static void return_lab(Lab* lab);
   static Lab& lab_at(std::uint32_t number) { return labs_[number]; }
-  /// LABs ever used are 1 .. lab_count(). For walks; takes the registry lock.
-  static std::uint32_t lab_count() {
-    LockGuard guard(registry_lock_);
-    return labs_used_;
-  }
+  /// LABs below are the orphanages (as many as CPUs, to the next power of two, 64 at most).
+  static std::uint32_t first_lab() { return orphanages_; }
+  /// LABs ever used by threads are first_lab() .. end_of_labs() - 1.
+  static std::uint32_t end_of_labs() {
+    return end_of_labs_.load_acquire();
+  }  // acquire: the table is open so far
   static unsigned core_of(std::uint32_t lab_number) { return pool_.core_of(lab_number); }
 
   // --- Returning memory ---------------------------------------------------------------------------------
@@ -180,8 +184,10 @@ class Heap {
 
   static inline constinit SpinLock registry_lock_;  // start, LAB numbers, growth of the table of LABs
   static inline constinit SpinLock purge_lock_;     // whoever purges or ages: no fork comes in between
-  static inline constinit bool single_threaded_at_fork_ = false;  // registry lock
-  static inline constinit std::uint32_t labs_used_ = 0;
+  static inline constinit bool single_threaded_at_fork_ = false;       // registry lock
+  static inline constinit std::uint32_t orphanages_ = 1;               // constant after start
+  static inline constinit Atomic<std::uint32_t> end_of_labs_{0};       // written under the registry lock
+  static inline constinit Atomic<std::uint64_t> orphans_[kClasses]{};  // see SpanProtocol, I5
   static inline constinit std::uint32_t lab_capacity_ = 0;
   static inline constinit std::uint32_t free_lab_ = 0;
   static inline constinit Atomic<std::size_t> known_end_{0};  // written under the arena's lock

@@ -29,7 +29,11 @@ inline bool Heap::start_locked() {
   const std::size_t left = os::address_space_left();
   std::size_t labs = 1u << 18;
   if (left != SIZE_MAX) labs = max_of(min_of(labs, left / 256 / sizeof(Lab)), 128);
-  if (!labs_.start(labs) || !labs_.ensure(1) || !spans_.ensure(1)) return false;
+  // As many as threads can end at once on this machine: they must not wait for each other.
+  const std::uint32_t orphanages = 1u << min_of(log2_ceil(max_of(os::cpu_count(), 1)), 6);
+  if (!labs_.start(labs) || !labs_.ensure(orphanages) || !spans_.ensure(1)) return false;
+  orphanages_ = orphanages;
+  end_of_labs_.store_relaxed(orphanages);
   lab_capacity_ = static_cast<std::uint32_t>(labs);
   pool_.set_cores(os::cpu_count());
   decay_ms_ = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
@@ -47,10 +51,11 @@ SPANALLOC_COLD inline Lab* Heap::take_lab() {
   if (number != 0) {
     free_lab_ = labs_[number].next_free;
   } else {
-    if (labs_used_ + 1 >= lab_capacity_ || !labs_.ensure(labs_used_ + 2)) return nullptr;
-    number = ++labs_used_;
+    number = end_of_labs_.load_relaxed();
+    if (number >= lab_capacity_ || !labs_.ensure(number + 1)) return nullptr;
     labs_[number].number = number;
     for (Block*& head : labs_[number].head) head = no_block();
+    end_of_labs_.store_release(number + 1);  // release: pairs with end_of_labs()
   }
   labs_[number].alive.store_relaxed(1);
   live_labs_.fetch_add_relaxed(1);
@@ -234,24 +239,24 @@ inline void Heap::purge_by_decay(std::uint64_t now) {
 }
 
 SPANALLOC_COLD inline std::uint32_t Heap::steal_from_sleeping_labs(std::uint32_t at_most) {
-  const std::uint32_t count = lab_count();
+  const std::uint32_t first = first_lab();
+  const std::uint32_t count = end_of_labs() - first;
   const auto looked_at = static_cast<std::uint32_t>(min_of(count, at_most));
   std::uint32_t victim = victims_.next.fetch_add_relaxed(looked_at);
   std::uint32_t stolen = 0;
   for (std::uint32_t i = 0; i < looked_at; ++i)
-    stolen += Protocol::steal_hidden_empties(victim++ % count + 1);
+    stolen += Protocol::steal_hidden_empties(first + victim++ % count);
   return stolen;
 }
 
 // --- Fork -------------------------------------------------------------------------------------------------
 
-// Order: purging, registry, LABs by number, orphanage, arena: the order in which anyone nests them.
+// Order: purging, registry, threads' LABs, orphanages, arena: the order in which anyone nests them.
 inline void Heap::lock_for_fork() {
   single_threaded_at_fork_ = thread::process_is_single_threaded();
   purge_lock_.lock();
   registry_lock_.lock();
-  for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.lock();
-  if (started()) labs_[kOrphanage].lock.lock();
+  for (std::uint32_t number = end_of_labs(); number-- != 0;) labs_[number].lock.lock();
   arena_.lock_for_fork();
   SpinLock::begin_fork();
 }
@@ -259,8 +264,7 @@ inline void Heap::lock_for_fork() {
 inline void Heap::unlock_in_parent() {
   SpinLock::end_fork();
   arena_.unlock_after_fork();
-  if (started()) labs_[kOrphanage].lock.unlock();
-  for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.unlock();
+  for (std::uint32_t number = 0; number < end_of_labs(); ++number) labs_[number].lock.unlock();
   registry_lock_.unlock();
   purge_lock_.unlock();
 }
@@ -268,14 +272,12 @@ inline void Heap::unlock_in_parent() {
 inline void Heap::recover_in_child(std::uint32_t survivor) {
   SpinLock::end_fork();
   arena_.unlock_after_fork();
-  if (started()) labs_[kOrphanage].lock.unlock();
-  for (std::uint32_t number = 1; number <= labs_used_; ++number) labs_[number].lock.unlock();
+  for (std::uint32_t number = 0; number < end_of_labs(); ++number) labs_[number].lock.unlock();
   registry_lock_.unlock();
   purge_lock_.unlock();
   if (single_threaded_at_fork_) return;
-  const std::uint32_t labs = lab_count();
   // Whoever claimed a span and waited for a lock to unlink it is gone.
-  for (std::uint32_t number = 0; number <= labs; ++number) Protocol::unlink_claimed(number, kClasses);
+  for (std::uint32_t number = 0; number < end_of_labs(); ++number) Protocol::unlink_claimed(number, kClasses);
   // Spans that vanished threads had in their hands are in no stack: the pool is emptied, and every range
   // whose record says "free" is the arena's again.
   for (unsigned row = 0; row < kPoolRows; ++row) {
@@ -290,13 +292,13 @@ inline void Heap::recover_in_child(std::uint32_t survivor) {
       arena_.give(number);
     } else if (word.state() == SpanState::kHot && word.owner() != survivor) {
       // Its lists were in its thread's own memory, in whatever state: what is on them is lost, so the span
-      // never becomes empty. Frees into it still work: the orphanage owns it, on no list.
-      s.word.store_relaxed(word.with_state(SpanState::kParked).with_owner(kOrphanage).bits);
+      // never becomes empty. Frees into it still work: the first orphanage owns it, on no list.
+      s.word.store_relaxed(word.with_state(SpanState::kParked).with_owner(0).bits);
       s.list = ListId::kNone;
       lost_to_fork_.fetch_add_relaxed(1);
     }
   });
-  for (std::uint32_t number = 1; number <= labs; ++number) {
+  for (std::uint32_t number = first_lab(); number < end_of_labs(); ++number) {
     Lab& gone = labs_[number];
     if (number == survivor || gone.alive.load_relaxed() == 0) continue;
     for (Atomic<std::uint32_t>& hot : gone.hot) hot.store_relaxed(0);

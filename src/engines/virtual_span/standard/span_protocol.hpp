@@ -11,6 +11,7 @@
 //      lock, unlinks the span if somebody had it linked, and gives it to the pool. Others leave a free span
 //      on a list alone: its claimer is on the way.
 //  I3  The owner of a parked span changes only under the locks of both LABs (old before orphanage).
+//  I5  Under an orphanage's lock: a class of which it has a reusable span has its bit in orphans(class).
 //  I4  A parked span that is empty but unclaimed (outstanding == unpublished > 0, both last freers looked too
 //      early) has been listed since its owner last settled it, so it stands on the attention list, or the
 //      freer that set the listed bit is about to put it there. The owner's next slow path settles that list.
@@ -18,9 +19,13 @@
 // World supplies what surrounds the protocol, so that models can run it with three spans:
 //   static Span& span(number); static LabLists& lab(number); static void put_in_pool(number);
 //   static uint32_t capacity(size_class); static uint32_t reuse_outstanding(size_class);
-//   static [[noreturn]] void corrupted(number)
+//   static bool is_orphanage(lab_number)                 at most 64 LABs, numbers 0 .. 63, own what nobody
+//   owns static uint32_t orphanage_of(lab_number)             the one for what that LAB leaves behind static
+//   Atomic<uint64_t>& orphans(size_class)         bit n: orphanage n may have a reusable span static
+//   [[noreturn]] void corrupted(number)
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "engines/virtual_span/standard/span.hpp"
@@ -29,7 +34,6 @@
 
 namespace spanalloc::standard {
 
-inline constexpr std::uint32_t kOrphanage = 0;  // the LAB that owns what nobody owns
 // Owner of spans of one block: no LAB. They stand on no list and leave without a lock.
 inline constexpr std::uint32_t kNobody = static_cast<std::uint32_t>(SpanWord::kMaxOwner);
 
@@ -99,7 +103,7 @@ class SpanProtocol {
       // Our own free may have let another thread claim the span: then it is no longer ours to look at.
       const SpanWord now{World::span(number).word.load_acquire()};
       if (now.identity() != SpanWord::identity_of(me, SpanState::kParked)) return;
-      if (!fold_and_place(lab, number, me)) return;
+      if (!fold_and_place(lab, number)) return;
     }
     World::put_in_pool(number);
   }
@@ -114,7 +118,7 @@ class SpanProtocol {
       lab.attention_waiting.store_relaxed(0);  // set again only under the lock
       for (std::uint32_t number = lab.attention; number != 0;) {
         const std::uint32_t next = World::span(number).next;
-        if (fold_and_place(lab, number, me)) chain(emptied, number);
+        if (fold_and_place(lab, number)) chain(emptied, number);
         number = next;
       }
     }
@@ -150,22 +154,46 @@ class SpanProtocol {
       LockGuard guard(lab.lock);
       span.unpublished.store_relaxed(free_blocks);  // nobody reads it before the word says parked
       span.list = ListId::kNone;
-      if (!fold_and_place(lab, number, me)) return;
+      if (!fold_and_place(lab, number)) return;
     }
     World::put_in_pool(number);
   }
 
-  /// Takes a reusable span of a class off `from`'s list (one's own, or the orphanage's: adoption) and makes
-  /// it hot for `me`. Returns 0 if there is none; otherwise `remote_head` is the first block of the remote
-  /// list that came with it. The blocks on span.free_list and those never carved are the caller's as well.
-  static std::uint32_t reusable_to_hot(std::uint32_t from, unsigned size_class, std::uint32_t me,
-                                       std::uint32_t& remote_head) {
-    Lists& lab = World::lab(from);
-    if (lab.reusable[size_class].load_relaxed() == 0) return 0;  // a span put there now serves the next call
+  /// Takes a reusable span of a class off the owner's list and makes it hot for it. Returns 0 if there is
+  /// none; otherwise `remote_head` is the first block of the remote list that came with it. The blocks on
+  /// span.free_list and those never carved are the caller's as well.
+  static std::uint32_t reusable_to_hot(unsigned size_class, std::uint32_t me, std::uint32_t& remote_head) {
+    Lists& lab = World::lab(me);
+    if (lab.reusable[size_class].load_relaxed() == 0) return 0;  // our own: nobody else puts one there
     LockGuard guard(lab.lock);
-    for (std::uint32_t number = lab.reusable[size_class].load_relaxed(); number != 0;
-         number = World::span(number).next) {
-      if (parked_to_hot(lab, number, size_class, me, remote_head)) return number;
+    return take_reusable(lab, size_class, me, remote_head);
+  }
+
+  /// The same from the orphanages: adoption. Threads that begin and end all the time keep to the orphanage of
+  /// their own, and to a busy one of the others they come back when they need it (`wait`): nobody waits there
+  /// for a span that the pool may have. What becomes an orphan meanwhile serves the next call.
+  static std::uint32_t orphan_to_hot(unsigned size_class, std::uint32_t me, std::uint32_t& remote_head,
+                                     bool wait = false) {
+    const std::uint32_t home = World::orphanage_of(me);
+    if (World::lab(home).reusable[size_class].load_relaxed() != 0) {
+      LockGuard guard(World::lab(home).lock);
+      // Its bit stays set if this was the last one: the next thread to end would only set it again.
+      const std::uint32_t number = take_reusable(World::lab(home), size_class, me, remote_head);
+      if (number != 0) return number;
+    }
+    std::uint64_t holders = World::orphans(size_class).load_relaxed();
+    for (holders = std::rotr(holders, static_cast<int>(home)); holders != 0; holders &= holders - 1) {
+      const std::uint32_t from = (home + static_cast<std::uint32_t>(std::countr_zero(holders))) % 64;
+      Lists& orphanage = World::lab(from);
+      const bool locked = wait ? orphanage.lock.lock() : orphanage.lock.try_lock();
+      if (!locked && !wait) continue;  // with `wait`: the forking thread has every lock already
+      const std::uint32_t number = take_reusable(orphanage, size_class, me, remote_head);
+      if (orphanage.reusable[size_class].load_relaxed() == 0) {
+        // Relaxed: the bit says nothing but where to look, and the lock orders it with the list (I5).
+        World::orphans(size_class).fetch_and_relaxed(~(std::uint64_t{1} << from));
+      }
+      if (locked) orphanage.lock.unlock();
+      if (number != 0) return number;
     }
     return 0;
   }
@@ -184,19 +212,19 @@ class SpanProtocol {
     return 0;
   }
 
-  /// Owner's end: gives every parked span of LAB `me` to the orphanage; empty ones go to the pool.
+  /// Owner's end: gives every parked span of LAB `me` to its orphanage; empty ones go to the pool.
   static void orphan_all(std::uint32_t me, unsigned class_count) {
     Lists& lab = World::lab(me);
-    Lists& orphanage = World::lab(kOrphanage);
+    const std::uint32_t heir = World::orphanage_of(me);
     std::uint32_t emptied = 0;
     {
       LockGuard guard(lab.lock);
-      LockGuard orphan_guard(orphanage.lock);
+      LockGuard orphan_guard(World::lab(heir).lock);
       lab.attention_waiting.store_relaxed(0);
-      orphan_list(lab, orphanage, lab.floating, emptied);
-      orphan_list(lab, orphanage, lab.attention, emptied);
+      orphan_list(lab, heir, lab.floating, emptied);
+      orphan_list(lab, heir, lab.attention, emptied);
       for (unsigned c = 1; c < class_count; ++c) {
-        orphan_list(lab, orphanage, lab.reusable[c].load_relaxed(), emptied);
+        orphan_list(lab, heir, lab.reusable[c].load_relaxed(), emptied);
       }
     }
     put_chain_in_pool(emptied);
@@ -242,9 +270,9 @@ class SpanProtocol {
       // LAB then, under this LAB's lock, it is on its lists (I1), in this life or another: both are served.
       const SpanWord now{span.word.load_acquire()};
       if (now.state() != SpanState::kParked || now.owner() != owner || span.list == ListId::kNone) return;
-      if (owner == kOrphanage) {
+      if (World::is_orphanage(owner)) {
         unlink(lab, number);
-        place(lab, number, now, kOrphanage);
+        place(number, now);
         return;
       }
       if (!claim_if_hidden_empty(number)) {
@@ -273,6 +301,16 @@ class SpanProtocol {
     return false;
   }
 
+  // Under the LAB's lock.
+  static std::uint32_t take_reusable(Lists& lab, unsigned size_class, std::uint32_t me,
+                                     std::uint32_t& remote_head) {
+    for (std::uint32_t number = lab.reusable[size_class].load_relaxed(); number != 0;
+         number = World::span(number).next) {
+      if (parked_to_hot(lab, number, size_class, me, remote_head)) return number;
+    }
+    return 0;
+  }
+
   // Under the lock of the LAB on whose lists the span stands. False: it is claimed already.
   static bool parked_to_hot(Lists& lab, std::uint32_t number, unsigned size_class, std::uint32_t me,
                             std::uint32_t& remote_head) {
@@ -293,7 +331,7 @@ class SpanProtocol {
 
   // Owner, under its lock: folds its unpublished frees into the word; hot becomes parked on the way. Then the
   // span goes onto the list that its fill asks for. True: it was empty and is claimed and unlinked.
-  static bool fold_and_place(Lists& lab, std::uint32_t number, std::uint32_t me) {
+  static bool fold_and_place(Lists& lab, std::uint32_t number) {
     Span& span = World::span(number);
     const std::uint32_t unpublished = span.unpublished.load_relaxed();  // our own
     SpanWord before{span.word.load_relaxed()};
@@ -309,25 +347,32 @@ class SpanProtocol {
     span.unpublished.store_relaxed(0);  // read by others for decisions only under this lock
     if (span.list != ListId::kNone) unlink(lab, number);
     if (after.state() == SpanState::kFree) return true;
-    place(lab, number, after, me);
+    place(number, after);
     return false;
   }
 
-  static void place(Lists& lab, std::uint32_t number, SpanWord word, std::uint32_t owner) {
+  // Under the lock of word.owner().
+  static void place(std::uint32_t number, SpanWord word) {
     Span& span = World::span(number);
+    Lists& lab = World::lab(word.owner());
     const unsigned c = span.size_class;
+    const bool orphan = World::is_orphanage(word.owner());
     // Orphans serve whoever needs a block: any free block makes them reusable.
-    const std::uint32_t limit = owner == kOrphanage ? World::capacity(c) - 1 : World::reuse_outstanding(c);
+    const std::uint32_t limit = orphan ? World::capacity(c) - 1 : World::reuse_outstanding(c);
     if (word.outstanding() <= limit) {
       span.floor = 0;
       push(lab, number, ListId::kReusable);
+      const std::uint64_t bit = std::uint64_t{1} << word.owner() % 64;
+      // The look first: most of the time the bit is set, and the line stays shared. Relaxed: as where it is
+      // cleared.
+      if (orphan && (World::orphans(c).load_relaxed() & bit) == 0) World::orphans(c).fetch_or_relaxed(bit);
     } else {
       span.floor = limit;
       push(lab, number, ListId::kFloating);
     }
   }
 
-  static void orphan_list(Lists& lab, Lists& orphanage, std::uint32_t head, std::uint32_t& emptied) {
+  static void orphan_list(Lists& lab, std::uint32_t heir, std::uint32_t head, std::uint32_t& emptied) {
     for (std::uint32_t number = head; number != 0;) {
       Span& span = World::span(number);
       const std::uint32_t next = span.next;
@@ -337,7 +382,7 @@ class SpanProtocol {
       bool moved = false;
       while (before.state() != SpanState::kFree && !moved) {
         if (unpublished > before.outstanding()) World::corrupted(number);
-        after = before.with_outstanding(before.outstanding() - unpublished).with_owner(kOrphanage);
+        after = before.with_outstanding(before.outstanding() - unpublished).with_owner(heir);
         after = after.with_listed(false);
         if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
         moved = span.word.compare_exchange_weak_acq_rel(before.bits, after.bits);
@@ -348,7 +393,7 @@ class SpanProtocol {
         if (after.state() == SpanState::kFree) {
           chain(emptied, number);
         } else {
-          place(orphanage, number, after, kOrphanage);
+          place(number, after);
         }
       }
       number = next;
