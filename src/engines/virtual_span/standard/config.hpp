@@ -286,6 +286,19 @@ constexpr bool classes_hold() {
 static_assert(classes_hold());
 static_assert(kClasses == 121 && kFirstSingle == 81 && kSmallClasses <= kThreadClasses);
 
+// Spans of several blocks are aligned to a granule, so a block is as aligned as its size. The class of a
+// multiple of a power of two has blocks that are a multiple of it: either the class's step divides the power, and
+// the size is exact, or the power divides the step.
+constexpr bool multiples_are_aligned() {
+  for (std::size_t alignment = kQuantum; alignment <= kMaxListed; alignment *= 2) {
+    for (std::size_t n = alignment; n <= kMaxListed; n += alignment) {
+      if (block_size_of(class_of(n)) % alignment != 0) return false;
+    }
+  }
+  return true;
+}
+static_assert(multiples_are_aligned());
+
 /// Smallest class whose blocks hold n bytes and are aligned to `alignment` (a power of two); 0 when there is
 /// none: above a granule no class is aligned.
 constexpr unsigned class_of_aligned(std::size_t n, std::size_t alignment) {
