@@ -49,8 +49,11 @@ inline constexpr unsigned kLargeClass = kClasses;
 inline constexpr std::size_t kMoveAtLeast = kMaxBlock;
 // Rows of the span-pool: spans of one granule; naturally aligned ones of 2 and 4; others of 2 .. 16 granules.
 inline constexpr unsigned kPoolRows = 1 + kMaxOrder + kMaxGranules - 1;
-// What a row of the pool keeps for a core; beyond it spans go down to the page layer.
+// What a row of the pool keeps for a core; beyond it spans go down to the page layer. The rows of spans of
+// one block are many (2 .. 16 granules), and a program with such objects uses them all: each of them keeps
+// less.
 inline constexpr std::size_t kPoolBytesARow = 2 * kMiB;
+inline constexpr std::size_t kPoolBytesARowOfSingles = 512 * kKiB;  // or one span
 inline constexpr unsigned kMinBlocks = 8;  // blocks of a span that is not a single-block span, at least
 inline constexpr std::size_t kPageForTail = 4 * kKiB;  // real spans end on such a boundary
 
@@ -237,7 +240,8 @@ constexpr ClassInfo make_class(const ClassRow& row) {
   } else {
     info.pool_row = static_cast<std::uint8_t>(info.granules == 1 ? 0 : kMaxOrder + info.granules - 1);
   }
-  info.pool_most = static_cast<std::uint8_t>(kPoolBytesARow / info.virtual_span);
+  const std::size_t pool_bytes = info.pool_row <= kMaxOrder ? kPoolBytesARow : kPoolBytesARowOfSingles;
+  info.pool_most = static_cast<std::uint8_t>(max_of(pool_bytes / info.virtual_span, 1));
   info.magic = divisibility_magic64(info.block_size);
   const std::uint32_t reuse_free = (info.blocks + kReuseFraction - 1) / kReuseFraction;
   info.reuse_outstanding = info.blocks - reuse_free;
@@ -287,8 +291,8 @@ static_assert(classes_hold());
 static_assert(kClasses == 121 && kFirstSingle == 81 && kSmallClasses <= kThreadClasses);
 
 // Spans of several blocks are aligned to a granule, so a block is as aligned as its size. The class of a
-// multiple of a power of two has blocks that are a multiple of it: either the class's step divides the power, and
-// the size is exact, or the power divides the step.
+// multiple of a power of two has blocks that are a multiple of it: either the class's step divides the power,
+// and the size is exact, or the power divides the step.
 constexpr bool multiples_are_aligned() {
   for (std::size_t alignment = kQuantum; alignment <= kMaxListed; alignment *= 2) {
     for (std::size_t n = alignment; n <= kMaxListed; n += alignment) {

@@ -356,6 +356,11 @@ inline void* Frontend::allocate_copy(std::size_t n, const void* from, std::size_
 
 template <class Fill>
 SPANALLOC_INLINE void* Frontend::allocate_filled(std::size_t n, Fill fill) {
+  if (SPANALLOC_LIKELY(n <= kMaxInThread)) {
+    void* p = allocate_or(n, [](std::size_t size) { return allocate_slow(size); });
+    if (SPANALLOC_LIKELY(p != nullptr)) fill(p, false);
+    return p;
+  }
   if (n > kMaxBlock) return allocate_large(n, kQuantum, fill);
   Lab* lab = thread_state.lab;
   if (n > kMaxListed) {
