@@ -129,13 +129,49 @@ struct BitClearedAndSet : StandardWorld {
   }
 };
 
+// What the bit is cleared under the lock for: here it is cleared after it.
+struct BitClearedTooLate : BitClearedAndSet<true> {
+  void thread(unsigned self) {
+    if (self != 0) return BitClearedAndSet<true>::thread(self);
+    find_reusable(2);
+    if (lab(kOtherOrphanage).reusable[kClass].load_relaxed() == 0) {
+      orphans(kClass).fetch_and_relaxed(~(std::uint64_t{1} << kOtherOrphanage));
+    }
+  }
+};
+
+// A thread whose home is the other orphanage finds what lies in the first; and when it needs a span it waits
+// for a busy orphanage and has the one that was there all the time.
+struct WaitsForABusyOrphanage : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  WaitsForABusyOrphanage() : StandardWorld({.spans = 2, .capacity = 2, .reuse_outstanding = 1}) {
+    set_heir(2, kOtherOrphanage);
+    start_parked(1, 1, 1);
+    orphan(1);
+    start_parked(2, 3, 1);
+  }
+  void thread(unsigned self) {
+    if (self == 1) return orphan(3);
+    const std::uint32_t number = find_orphan_waiting(2);
+    MODEL_CHECK(number != 0);
+    allocate_hot(number);
+    park(number, 2);
+  }
+  void at_rest() {
+    check_at_rest();
+    MODEL_CHECK(find_reusable(2) != 0);
+  }
+};
+
 using BitClearedAsOneEnds = BitClearedAndSet<true>;
 using BitClearedAsOneFrees = BitClearedAndSet<false>;
 
 TEST(StandardOwnership, SeveralOrphanages) {
+  EXPECT_FINDS(BitClearedTooLate, "orphans", {});
   EXPECT_HOLDS_EVERYWHERE(TwoOrphanages, 4, 3);
-  EXPECT_HOLDS_EVERYWHERE(BitClearedAsOneEnds, 5, 3);
-  EXPECT_HOLDS_EVERYWHERE(BitClearedAsOneFrees, 5, 3);
+  EXPECT_HOLDS_EVERYWHERE(WaitsForABusyOrphanage, 9, 6);
+  EXPECT_HOLDS_EVERYWHERE(BitClearedAsOneEnds, 9, 6);
+  EXPECT_HOLDS_EVERYWHERE(BitClearedAsOneFrees, 9, 6);
 }
 
 TEST(StandardOwnership, Adoption) {
@@ -300,7 +336,7 @@ struct ClaimedUnderTheOwner : StandardWorld {
   }
 };
 
-// The same for an orphan that lives on as a span of one block, which belongs to the orphanage too, and then
+// The same for an orphan that lives on as a span of one block, which belongs to no LAB, and then
 // as a hot span, whose record its new owner sets up without any lock.
 struct SlowFreerOfOrphan : StandardWorld {
   static constexpr unsigned kThreads = 2;

@@ -159,7 +159,12 @@ class StandardWorld {
     if (number == 0) number = Protocol::orphan_to_hot(kClass, me, remote_head);
     return with_remotes(number, remote_head);
   }
-  /// The frontend's last resort when memory is out.
+  /// The frontend's last resorts when memory is out: orphans, waiting for them; its own floating spans.
+  std::uint32_t find_orphan_waiting(std::uint32_t me) {
+    std::uint32_t remote_head = 0;
+    const std::uint32_t number = Protocol::orphan_to_hot(kClass, me, remote_head, true);
+    return with_remotes(number, remote_head);
+  }
   std::uint32_t find_floating(std::uint32_t me) {
     std::uint32_t remote_head = 0;
     const std::uint32_t number = Protocol::floating_to_hot(kClass, me, remote_head);

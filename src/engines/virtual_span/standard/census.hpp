@@ -93,7 +93,12 @@ struct Census {
       LockGuard guard(lab.lock);
       mark_list(lab.floating, ListId::kFloating, n, out);
       mark_list(lab.attention, ListId::kAttention, n, out);
-      for (auto& head : lab.reusable) mark_list(head.load_relaxed(), ListId::kReusable, n, out);
+      for (unsigned c = 0; c < kClasses; ++c) {
+        const std::uint32_t head = lab.reusable[c].load_relaxed();
+        mark_list(head, ListId::kReusable, n, out);
+        const bool shown = !Heap::is_orphanage(n) || (Heap::orphans(c).load_relaxed() >> n & 1) != 0;
+        if (head != 0 && !shown) ++out.broken;  // nobody from elsewhere would find it
+      }
     }
   }
 
@@ -120,7 +125,7 @@ struct Census {
       case SpanState::kParked:
         if (kClassTable[span.size_class].blocks == 1) {
           ++(span.mark == 0 ? out.single : out.broken);
-        } else if (span.mark == 0 && Heap::is_orphanage(word.owner())) {
+        } else if (span.mark == 0 && word.owner() == Heap::kOrphanageOfForks) {
           ++out.lost_to_fork;
         } else if (span.mark != kMarkListed || word.outstanding() <= span.unpublished.load_relaxed()) {
           ++out.broken;

@@ -335,8 +335,8 @@ SPANALLOC_COLD inline Frontend::Place Frontend::place_of(std::uintptr_t a) {
 
 inline void* Frontend::allocate_aligned(std::size_t n, std::size_t alignment) {
   // As common as unaligned ones: the same short path (see multiples_are_aligned).
-  const std::size_t multiple = align_up(max_of(n, 1), alignment);
-  if (SPANALLOC_LIKELY(multiple <= kMaxListed)) {
+  const std::size_t multiple = align_up(max_of(n, 1), alignment);  // 0 where it overflows
+  if (SPANALLOC_LIKELY(multiple - 1 < kMaxListed)) {
     return allocate_or(multiple, [](std::size_t size) { return allocate_slow(size); });
   }
   const unsigned c = class_of_aligned(n, alignment);

@@ -34,7 +34,7 @@ namespace spanalloc::standard {
 /// A local allocation buffer: what one thread allocates from. Its hot lists of small classes stand in the
 /// thread's own memory (frontend.hpp). Lives in a table for ever; its number is what spans call their owner.
 struct Lab : LabLists<kClasses> {
-  std::uint32_t number = 0;                 ///< constant
+  std::uint32_t number = 0;                 ///< constant; unused in orphanages
   std::uint32_t next_free = 0;              ///< registry lock, while unused
   Atomic<std::uint32_t> alive{0};           ///< written by the owner
   Atomic<std::uint32_t> hot[kFirstSingle];  ///< written by the owner: hot span of each class, 0: none
@@ -44,6 +44,11 @@ struct Lab : LabLists<kClasses> {
 /// Apart from what others read all the time: every thread that misses the pool turns it.
 struct alignas(kCacheLine) Turn {
   Atomic<std::uint32_t> next{0};
+};
+
+/// Apart for the same reason: threads that begin and end change them. See SpanProtocol, I5.
+struct alignas(kCacheLine) Orphans {
+  Atomic<std::uint64_t> of_class[kClasses];
 };
 
 class Heap {
@@ -59,7 +64,7 @@ class Heap {
   static std::uint32_t reuse_outstanding(unsigned c) { return kClassTable[c].reuse_outstanding; }
   static bool is_orphanage(std::uint32_t number) { return number < orphanages_; }
   static std::uint32_t orphanage_of(std::uint32_t number) { return number & (orphanages_ - 1); }
-  static Atomic<std::uint64_t>& orphans(unsigned size_class) { return orphans_[size_class]; }
+  static Atomic<std::uint64_t>& orphans(unsigned size_class) { return orphans_.of_class[size_class]; }
   [[noreturn]] static void corrupted(std::uint32_t number) {
     os::fatal("more blocks were freed than allocated (double free) in the span at", address(number));
   }
@@ -129,6 +134,8 @@ class Heap {
   static Lab* take_lab();
   static void return_lab(Lab* lab);
   static Lab& lab_at(std::uint32_t number) { return labs_[number]; }
+  /// Owns, on no list, what a fork has cut off from its owner.
+  static constexpr std::uint32_t kOrphanageOfForks = 0;
   /// LABs below are the orphanages (as many as CPUs, to the next power of two, 64 at most).
   static std::uint32_t first_lab() { return orphanages_; }
   /// LABs ever used by threads are first_lab() .. end_of_labs() - 1.
@@ -184,11 +191,11 @@ class Heap {
 
   static inline constinit SpinLock registry_lock_;  // start, LAB numbers, growth of the table of LABs
   static inline constinit SpinLock purge_lock_;     // whoever purges or ages: no fork comes in between
-  static inline constinit bool single_threaded_at_fork_ = false;       // registry lock
-  static inline constinit std::uint32_t orphanages_ = 1;               // constant after start
-  static inline constinit Atomic<std::uint32_t> end_of_labs_{0};       // written under the registry lock
-  static inline constinit Atomic<std::uint64_t> orphans_[kClasses]{};  // see SpanProtocol, I5
+  static inline constinit bool single_threaded_at_fork_ = false;  // registry lock
+  static inline constinit std::uint32_t orphanages_ = 1;          // constant after start
+  static inline constinit Atomic<std::uint32_t> end_of_labs_{0};  // written under the registry lock
   static inline constinit std::uint32_t lab_capacity_ = 0;
+  static inline constinit std::uint32_t labs_at_fork_ = 0;  // registry lock: how many a fork has locked
   static inline constinit std::uint32_t free_lab_ = 0;
   static inline constinit Atomic<std::size_t> known_end_{0};  // written under the arena's lock
   static inline constinit Atomic<std::uint32_t> started_{0};
@@ -197,6 +204,7 @@ class Heap {
   static inline constinit Atomic<std::uint64_t> next_purge_{0};
   static inline constinit std::uint64_t decay_ms_ = 0;  // constant after start
   static inline constinit Turn victims_;
+  static inline constinit Orphans orphans_;
 };
 
 }  // namespace spanalloc::standard

@@ -25,12 +25,13 @@ inline bool Heap::start_locked() {
   if (started_.load_relaxed() != 0) return true;
   // As the spans of several blocks are aligned, so must the arena be, whatever the page size.
   if (!arena_.start(kGranule << kMaxOrder) || !spans_.start(arena_.capacity())) return false;
-  // One LAB a living thread. Under a limit, tables may take 1/256 of it.
+  // As many orphanages as threads can end at once on this machine: they must not wait for each other.
+  const std::uint32_t orphanages = 1u << min_of(log2_ceil(max_of(os::cpu_count(), 1)), 6);
+  // And one LAB a living thread. Under a limit, tables may take 1/256 of it.
   const std::size_t left = os::address_space_left();
   std::size_t labs = 1u << 18;
   if (left != SIZE_MAX) labs = max_of(min_of(labs, left / 256 / sizeof(Lab)), 128);
-  // As many as threads can end at once on this machine: they must not wait for each other.
-  const std::uint32_t orphanages = 1u << min_of(log2_ceil(max_of(os::cpu_count(), 1)), 6);
+  labs += orphanages;
   if (!labs_.start(labs) || !labs_.ensure(orphanages) || !spans_.ensure(1)) return false;
   orphanages_ = orphanages;
   end_of_labs_.store_relaxed(orphanages);
@@ -256,7 +257,9 @@ inline void Heap::lock_for_fork() {
   single_threaded_at_fork_ = thread::process_is_single_threaded();
   purge_lock_.lock();
   registry_lock_.lock();
-  for (std::uint32_t number = end_of_labs(); number-- != 0;) labs_[number].lock.lock();
+  // Handlers of other libraries may allocate, and so take new LABs, before the kernel copies the process.
+  labs_at_fork_ = end_of_labs();
+  for (std::uint32_t number = labs_at_fork_; number-- != 0;) labs_[number].lock.lock();
   arena_.lock_for_fork();
   SpinLock::begin_fork();
 }
@@ -264,7 +267,7 @@ inline void Heap::lock_for_fork() {
 inline void Heap::unlock_in_parent() {
   SpinLock::end_fork();
   arena_.unlock_after_fork();
-  for (std::uint32_t number = 0; number < end_of_labs(); ++number) labs_[number].lock.unlock();
+  for (std::uint32_t number = 0; number < labs_at_fork_; ++number) labs_[number].lock.unlock();
   registry_lock_.unlock();
   purge_lock_.unlock();
 }
@@ -272,7 +275,7 @@ inline void Heap::unlock_in_parent() {
 inline void Heap::recover_in_child(std::uint32_t survivor) {
   SpinLock::end_fork();
   arena_.unlock_after_fork();
-  for (std::uint32_t number = 0; number < end_of_labs(); ++number) labs_[number].lock.unlock();
+  for (std::uint32_t number = 0; number < labs_at_fork_; ++number) labs_[number].lock.unlock();
   registry_lock_.unlock();
   purge_lock_.unlock();
   if (single_threaded_at_fork_) return;
@@ -292,8 +295,8 @@ inline void Heap::recover_in_child(std::uint32_t survivor) {
       arena_.give(number);
     } else if (word.state() == SpanState::kHot && word.owner() != survivor) {
       // Its lists were in its thread's own memory, in whatever state: what is on them is lost, so the span
-      // never becomes empty. Frees into it still work: the first orphanage owns it, on no list.
-      s.word.store_relaxed(word.with_state(SpanState::kParked).with_owner(0).bits);
+      // never becomes empty. Frees into it still work: an orphanage owns it, on no list.
+      s.word.store_relaxed(word.with_state(SpanState::kParked).with_owner(kOrphanageOfForks).bits);
       s.list = ListId::kNone;
       lost_to_fork_.fetch_add_relaxed(1);
     }

@@ -11,18 +11,19 @@
 //      lock, unlinks the span if somebody had it linked, and gives it to the pool. Others leave a free span
 //      on a list alone: its claimer is on the way.
 //  I3  The owner of a parked span changes only under the locks of both LABs (old before orphanage).
-//  I5  Under an orphanage's lock: a class of which it has a reusable span has its bit in orphans(class).
 //  I4  A parked span that is empty but unclaimed (outstanding == unpublished > 0, both last freers looked too
 //      early) has been listed since its owner last settled it, so it stands on the attention list, or the
 //      freer that set the listed bit is about to put it there. The owner's next slow path settles that list.
+//  I5  Whoever leaves an orphanage's lock: if it has a reusable span of a class, its bit in orphans(class) is
+//  set.
 //
 // World supplies what surrounds the protocol, so that models can run it with three spans:
 //   static Span& span(number); static LabLists& lab(number); static void put_in_pool(number);
 //   static uint32_t capacity(size_class); static uint32_t reuse_outstanding(size_class);
-//   static bool is_orphanage(lab_number)                 at most 64 LABs, numbers 0 .. 63, own what nobody
-//   owns static uint32_t orphanage_of(lab_number)             the one for what that LAB leaves behind static
-//   Atomic<uint64_t>& orphans(size_class)         bit n: orphanage n may have a reusable span static
-//   [[noreturn]] void corrupted(number)
+//   static [[noreturn]] void corrupted(number)
+//   static bool is_orphanage(lab_number): LABs that own what nobody owns; their numbers are below 64
+//   static uint32_t orphanage_of(lab_number): the orphanage for what that LAB leaves behind
+//   static Atomic<uint64_t>& orphans(size_class): bit n: orphanage n may have a reusable span
 #pragma once
 
 #include <bit>
@@ -177,11 +178,12 @@ class SpanProtocol {
     const std::uint32_t home = World::orphanage_of(me);
     if (World::lab(home).reusable[size_class].load_relaxed() != 0) {
       LockGuard guard(World::lab(home).lock);
-      // Its bit stays set if this was the last one: the next thread to end would only set it again.
       const std::uint32_t number = take_reusable(World::lab(home), size_class, me, remote_head);
       if (number != 0) return number;
     }
+    // The home's own bit is left to the others: the next thread to end here would only set it again.
     std::uint64_t holders = World::orphans(size_class).load_relaxed();
+    if (!wait) holders &= ~(std::uint64_t{1} << home);
     for (holders = std::rotr(holders, static_cast<int>(home)); holders != 0; holders &= holders - 1) {
       const std::uint32_t from = (home + static_cast<std::uint32_t>(std::countr_zero(holders))) % 64;
       Lists& orphanage = World::lab(from);
