@@ -199,8 +199,8 @@ def bars(title, values, *, y_label="", y_unit="", log_y=False, line_at=None, lim
          height=3.3) -> Panel:
     """Groups of bars, one bar an allocator.
 
-    `values`: group -> {name: y}; a y of None (crashed, hung, not built) is drawn as a cross on the axis, a name that
-    is not there leaves no gap. `line_at` draws a level, for instance 1 for ratios. Bars beyond `limit` are cut there
+    `values`: group -> {name: y} or {name: (y, low, high)}; a y of None (crashed, hung, not built) is drawn as a cross on
+    the axis, a name that is not there leaves no gap; low and high are drawn as a line. `line_at` draws a level, for instance 1 for ratios. Bars beyond `limit` are cut there
     and say how high they are.
     """
     names = tuple(dict.fromkeys(itertools.chain.from_iterable(values.values())))
@@ -211,7 +211,8 @@ def bars(title, values, *, y_label="", y_unit="", log_y=False, line_at=None, lim
             axes.set_yscale("log")
         for group in values.values():
             centres.append(place + (len(group) - 1) / 2)
-            for name, y in group.items():
+            for name, bar in group.items():
+                y, low, high = bar if isinstance(bar, tuple) else (bar, None, None)
                 look = style(name)
                 if units.missing(y):
                     axes.plot([place], [0.02], marker="x", color=look.color, markersize=6, mew=1.8, clip_on=False,
@@ -223,6 +224,8 @@ def bars(title, values, *, y_label="", y_unit="", log_y=False, line_at=None, lim
                                       rotation=90, ha="center", va="top", fontsize=7, color="white", zorder=4)
                     axes.bar(place, limit if cut else y, 0.92, color=look.color,
                              edgecolor="black" if look.ours else "none", linewidth=0.9)
+                    if low is not None and not cut:
+                        axes.vlines(place, low, high, color="#333333", lw=1, zorder=4)
                 place += 1
             place += 1
         if limit is not None:

@@ -31,11 +31,17 @@ def rows(data: Data):
             yield f"{name}, in turn with its variants" if name in again else name, data.variants, name
 
 
-def speed_up(source: Data, base: Data, name, measure, point) -> float | None:
-    """Against the figure's base: one contender, or the row itself, at one x; `base` holds the base's runs."""
+def reference_of(source: Data, base: Data, name, measure, point) -> float | None:
+    """The median that speed-ups are against: of one contender, or of the row itself, at one x; `base` holds the base's
+    runs."""
     other, x = source.figure.panel.base
     runs, whose = (source, name) if other == OWN else (base, other)
-    reference = next((runs.median(whose, measure, p) for p in runs.at(series=point.series) if p.x == x), None)
+    return next((runs.median(whose, measure, p) for p in runs.at(series=point.series) if p.x == x), None)
+
+
+def speed_up(source: Data, base: Data, name, measure, point) -> float | None:
+    """Against the figure's base."""
+    reference = reference_of(source, base, name, measure, point)
     mine = source.median(name, measure, point)
     return None if not mine or not reference else reference / mine
 

@@ -24,15 +24,22 @@ def value(data: Data, name, measure: Measure, point):
 # ---- PNG ----
 
 
-def _drawn(data, name, measure, point, panel):
-    """What the paper's axis shows: the measure, its reciprocal, or a speed-up; None where there is nothing."""
-    found = data.values(name, measure, point)
-    if not found:
-        return None
-    median = statistics.median(found.values())
-    if panel.rate:
-        return 1 / median if median > 0 else None
-    return median * measure.scale
+def _drawn(source, data, name, measure, point):
+    """What the paper's axis shows: the measure, its reciprocal, or a speed-up. Its median, and its least and most over the
+    rounds (of a speed-up: against the median of what it is relative to); None where there is nothing."""
+    panel, found = data.figure.panel, source.values(name, measure, point).values()
+    reference = derived.reference_of(source, data, name, measure, point) if panel.base else None
+
+    def shown(amount):
+        if panel.base:
+            return reference / amount if reference and amount > 0 else None
+        if panel.rate:
+            return 1 / amount if amount > 0 else None
+        return amount * measure.scale
+
+    ends = [shown(amount) for amount in (min(found), max(found))] if len(found) > 1 else []
+    low, high = sorted(ends) if ends and None not in ends else (None, None)
+    return shown(statistics.median(found)) if found else None, low, high
 
 
 def _y_label(figure, measure):
@@ -68,7 +75,7 @@ def png(data: Data, path):
         panels = _bar_panels(plots, data)
     if len(panels) == 1:
         panels[0].width = max(panels[0].width, 0.115 * len(title))  # the title must fit
-    note = f"{figure.paper}, {figure.number}; on {data.cores} cores; medians"
+    note = f"{figure.paper}, {figure.number}; on {data.cores} cores; medians, with the least and the most of the rounds"
     plots.save(plots.figure(panels, title=title, note=note), path)
 
 
@@ -78,11 +85,9 @@ def _lines_panel(plots, data, measure, part):
     curves = {}
     for name, source in _drawn_rows(data):
         curve = [
-            (i if names else point.x, derived.speed_up(source, data, name, measure, point) if figure.panel.base
-             else _drawn(source, name, measure, point, figure.panel))
-            for i, point in enumerate(points)
+            (i if names else point.x, *_drawn(source, data, name, measure, point)) for i, point in enumerate(points)
         ]
-        if name not in data.stand_ins or any(y is not None for _, y in curve):
+        if name not in data.stand_ins or any(y is not None for _, y, *_ in curve):
             curves[name] = curve
     log_x = not names and min(p.x for p in points) > 0 and max(p.x for p in points) >= 4 * min(p.x for p in points)
     return plots.lines(part, curves, x_label=figure.panel.x_label, y_label=_y_label(figure, measure), log_x=log_x,
@@ -93,9 +98,14 @@ def _bar_panels(plots, data):
     """One panel of all measures of one unit at one place; else a panel a measure, its groups the places."""
     figure, rows_ = data.figure, list(_drawn_rows(data))
 
+    def ends(source, name, measure, point):
+        found = source.values(name, measure, point).values()
+        return (min(found) * measure.scale, max(found) * measure.scale) if len(found) > 1 else (None, None)
+
     def bars(measure, point):
-        found = {name: value(source, name, measure, point) for name, source in rows_}
-        return {name: y for name, y in found.items() if name not in data.stand_ins or y is not None}
+        found = {name: (value(source, name, measure, point), *ends(source, name, measure, point))
+                 for name, source in rows_}
+        return {name: bar for name, bar in found.items() if name not in data.stand_ins or bar[0] is not None}
 
     if len(data.points) == 1 and len({m.unit for m in figure.measures}) == 1 and len(figure.measures) > 1:
         groups = {m.name: bars(m, data.points[0]) for m in figure.measures}
@@ -104,7 +114,7 @@ def _bar_panels(plots, data):
     for measure in figure.measures:
         groups = {point.series or str(point.x): bars(measure, point) for point in data.points}
         # A measure that some of the places do not have is drawn for the others.
-        known = {place: group for place, group in groups.items() if any(y is not None for y in group.values())}
+        known = {place: group for place, group in groups.items() if any(y is not None for y, *_ in group.values())}
         panels.append(plots.bars(measure.name if len(figure.measures) > 1 else "", known or groups,
                                  y_label=measure.unit or measure.name, log_y=figure.panel.log_y))
     return panels
