@@ -17,7 +17,8 @@
 // exit is lost. No locks, so a fork at any time leaves both processes usable.
 //
 // BUMP_LIMIT_MIB bounds what is handed out (default: half of the RAM, whatever a cgroup allows). Beyond it
-// every request is refused with ENOMEM; a workload that turns over more than that has no row here.
+// every request is refused with ENOMEM; a workload that turns over more than that has no row here. Whoever
+// wants to know names a file in BUMP_REFUSED: it is made at the first refusal.
 //
 // BUMP_HUGE_PAGES=1 asks for huge pages (madvise). On hardware they make the faults few and fresh memory
 // about six times cheaper. They are not the default because in a virtual machine whose host takes back free
@@ -25,6 +26,7 @@
 // price of small pages, and noise.
 //
 // A library of the benchmark suite only: pointers are not checked, new handlers are not called.
+#include <fcntl.h>
 #include <malloc.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -108,15 +110,24 @@ std::size_t limit() {
   return first;
 }
 
+[[gnu::cold, gnu::noinline]] char* refuse() {
+  const char* mark = environ == nullptr ? nullptr : std::getenv("BUMP_REFUSED");
+  const int error = errno;
+  const int file = mark == nullptr ? -1 : open(mark, O_WRONLY | O_CREAT | O_CLOEXEC, 0644);
+  if (file >= 0) close(file);
+  errno = error;
+  return nullptr;
+}
+
 // `bytes` of memory that nobody has touched, at a cache line's start; null when there are no more.
 char* take(std::size_t bytes) {
   Region* region = g_region.load(std::memory_order_acquire);  // pairs with the release in open_region
   if (region == nullptr) region = open_region();
-  if (region == nullptr) return nullptr;
+  if (region == nullptr) return refuse();
   // Relaxed: a range belongs to the one who took it; nothing else is published by the count.
   std::size_t taken = region->taken.load(std::memory_order_relaxed);
   do {
-    if (bytes > region->size - taken) return nullptr;
+    if (bytes > region->size - taken) return refuse();
   } while (!region->taken.compare_exchange_weak(taken, taken + bytes, std::memory_order_relaxed));
   return reinterpret_cast<char*>(region) + taken;
 }

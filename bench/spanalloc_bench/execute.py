@@ -129,6 +129,8 @@ class Context:
                 preload = f"{self.places.probe}:{preload}"
                 command += ["--set", f"SPANALLOC_PROBE_OUT={self.probe_out}"]
             command += ["--preload", preload, "--expect", self.allocator.path]
+        if self.allocator.kind is Kind.BASELINE:
+            command += ["--set", f"BUMP_REFUSED={_refusal_mark(self.scratch)}"]
         for name, value in (*self.allocator.environment, *self.case.environment):
             command += ["--set", f"{name}={value}"]
         for pair in set:
@@ -168,15 +170,20 @@ class Runner:
         try:
             self._require(case, allocator)
             with tempfile.TemporaryDirectory(prefix="spanalloc-bench-") as scratch:
-                if case.family is Family.DRIVER:
-                    self._drive(case, allocator, scratch, sample)
-                else:
-                    self._execute(case, allocator, scratch, sample)
+                try:
+                    if case.family is Family.DRIVER:
+                        self._drive(case, allocator, scratch, sample)
+                    else:
+                        self._execute(case, allocator, scratch, sample)
+                except RunFailed as failure:
+                    if not os.path.exists(_refusal_mark(scratch)):
+                        raise
+                    # That the memory of who never frees comes to its end is no failure.
+                    raise RunFailed(f"its limit of memory was reached, as it never frees ({failure})",
+                                    UNAVAILABLE) from None
         except RunFailed as failure:
-            status, problem = failure.status, str(failure)
-            if allocator.kind is Kind.BASELINE:
-                status, problem = _of_the_floor(failure)
-            return Sample(case.id, allocator.name, round_, position, status, problem, started=sample.started)
+            return Sample(case.id, allocator.name, round_, position, failure.status, str(failure),
+                          started=sample.started)
         finally:
             end_all_but(before)
         return sample
@@ -309,13 +316,22 @@ _CRASHES = {
 }
 
 
-def _of_the_floor(failure) -> tuple[str, str]:
-    """(status, problem) of a run under the baseline, which never frees: that its memory ends is its nature, no failure."""
-    words = str(failure)
-    refused = failure.status == FAILED or failure.status == CRASHED and ("alloc" in words or "memory" in words)
-    if not refused:
-        return failure.status, words
-    return UNAVAILABLE, f"its limit of memory was reached, as it never frees ({words})"
+def _refusal_mark(scratch) -> str:
+    """The file that the baseline makes when it refuses for the first time."""
+    return os.path.join(scratch, "refused")
+
+
+def exits_are_seen(places) -> bool:
+    """Whether spanalloc-measure may look at a process as it ends. Where it may not (ptrace is refused, as in some
+    containers), no run is checked for whose malloc it had, and the memory of the last moments is not seen."""
+    with tempfile.TemporaryDirectory(prefix="spanalloc-bench-") as scratch:
+        out = os.path.join(scratch, "record")
+        subprocess.run([places.measure, "--out", out, "--", "true"], check=False)
+        try:
+            with open(out, encoding="utf-8") as file:
+                return json.load(file)["exit_readings"] > 0
+        except (OSError, ValueError, KeyError):
+            return False
 
 
 def _last_line(path) -> str:

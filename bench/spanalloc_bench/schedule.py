@@ -208,7 +208,8 @@ def _describe(runner, cases, allocators, rounds, old) -> dict:
         "settings": {"sampling_interval_ms": execute.INTERVAL_MS, "sampling_share_percent": execute.SHARE_PERCENT},
         "allocators": [_allocator_facts(a, known.get(a.name, {})) for a in allocators],
         "programs": facts, "cases": described, "verified": {},
-        "runs": [{"started": now, "rounds": rounds, "load_at_start": round(machine.load(), 2)}],
+        "runs": [{"started": now, "rounds": rounds, "load_at_start": round(machine.load(), 2),
+                  "exits_are_seen": execute.exits_are_seen(runner.places)}],
     }
 
 
@@ -320,6 +321,9 @@ def run_cells(places, cases, allocators, rounds, folder, say, again=False) -> No
         busy = machine.load()
         if busy > machine.BUSY_LOAD:
             say(f"warning: this machine is busy (load {busy:.1f}): figures taken now are noisy")
+        if not meta["runs"][-1]["exits_are_seen"]:
+            say("warning: this machine does not let spanalloc-measure look at processes as they end (ptrace is refused): "
+                "runs are not checked for whose malloc they had, and memory is only sampled")
         problems = make_fixtures(places, cases, say)
         cells = rotated(cases, allocators, rounds)
         left = _to_do(cells, results)

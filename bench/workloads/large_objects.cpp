@@ -7,7 +7,8 @@
 //   ends   it writes the first and the last word (what the allocator itself costs)
 //   page   one word in every 4 KiB (the page faults are the program's own, unless the memory is warm)
 //   all    every byte
-// What was written is checked when the object is freed.
+// The first and the last word are checked when the object is freed, and unless it touches only these one word
+// in every 4 KiB.
 #include "support/mapped_array.hpp"
 #include "support/sizes.hpp"
 #include "support/workload.hpp"

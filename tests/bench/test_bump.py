@@ -45,6 +45,14 @@ class BumpTest(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stdout)
         self.assertIn(int(done.stdout), range(58, 65))
 
+    def test_its_first_refusal_leaves_a_mark(self):
+        with tempfile.TemporaryDirectory() as folder:
+            mark = os.path.join(folder, "refused")
+            self.assertEqual(run("ls", "/", BUMP_LIMIT_MIB="64", BUMP_REFUSED=mark).returncode, 0)
+            self.assertFalse(os.path.exists(mark))
+            self.assertEqual(run(ALLOCATE, "exhaust", BUMP_LIMIT_MIB="64", BUMP_REFUSED=mark).returncode, 0)
+            self.assertTrue(os.path.exists(mark))
+
     def test_operator_new_throws_beyond_the_limit(self):
         source = "#include <new>\n#include <cstdio>\nint main() {\n" \
                  "  try { for (;;) new char[100000]; } catch (const std::bad_alloc&) { std::puts(\"thrown\"); }\n}\n"

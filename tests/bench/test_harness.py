@@ -318,8 +318,26 @@ class OutcomeTest(unittest.TestCase):
 
     def test_the_floor_may_refuse(self):
         floor = Allocator("bump", STANDARD.path, Kind.BASELINE)
-        self.expect(program("x", "echo no memory >&2; exit 1"), UNAVAILABLE, "limit of memory.*exit code 1: no memory", floor)
+        refuses = ': > "$BUMP_REFUSED"; '
+        self.expect(program("x", refuses + "echo no memory >&2; exit 1"), UNAVAILABLE,
+                    "limit of memory.*exit code 1: no memory", floor)
+        self.expect(program("x", refuses + "kill -SEGV $$"), UNAVAILABLE, "limit of memory.*SIGSEGV", floor)
+        self.expect(workload("x", refuses + "echo hello"), UNAVAILABLE, "limit of memory", floor)
+
+    def test_what_the_floor_did_not_refuse_is_a_failure(self):
+        floor = Allocator("bump", STANDARD.path, Kind.BASELINE)
+        self.expect(program("x", "echo out of memory >&2; exit 1"), FAILED, "exit code 1: out of memory", floor)
         self.expect(program("x", "kill -SEGV $$"), CRASHED, "SIGSEGV", floor)
+        self.expect(workload("x", "echo hello"), FAILED, "no record", floor)
+
+    def test_a_machine_that_hides_exits_is_told(self):
+        self.assertTrue(execute.exits_are_seen(PLACES))
+        with tempfile.TemporaryDirectory() as folder:
+            blind = os.path.join(folder, "measure")
+            with open(blind, "w", encoding="utf-8") as file:
+                file.write('#!/bin/sh\necho \'{"exit_readings": 0}\' > "$2"\n')
+            os.chmod(blind, 0o755)
+            self.assertFalse(execute.exits_are_seen(types.SimpleNamespace(measure=blind)))
 
     def test_unavailable(self):
         self.expect(program("needs", "true", needs=("no-such-command",)), UNAVAILABLE, "no-such-command is not installed")
