@@ -16,7 +16,7 @@ import subprocess
 import sys
 
 import common
-from spanalloc_bench import readme
+from spanalloc_bench import machine, readme
 
 FIGURES, SUITE = "figures", "bench"  # the names in README.md's markers
 RUNS = 9
@@ -68,8 +68,9 @@ def suite():
 
 def measured(options):
     """What this machine says now."""
-    machine = f"{processor()}, {os.cpu_count()} cores, Linux {platform.release().split('-')[0]}"
-    text = f"Measured on {machine}, by `bench/readme_figures.py`.\n\n"
+    where = f"{processor()}, {os.cpu_count()} cores, Linux {platform.release().split('-')[0]}"
+    commit = machine.git_commit(common.SOURCE).get("commit", "")[:10]
+    text = f"Measured on {where}, by `bench/readme_figures.py`" + (f", commit {commit}" if commit else "") + ".\n\n"
     text += block(
         "Instructions for 100 × `malloc`, one write each, 100 × `free`, loop and the calls' jumps into the library included "
         "(counted by valgrind's callgrind, exact):",
