@@ -31,21 +31,22 @@ def command(places, id, *, rounds=None, out=None, with_=(), nbbs=None, again=Fal
     """`figure ID`: measures what `out` has not got yet, prints the figure and its claims' verdicts, writes
     OUT/figures/ID.json and ID.png. `list` lists all figures with their times, `all` runs them all.
 
-    Raises UnknownFigure, and what schedule.run_cells raises."""
+    Raises UnknownFigure, BadChoice for options that cannot be taken, and what schedule.run_cells raises."""
     from rich.console import Console
 
     from spanalloc_bench.figures.catalogue import FIGURES
 
     console = console or Console()
-    if id == "list":
-        _list(places, console, rounds)
-        return
-    if id != "all" and id not in FIGURES:
+    if id not in ("all", "list") and id not in FIGURES:
         near = [name for name in FIGURES if name.startswith(id)]
         raise UnknownFigure(f"there is no figure {id}. " + (f"Did you mean {', '.join(near)}?" if near else
                                                            "`spanalloc bench figure list` shows them"))
     from spanalloc_bench.figures import run
 
+    run.check(places, with_, nbbs)
+    if id == "list":
+        _list(places, console, rounds)
+        return
     folder = run.default_folder(out)
     renewal = run.Renewal(again)
 
@@ -53,6 +54,9 @@ def command(places, id, *, rounds=None, out=None, with_=(), nbbs=None, again=Fal
         print(text, file=sys.stderr, flush=True)
 
     chosen = list(FIGURES.values()) if id == "all" else [FIGURES[id]]
+    if len(chosen) == 1:  # each option has its use in one of them all
+        for text in run.useless(chosen[0], with_, nbbs):
+            say(text)
     for number, figure in enumerate(chosen, start=1):
         if len(chosen) > 1:
             say(f"{figure.id} ({number} of {len(chosen)})")

@@ -80,7 +80,7 @@ FIGURE_1 = Figure(
         _claim("beats-kheap",
                "In comparison to kheap, our allocator has a faster runtime for 2 to 8 threads.", "§3, Figure 1",
                j.best_at_each(TIME, (KHEAP,), lambda data: [p for p in data.points if 2 <= p.x <= 8]), needs=(KHEAP,),
-               cores=SCALING_CORES),
+               cores=SCALING_CORES, each_count=True),
         _claim("scales-better-than-libc",
                "In comparison to malloc our allocator seems to scale much better: runtime decreases "
                "more than libc's.", "§3, Figure 1", j.narrows(TIME, j.SUBJECT, LIBC, j.fewest, j.full), needs=(LIBC,),
@@ -98,7 +98,8 @@ FIGURE_2 = Figure(
                j.narrows(TIME, j.SUBJECT, LIBC, j.fewest, j.full, low=1 / 1.2, high=1.2), needs=(LIBC,),
                cores=SCALING_CORES),
         _claim("beats-kheap", "Our allocator outperforms kheap for all 1 to 8 threads.", "§3, Figure 2",
-               j.best_at_each(TIME, (KHEAP,), j.everywhere), needs=(KHEAP,), cores=SCALING_CORES),
+               j.best_at_each(TIME, (KHEAP,), j.everywhere), needs=(KHEAP,), cores=SCALING_CORES,
+               each_count=True),
         _libc("goes-on-falling",
               "By threads 7 and 8 libc's runtime continues to decrease faster than our allocator's (here: from 6 "
               "threads to 8).", "§3, Figure 2",
@@ -169,7 +170,7 @@ def _scored(data):
 def _score_above(name, benchmark, better, worse):
     return Claim(f"{benchmark}-{better}-above-{worse}", f"{benchmark}: {name}", "Figure 6",
                  j.scalability_above(TIME, better, worse, j.series(benchmark, _scored)), subject=better, needs=(worse,),
-                 cores=SCALING_CORES)
+                 cores=SCALING_CORES, series=benchmark)
 
 
 FIGURE_6 = Figure(

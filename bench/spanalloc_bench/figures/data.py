@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 import statistics
@@ -139,29 +140,52 @@ class Data:
 
     # ---- what there is ----
 
+    def _runs(self, allocator: str, point: Point) -> dict[int, Sample]:
+        """Its runs at this point by round; none where any round failed: who fails in one round has no figures."""
+        cells = self._cells.get((allocator, point.case.id), {})
+        return cells if all(sample.status == OK for sample in cells.values()) else {}
+
+    def _failure(self, allocator: str, points) -> str:
+        """How its runs at the first of the points failed where any did; "" where none did."""
+        for point in points:
+            cells = self._cells.get((allocator, point.case.id), {})
+            bad = [sample for sample in cells.values() if sample.status != OK]
+            if bad:
+                rounds = f"{len(bad)} of {len(cells)} round{'s' * (len(cells) != 1)}"
+                return f"{bad[0].status} in {rounds} of {bad[0].case}: {bad[0].problem}".rstrip(": ")
+        return ""
+
     def measured(self) -> list[str]:
-        """Contenders with at least one good sample, in the figure's order, those given after them."""
-        good = {a for (a, _), rounds in self._cells.items() if any(s.status == OK for s in rounds.values())}
-        good |= {a for a, _ in self.facts}
-        return [name for name in self._rows if name in good]
+        """Contenders with figures at one point or more, in the figure's order, those given after them."""
+        good = {a for a, _ in self.facts}
+        return [name for name in self._rows if name in good or any(self._runs(name, point) for point in self.points)]
 
     def contenders(self) -> list[str]:
         """Those measured that are allocators, not a case that is shown as a row."""
         return [name for name in self.measured() if name not in self.stand_ins]
 
-    def process_kib(self, point: Point) -> float | None:
-        """What the program itself needs at this point: the median of the row PROCESS."""
-        cells = self._cells.get((PROCESS, point.case.id), {})
-        found = [peak for sample in cells.values() if sample.status == OK and (peak := peak_kib(sample)) is not None]
-        return statistics.median(found) if found else None
+    def failed(self) -> dict[str, str]:
+        """How those failed that ran and have figures nowhere."""
+        found, there = {}, self.measured()
+        for name in self._rows:
+            failure = self._failure(name, self.points)
+            if failure and name not in there and name not in self.missing:
+                found[name] = failure
+        return found
+
+    def _process_kib(self, point: Point) -> dict[int, float]:
+        """What the program itself needs at this point, by round: the row PROCESS."""
+        found = {n: peak_kib(sample) for n, sample in self._runs(PROCESS, point).items()}
+        return {n: peak for n, peak in found.items() if peak is not None}
 
     def values(self, allocator: str, measure: Measure, point: Point) -> dict[int, float]:
-        """The measure by round."""
-        process = self.process_kib(point) if measure.net else None
-        if measure.net and (process is None or allocator in self.stand_ins):
+        """The measure by round. What is net is so of the same round's process, or of the median one where the round has
+        none."""
+        alone = self._process_kib(point) if measure.net else {}
+        if measure.net and (not alone or allocator in self.stand_ins):
             return {}
-        cells = self._cells.get((allocator, point.case.id), {})
-        found = {n: measure.of(sample, process) for n, sample in cells.items() if sample.status == OK}
+        usual = statistics.median(alone.values()) if alone else None
+        found = {n: measure.of(sample, alone.get(n, usual)) for n, sample in self._runs(allocator, point).items()}
         return {n: float(value) for n, value in found.items() if value is not None and value == value}
 
     def median(self, allocator, measure, point) -> float | None:
@@ -172,15 +196,21 @@ class Data:
         """Why there is no number of this contender."""
         if allocator in self.missing:
             return f"{allocator}: {self.missing[allocator]}"
-        for point in points or self.points:
-            for sample in self._cells.get((allocator, point.case.id), {}).values():
-                if sample.status != OK:
-                    return f"{allocator} {sample.status} in {sample.case}: {sample.problem}".rstrip(": ")
-        if measure is not None and measure.net and any(self.process_kib(p) is None for p in points or self.points):
-            return f"{PROCESS} has not been measured"
+        places = points or self.points
+        failure = self._failure(allocator, places)
+        if failure:
+            return f"{allocator} {failure}"
+        if measure is not None and measure.net and not all(map(self._process_kib, places)):
+            return f"{PROCESS} {self._failure(PROCESS, places) or 'has not been measured'}"
         return f"{allocator} has not been measured" + (f" for {measure.name}" if measure else "")
 
     # ---- places of the figure ----
+
+    def up_to_cores(self) -> Data:
+        """The part with no more threads than cores."""
+        part = copy.copy(self)
+        part.points = [point for point in self.points if isinstance(point.x, int) and point.x <= self.cores]
+        return part
 
     def at(self, x=None, series=None) -> list[Point]:
         return [p for p in self.points if (x is None or p.x == x) and (series is None or p.series == series)]

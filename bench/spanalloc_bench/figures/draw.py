@@ -158,7 +158,7 @@ def tables(data: Data) -> list[Table]:
                      else [_cell(source, name, measure, point) for point in source.points])
             if name not in data.stand_ins or set(cells) != {"-"}:
                 table.add_row(escape(label), *cells)
-        for name, reason in data.missing.items():
+        for name, reason in {**data.missing, **data.failed()}.items():
             table.add_row(escape(name), escape(_short(reason)), style="dim")
         found.append(table)
     return found

@@ -24,16 +24,26 @@ class Answer(enum.Enum):
     HOLDS = "holds"
     DOES_NOT_HOLD = "does not hold"
     UNDECIDED = "undecided"                        # the noise, or too few rounds, leave it open
+    BY_CONSTRUCTION = "by construction"            # our own workload's parameters are the paper's: nothing is measured
     NOT_BUILT = "not built"                        # what the claim is about does not exist yet
     CANNOT_BE_SHOWN_HERE = "cannot be shown here"  # too few cores, or something absent from this machine
 
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """An answer and one sentence with the numbers behind it."""
+    """An answer, one sentence with the numbers behind it, and those that the claim speaks of but are `absent`; `few`
+    where too few are there to answer for all."""
 
     answer: Answer
-    evidence: str
+    text: str
+    absent: tuple[str, ...] = ()
+    few: bool = False
+
+    @property
+    def evidence(self) -> str:
+        if not self.absent:
+            return self.text
+        return f"{self.text}; absent: {', '.join(self.absent)}" + ": no more than half are there" * self.few
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,8 +144,9 @@ def process_alone(case: Case, **options) -> StandIn:
 class Claim:
     """Something that the paper's text or picture says about the figure, and the function that judges it.
 
-    `judge(data, subject)` is asked only when every contender of `needs` is there and the machine has `cores`. The
-    verdict is the one on `subject`; those on `beside` stand next to it."""
+    `judge(data, subject)` is asked only when every contender of `needs` is there and the machine has `cores`. Where the
+    claim is about each single thread count (`each_count`), those of a smaller machine may go against it. The verdict is
+    the one on `subject`; those on `beside` stand next to it."""
 
     name: str                # unique in the figure, [a-z0-9-]
     text: str
@@ -145,6 +156,8 @@ class Claim:
     beside: tuple[str, ...] = ()
     needs: tuple[str, ...] = ()
     cores: int = 1           # a claim about scaling says nothing on a machine with fewer
+    each_count: bool = False  # says of every thread count the same
+    series: str | None = None  # the part of the figure that it is about; None: all of it
     huge_pages: bool = False  # needs a kernel that gives huge pages where asked
     own: bool = False         # ours: the paper says nothing of it
 

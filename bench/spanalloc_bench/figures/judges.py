@@ -7,6 +7,7 @@ Rounds in which what is compared ran too far apart do not count (data.near), as 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import statistics
 
@@ -109,13 +110,15 @@ def _against_band(ratio: Ratio, low, high, slack=1.0) -> Answer:
 
 def _join(verdicts) -> Verdict:
     """All of them must hold; one that clearly does not is enough against."""
+    verdicts = list(verdicts)
     answers = [v.answer for v in verdicts]
-    for answer in (AGAINST, OPEN, Answer.CANNOT_BE_SHOWN_HERE, Answer.NOT_BUILT):
+    for answer in (AGAINST, OPEN, Answer.CANNOT_BE_SHOWN_HERE, Answer.NOT_BUILT, Answer.BY_CONSTRUCTION):
         if answer in answers:
             break
     else:
         answer = HOLDS
-    return Verdict(answer, "; ".join(dict.fromkeys(v.evidence for v in verdicts)))
+    return Verdict(answer, "; ".join(dict.fromkeys(v.text for v in verdicts)),
+                   tuple(dict.fromkeys(name for v in verdicts for name in v.absent)), any(v.few for v in verdicts))
 
 
 def _name(who, subject) -> str:
@@ -131,18 +134,17 @@ def _systems(names) -> list[str]:
     return list(dict.fromkeys(_STANDS_FOR.get(name, name) for name in names))
 
 
-def _among(data, names, one, answer, text, doubtful=HOLDS) -> Verdict:
-    """A verdict on `one` against whoever of `names` is there. It names the absent; where fewer than half of them are
-    there, the answer that any of the absent could turn round is left open."""
+def _among(data, names, one, found, doubtful=HOLDS, there=None) -> Verdict:
+    """The verdict `found` on `one` against whoever of `names` is `there`. It names the absent; unless more than half
+    are there, the answer that any of the absent could turn round is left open."""
     asked = _systems(name for name in names if name != one)
-    there = _systems(_present(data, names, one))
+    there = _systems(_present(data, names, one) if there is None else there)
     absent = [name for name in asked if name not in there]
-    if not absent:
-        return Verdict(answer, text)
-    text += f"; absent: {', '.join(absent)}"
-    if answer is doubtful and 2 * len(there) < len(asked):
-        return Verdict(OPEN, f"{text}: more than half")
-    return Verdict(answer, text)
+    few = bool(absent) and found.answer is doubtful and 2 * len(there) <= len(asked)
+    failed = data.failed()
+    named = (f"{name} ({failed[name].split()[0]})" if name in failed else name for name in absent)
+    return dataclasses.replace(found, answer=OPEN if few else found.answer, few=few or found.few,
+                               absent=tuple(dict.fromkeys((*found.absent, *named))))
 
 
 # ---- judges ----
@@ -174,7 +176,7 @@ def less(measure: Measure, than, of=SUBJECT, at=everywhere, by=1.0):
             verdicts.append(Verdict(_against_band(ratio, None, by, slack), ""))
             texts.append(f"{other} {ratio}")
         text = f"{measure.name} of {one}{_where(data, points)} against {', '.join(texts)}"
-        return _among(data, () if names == (SUBJECT,) else names, one, _join(verdicts).answer, text)
+        return _among(data, () if names == (SUBJECT,) else names, one, Verdict(_join(verdicts).answer, text))
 
     return judge
 
@@ -190,7 +192,7 @@ def close_to_best(measure: Measure, among, factor, of=SUBJECT, at=everywhere):
         best = min(scores, key=lambda name: statistics.median(scores[name].values()))
         ratio = data.compare(one, best, measure, points)
         text = f"{measure.name} of {one}{_where(data, points)} against {best}, the best of the others, {ratio}"
-        return _among(data, among, one, _against_band(ratio, None, factor), text)
+        return _among(data, among, one, Verdict(_against_band(ratio, None, factor), text))
 
     return judge
 
@@ -202,7 +204,7 @@ def not_best(measure: Measure, others, at, of=SUBJECT):
     def judge(data, subject):
         found = best(data, subject)  # the best of few is left open, not taken for the best of all
         turned = {HOLDS: AGAINST, AGAINST: HOLDS}.get(found.answer, found.answer)
-        return Verdict(turned, found.evidence)
+        return dataclasses.replace(found, answer=turned)
 
     return judge
 
@@ -258,7 +260,7 @@ def not_below_best(measure: Measure, among, factor, of=SUBJECT, at=everywhere):
         best = min(scores, key=lambda name: statistics.median(scores[name].values()))
         ratio = data.compare(one, best, measure, points)
         text = f"{measure.name} {one}/{best}{_where(data, points)} {ratio}"
-        return _among(data, among, one, _against_band(ratio, factor, None), text, doubtful=AGAINST)
+        return _among(data, among, one, Verdict(_against_band(ratio, factor, None), text), doubtful=AGAINST)
 
     return judge
 
@@ -281,10 +283,10 @@ def best_at_each(measure: Measure, others, at, of=SUBJECT):
     def judge(data, subject):
         one, verdicts, texts = _name(of, subject), [], []
         for point in at(data):
-            medians = {name: data.median(name, measure, point) for name in _present(data, others, one)}
-            medians = {name: value for name, value in medians.items() if value is not None}
-            if not medians:
+            there = _present(data, others, one)
+            if not there:
                 raise NoData("none of the others has been measured")
+            medians = {name: statistics.median(data.score(name, measure, [point]).values()) for name in there}
             best = min(medians, key=medians.get)
             ratio = data.compare(one, best, measure, [point])
             verdicts.append(Verdict(_against_band(ratio, None, 1.0, SLACK), ""))
@@ -292,7 +294,7 @@ def best_at_each(measure: Measure, others, at, of=SUBJECT):
         won = sum(v.answer is HOLDS for v in verdicts)
         text = f"{measure.name} of {one} is below the best other's at {won} of {len(verdicts)} " \
                f"{data.figure.panel.x_label}; {', '.join(texts)}"
-        return _among(data, others, one, _join(verdicts).answer, text)
+        return _among(data, others, one, Verdict(_join(verdicts).answer, text))
 
     return judge
 
@@ -304,8 +306,7 @@ def each(names, judge, least=1):
         there = _present(data, names, None)
         if len(there) < least:
             raise NoData("; ".join(data.why_not(name) for name in names if name not in there))
-        found = _join([judge(data, name) for name in there])
-        return _among(data, names, None, found.answer, found.evidence)
+        return _among(data, names, None, _join([judge(data, name) for name in there]))
 
     return judge_each
 
@@ -443,7 +444,7 @@ def majority(names, judge):
         words = {HOLDS: "holds for", AGAINST: "does not hold for", OPEN: "undecided for"}
         text = "; ".join(f"{words[answer]} {', '.join(found)}" for answer, found in groups.items() if found)
         answer = HOLDS if len(groups[HOLDS]) > half else AGAINST if len(groups[AGAINST]) >= half else OPEN
-        return _among(data, names, None, answer, text, doubtful=answer)
+        return _among(data, names, None, Verdict(answer, text), doubtful=answer)
 
     return judge_majority
 
@@ -507,8 +508,9 @@ def fact_less(key, than, of=SUBJECT, by=1.0):
         if mine is None or not theirs:
             raise NoData(f"{key} is known of {', '.join([*theirs, *([one] if mine is not None else [])]) or 'nobody'} "
                          f"only")
-        return Verdict(HOLDS if all(mine < by * value for value in theirs.values()) else AGAINST,
-                       f"{key} of {one} {number(mine)}; " + ", ".join(f"{n} {number(v)}" for n, v in theirs.items()))
+        text = f"{key} of {one} {number(mine)}; " + ", ".join(f"{n} {number(v)}" for n, v in theirs.items())
+        answer = HOLDS if all(mine < by * value for value in theirs.values()) else AGAINST
+        return _among(data, than, one, Verdict(answer, text), there=list(theirs))
 
     return judge
 

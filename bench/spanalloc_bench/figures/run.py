@@ -11,7 +11,7 @@ import statistics
 
 from spanalloc_bench import allocators, schedule, store, tree
 from spanalloc_bench import machine as machines
-from spanalloc_bench.figures import derived, draw, verdicts
+from spanalloc_bench.figures import codesize, derived, draw, verdicts
 from spanalloc_bench.figures.data import Data
 from spanalloc_bench.figures.figure import FOLDER, FORMAT, Figure
 from spanalloc_bench.model import Allocator, Kind
@@ -52,6 +52,25 @@ def has_source(name) -> bool:
     config = "".join(part[:1].upper() + part[1:] for part in name.split("-"))
     with open(os.path.join(api, "CMakeLists.txt"), encoding="utf-8") as file:
         return config in re.findall(r"\w+", file.read())
+
+
+def check(places, with_=(), nbbs=None):
+    """BadChoice for a --with or --nbbs that cannot be taken, whether a figure has a use for it or not."""
+    for text in with_:
+        allocators.given(places, text)
+    if nbbs is not None:
+        allocators.page_managers(places, nbbs)
+
+
+def useless(figure: Figure, with_=(), nbbs=None) -> list[str]:
+    """What to say of the options that change nothing in this figure."""
+    found = []
+    if with_ and (figure.pages or figure.facts is codesize.folio_modules):
+        what = "its contenders are page managers" if figure.pages else "it counts the lines of one engine"
+        found.append(f"--with has no use in {figure.id}: {what}")
+    if nbbs is not None and allocators.NBBS not in figure.allocators:
+        found.append(f"--nbbs has no use in {figure.id}: NBBS takes no part in it")
+    return found
 
 
 def contenders(places, figure: Figure, with_=(), nbbs=None) -> list[Allocator]:

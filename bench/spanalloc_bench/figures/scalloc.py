@@ -239,7 +239,7 @@ FIGURES_9 = _pair(
         _claim("best-until-30",
                "Up to 30 threads scalloc and Streamflow provide the best temporal performance (here: from "
                "two threads to as many as cores).", "§7.3", j.less(ALLOCATOR_TIME, OTHERS, at=j.beyond_one),
-               cores=MANY_CORES),
+               cores=MANY_CORES, each_count=True),
         _claim("best-beyond-30", "For more than 30 threads scalloc outperforms all other allocators.", "§7.3",
                j.less(ALLOCATOR_TIME, OTHERS, at=j.full), cores=32),
         _ablation("reuse-is-no-bottleneck",

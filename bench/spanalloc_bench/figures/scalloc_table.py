@@ -1,4 +1,5 @@
-"""Scalloc's Table 1: what each workload does. Most of it our cases' parameters say, without a run."""
+"""Scalloc's Table 1: what each workload does. Most of it our cases' parameters say, without a run: where they are the
+paper's, that is by construction, and no finding."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def _default_sizes(program, case, low, high):
     def judge(data, subject):
         given, own = _options(case), [_default(program, option) for option in ("low", "high")]
         found = [given.get(option, value) for option, value in zip(("low", "high"), own)]
-        return Verdict(Answer.HOLDS if found == [low, high] else Answer.DOES_NOT_HOLD,
+        return Verdict(Answer.BY_CONSTRUCTION if found == [low, high] else Answer.DOES_NOT_HOLD,
                        f"{case.id}: {found[0]} to {found[1]} bytes")
 
     return judge
@@ -54,7 +55,7 @@ def _one_thread(case):
     """Where only one thread runs, all frees are local and no thread ends before the program."""
 
     def judge(data, subject):
-        return Verdict(Answer.HOLDS if case.threads == 1 else Answer.DOES_NOT_HOLD,
+        return Verdict(Answer.BY_CONSTRUCTION if case.threads == 1 else Answer.DOES_NOT_HOLD,
                        f"{case.id}: threads {case.threads}")
 
     return judge
@@ -66,7 +67,7 @@ def _ends_threads(case, others):
     def judge(data, subject):
         generations = _options(case).get("generations", 1)
         also = [other.id for other in others if _options(other).get("generations", 1) > 1]
-        return Verdict(Answer.HOLDS if generations > 1 and not also else Answer.DOES_NOT_HOLD,
+        return Verdict(Answer.BY_CONSTRUCTION if generations > 1 and not also else Answer.DOES_NOT_HOLD,
                        f"{case.id}: {generations} generations of threads; others with more than one: "
                        f"{', '.join(also) or 'none'}")
 
@@ -90,7 +91,7 @@ def _same_sizes(table):
             texts.append(f"{name} {found[0]:,} to {found[1]:,}" if found[0] != found[1] else f"{name} {found[0]:,}")
             if (low and found[0] != low) or (high and not high - 1 <= found[1] <= high):
                 wrong.append(name)
-        return Verdict(Answer.DOES_NOT_HOLD if wrong else Answer.HOLDS, "bytes: " + "; ".join(texts))
+        return Verdict(Answer.DOES_NOT_HOLD if wrong else Answer.BY_CONSTRUCTION, "bytes: " + "; ".join(texts))
 
     return judge
 
@@ -100,7 +101,7 @@ def _few_remote(case, share):
 
     def judge(data, subject):
         remote = 1 / _options(case)["rounds"]
-        return Verdict(Answer.HOLDS if remote < share else Answer.DOES_NOT_HOLD,
+        return Verdict(Answer.BY_CONSTRUCTION if remote < share else Answer.DOES_NOT_HOLD,
                        f"{case.id}: one free of {_options(case)['rounds']} a slot is of an object taken over, "
                        f"{remote:.2%}")
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 from spanalloc_bench.figures.data import Data, NoData
 from spanalloc_bench.figures.figure import Answer, Claim, Verdict
 
 _NO_NUMBERS = "no numbers"
 # Groups of cases that have another name on the simulated machine.
 _SIMULATED_AS = {"threadtest-64": "threadtest"}
+_LARSON = re.compile(r"larson-\d+-\d+")
 
 
 def _gap(claim: Claim, data: Data, subject) -> Verdict | None:
@@ -26,13 +29,31 @@ def _place(claim: Claim, data: Data) -> Data:
     return data.variants if data.variants and set(claim.needs) & set(data.figure.variants[1:]) else data
 
 
-def _simulation(data: Data) -> str:
-    """Where the figure's workload can be seen on more cores than there are."""
+def _sizes(argv) -> tuple[int, int] | None:
+    """The smallest and the largest object of a command line that says both."""
+    words = [str(word) for word in argv]
+    if "--low" not in words or "--high" not in words:
+        return None
+    return int(words[words.index("--low") + 1]), int(words[words.index("--high") + 1]) - 1
+
+
+def _simulation(claim: Claim, data: Data) -> str:
+    """Where the claim's workload can be seen on more cores than there are, and what is different about it there."""
     from spanalloc_bench import manycore
 
-    names = dict.fromkeys(_SIMULATED_AS.get(point.case.group, point.case.group) for point in data.points)
-    known = [name for name in names if name in manycore.WORKLOADS]
-    return f"; `spanalloc bench manycore --workloads {','.join(known)}` simulates them" if known else ""
+    cases = {}
+    for case in (point.case for point in data.at(series=claim.series)):
+        name = "larson" if _LARSON.fullmatch(case.group) else _SIMULATED_AS.get(case.group, case.group)
+        if name in manycore.WORKLOADS:
+            cases[name] = case
+    if not cases:
+        return ""
+    text = f"; `spanalloc bench manycore --workloads {','.join(cases)}` simulates them"
+    for name, case in cases.items():
+        sizes = _sizes(manycore.WORKLOADS[name].argv(2, 1))
+        if sizes and sizes != _sizes(case.argv):
+            text += f", {name} with {sizes[0]} to {sizes[1]} bytes"
+    return text
 
 
 def _asked(claim: Claim, data: Data, subject) -> Verdict:
@@ -40,6 +61,19 @@ def _asked(claim: Claim, data: Data, subject) -> Verdict:
         return claim.judge(data, subject)
     except NoData as error:
         return Verdict(Answer.UNDECIDED, f"{_NO_NUMBERS}: {error}")
+
+
+def _on_fewer_cores(claim: Claim, data: Data, subject) -> Verdict:
+    """On a machine with fewer cores than the claim needs: it can be refuted at most."""
+    if claim.each_count:
+        found = _asked(claim, data.up_to_cores(), subject)
+        if found.answer is Answer.DOES_NOT_HOLD:
+            return Verdict(found.answer, f"{data.cores} cores are enough against it: {found.evidence}")
+    seen = _asked(claim, data, subject)
+    text = f"{data.cores} cores are too few for it (judged from {claim.cores} on{_simulation(claim, data)})"
+    if not seen.evidence.startswith(_NO_NUMBERS):
+        text += f"; seen with {data.cores}: {seen.answer.value}; {seen.evidence}"
+    return Verdict(Answer.CANNOT_BE_SHOWN_HERE, text)
 
 
 def verdict(claim: Claim, data: Data, subject=None) -> Verdict:
@@ -51,10 +85,4 @@ def verdict(claim: Claim, data: Data, subject=None) -> Verdict:
     if claim.huge_pages and data.machine.get("transparent_hugepages") == "never":
         return Verdict(Answer.CANNOT_BE_SHOWN_HERE, "this kernel's transparent huge pages are switched off")
     data = _place(claim, data)
-    if data.cores < claim.cores:
-        seen = _asked(claim, data, subject)
-        text = f"{data.cores} cores are too few for it (judged from {claim.cores} on{_simulation(data)})"
-        if not seen.evidence.startswith(_NO_NUMBERS):
-            text += f"; seen with {data.cores}: {seen.answer.value}; {seen.evidence}"
-        return Verdict(Answer.CANNOT_BE_SHOWN_HERE, text)
-    return _asked(claim, data, subject)
+    return _on_fewer_cores(claim, data, subject) if data.cores < claim.cores else _asked(claim, data, subject)
