@@ -139,8 +139,10 @@ def _contenders(names, with_, ablations, nbbs):
             known_names = ", ".join(c.name for c in found if not c.missing)
             raise allocators.BadChoice(f"--allocators {name}: {contender.missing}. There are: {known_names}")
         chosen.append(contender)
-    # An allocator that somebody named by --with is meant to run.
+    # What somebody named by --with, or asked for by --ablations, is meant to run.
     chosen += [known[text.partition("=")[0]] for text in with_ or ()]
+    if ablations:
+        chosen += [known[name] for name in allocators.ABLATIONS]
     return list({contender.name: contender for contender in chosen}.values())
 
 
@@ -154,7 +156,8 @@ def run_command(
     ),
     names: Optional[str] = typer.Option(
         None, "--allocators", "-a", metavar="A,B",
-        help="Only these contenders, by name, superblock and kheap among them. Default: all others that there are.",
+        help="Only these contenders, by name, superblock and kheap among them, and what --with and --ablations "
+        "add. Default: all others that there are.",
     ),
     with_: Optional[List[str]] = WITH,
     ablations: bool = typer.Option(

@@ -588,6 +588,14 @@ class ContendersTest(Folder):
         self.assertEqual([named[name].kind for name in ("superblock", "kheap")], [Kind.OURS, Kind.ABLATION])
         self.assertEqual(allocators.named(PLACES, "superblock"), named["superblock"])
 
+    def test_ablations_join_those_that_are_named(self):
+        from spanalloc_bench import cli
+
+        with unittest.mock.patch.object(cli, "_places", PLACES):
+            for ablations, added in ((False, ()), (True, allocators.ABLATIONS)):
+                names = [a.name for a in cli._contenders("glibc,standard", None, ablations, None)]
+                self.assertEqual(names, ["glibc", "standard", *added])
+
     def refuse(self, text, why):
         with self.assertRaisesRegex(allocators.BadChoice, why):
             allocators.discover(PLACES, with_=[text])
