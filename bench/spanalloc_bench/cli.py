@@ -104,17 +104,18 @@ def _guarded(work):
 # ---- what is to be run ----
 
 
-def _cases(quick, patterns):
+def _cases(suites, patterns):
+    """The cases of "full", of "quick" or of both, in that order, as far as the patterns name them."""
     from spanalloc_bench.cases import catalogue
 
-    cases = [case for case in catalogue() if (case.quick if quick else case.full)]
+    cases = list(dict.fromkeys(case for suite in suites for case in catalogue() if getattr(case, suite)))
     if not patterns:
         return cases
     chosen = [case for case in cases if any(_matches(case, pattern) for pattern in patterns)]
     for pattern in patterns:
         if not any(_matches(case, pattern) for case in chosen):
             raise allocators.BadChoice(
-                f"--only {pattern}: no case of the {'quick' if quick else 'full'} suite has that in its name; "
+                f"--only {pattern}: no case of the {' or the '.join(suites)} suite has that in its name; "
                 "`spanalloc bench list` shows them"
             )
     return chosen
@@ -186,7 +187,7 @@ def run_command(
 
     def work():
         folder = os.path.abspath(out) if out else QUICK_OUT if quick else tree.DEFAULT_OUT
-        cases = _cases(quick, only)
+        cases = _cases(("quick",) if quick else ("full",), only)
         chosen = _contenders(names, with_, ablations, nbbs)
         count = rounds or (QUICK_ROUNDS if quick else ROUNDS)
         cells = schedule.rotated(cases, chosen, count)
@@ -275,7 +276,7 @@ def list_command(
     """List the cases of the suite and the contenders of this machine; for what is missing, how to get it."""
 
     def work():
-        cases = _cases(quick, only) if quick else [*dict.fromkeys([*_cases(False, only), *([] if only else _cases(True, None))])]
+        cases = _cases(("quick",) if quick else ("full", "quick"), only)
         _print_cases(cases)
         _print_contenders(_contenders(None, None, True, None))
         named = allocators.by_name_only(_places)

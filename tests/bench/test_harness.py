@@ -679,6 +679,17 @@ class CommandTest(Folder):
         self.assertIn("2 runs", planned.stdout)
         self.assertFalse(os.path.exists(self.path("new")))
 
+    def test_list_looks_in_both_suites(self):
+        # startup-n600 is in the full suite, startup-n50 in the quick one.
+        for pattern, there, not_there in (("startup-n50.", ["startup-n50."], ["startup-n600."]),
+                                          ("startup", ["startup-n50.", "startup-n600."], ["threadtest"])):
+            listed = bench("list", "--only", pattern)
+            self.assertEqual(listed.returncode, 0, listed.stderr)
+            self.assertEqual([name for name in [*there, *not_there] if name in listed.stdout], there)
+        listed = bench("list", "--only", "no-such-case")
+        self.assertEqual(listed.returncode, 125)
+        self.assertIn("no case of the full or the quick suite", listed.stderr)
+
     def test_a_program_without_the_suite_says_where_it_is(self):
         shutil.copytree(os.path.join(SOURCE, "tools", "spanalloc_cli"), self.path("lib", "spanalloc_cli"))
         run = subprocess.run(
