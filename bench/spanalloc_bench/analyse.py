@@ -11,7 +11,8 @@ means are taken over the cases that both contenders finished.
 Memory is the peak less the workload's own tables. Two kinds of cases are in no mean of memory and no tally of it: those
 that hold less than START_UP_KIB, which compare what a process has at its start (they have a mean of their own), and
 those that are judged by another number than their time: either that is their memory, or the same allocations stand in
-a case that is judged by time.
+a case that is judged by time, or they hold less than that too. They have tallies of their own (the measure METRIC), but
+no mean, as their numbers are of different kinds.
 """
 
 from __future__ import annotations
@@ -78,6 +79,13 @@ class Versus:
     def notable(self) -> bool:
         """Certain, and far enough from 1 to matter."""
         return self.verdict in (WIN, LOSS) and (self.ratio is None or abs(math.log(self.ratio)) > math.log1p(NOTABLE))
+
+    @property
+    def size(self) -> float:
+        """The ratio; where a zero leaves none, what the verdict says of it."""
+        if self.ratio is not None:
+            return self.ratio
+        return {WIN: 0.0, LOSS: math.inf}.get(self.verdict, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -211,6 +219,14 @@ class Analysis:
 
     def cases_of(self, group: str) -> list[str]:
         return [case for case in self.suite if self.cases[case].group == group]
+
+    def run_by(self, name: str, cases=None) -> list[str]:
+        """Those of `cases` (default: the suite) that a contender ran in, whatever came of it."""
+        def ran(case):
+            cell = self._cells.get((case, name))
+            return cell is not None and cell.status != UNAVAILABLE
+
+        return [case for case in (self.suite if cases is None else cases) if ran(case)]
 
     def ours(self) -> list[str]:
         """Our configs that have samples, the product first."""
@@ -358,22 +374,24 @@ class Analysis:
             tuple(failed[False, True]), tuple(failed[True, False]), tuple(failed[False, False]),
         )
 
-    def extremes(self, mine: str, measure, worst: bool, count=5) -> list[Versus]:
+    def extremes(self, mine: str, measure, worst: bool, count=5, start_up=False) -> list[Versus]:
         """Cases that `mine` loses, beside the rival that it loses most to; or that it wins against every rival, beside
         the one that comes closest.
 
-        With fewer than MIN_ROUNDS rounds there are no verdicts, and the ratios alone choose."""
+        With fewer than MIN_ROUNDS rounds there are no verdicts, and the ratios alone choose. Memory: of the
+        memory_cases, or, with `start_up`, of those that compare only that."""
         found = []
-        for case in self.memory_cases if measure == MEMORY else self.suite:
+        for case in self.start_up if start_up else self._counted(measure):
             versus = [self.versus(case, mine, other, measure) for other in self.rivals() if other != mine]
-            versus = [v for v in versus if v and v.ratio is not None]
+            versus = [v for v in versus if v]
             if worst:
-                versus = [v for v in versus if v.verdict in (LOSS, UNDECIDED) and v.ratio > 1]
-            elif not all(v.verdict in (WIN, UNDECIDED) and v.ratio < 1 for v in versus):
+                versus = [v for v in versus if v.verdict in (LOSS, UNDECIDED) and v.size > 1]
+                versus = [v for v in versus if v.verdict == LOSS] or versus  # what is certain first
+            elif not all(v.verdict in (WIN, UNDECIDED) and v.size < 1 for v in versus):
                 continue
             if versus:
-                found.append(max(versus, key=lambda v: v.ratio))
-        return sorted(found, key=lambda v: v.ratio, reverse=worst)[:count]
+                found.append(max(versus, key=lambda v: v.size))
+        return sorted(found, key=lambda v: v.size, reverse=worst)[:count]
 
     def finishers(self) -> list[str]:
         """Ours and the rivals that finished at least half of the cases that any of them did: one that hangs everywhere

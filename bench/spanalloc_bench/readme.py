@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 
-from spanalloc_bench import analyse, store, tables, units
-from spanalloc_bench.analyse import LOSS, MEMORY, NOTABLE, TIME
+from spanalloc_bench import analyse, store, tables, units, words
+from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, NOTABLE, START_UP_KIB, TIME
 from spanalloc_bench.model import Kind
+
+SHOWN = 3  # failures of one contender; the report tells the others
 
 
 def newest(results) -> str | None:
@@ -18,54 +20,81 @@ def newest(results) -> str | None:
 
 
 def _row(found, mine, other) -> str:
-    cells = []
-    for measure in (TIME, MEMORY):
-        score = found.score(mine, other, measure)
-        cells += [units.ratio(score.ratio), score.tally]
+    time, memory = found.score(mine, other, TIME), found.score(mine, other, MEMORY)
+    cells = [units.ratio(time.ratio), time.tally, units.ratio(memory.ratio), memory.tally,
+             found.score(mine, other, METRIC).tally, f"{time.cases} / {memory.cases}",
+             " / ".join(map(str, tables.failed_counts(memory)))]
     return f"| {other} | {' | '.join(cells)} |"
 
 
-def _losses(found, ours) -> list[str]:
-    """A line a case that any of `ours` loses for certain by more than NOTABLE: to whom most, and by how much."""
-    cells = {}
-    for mine in ours:
-        for measure in (TIME, MEMORY):
-            for v in found.extremes(mine, measure, worst=True, count=len(found.suite)):
-                if v.verdict == LOSS and v.notable:
-                    cells[v.case, mine, measure] = f"{units.change(v.ratio)} ({v.other})"
+def _failures(found) -> list[str]:
+    """A line a contender that has no figures somewhere: where, and why."""
+    by_name = {}
+    for p in found.failures():
+        why = p.text.replace("`", "'")
+        by_name.setdefault(p.allocator, []).append(
+            f"{p.case} {tables.STATUS_WORDS.get(p.status, p.status)} in {p.rounds} of {p.of} round{'s' * (p.of != 1)}"
+            + f" (`{why}`)" * bool(why))
     lines = []
-    for case in found.suite:
-        row = [cells.get((case, mine, measure), "") for mine in ours for measure in (TIME, MEMORY)]
-        if any(row):
-            title = found.cases[case].title.replace("|", "\\|")
-            lines.append(f"| {title} | {' | '.join(row)} |")
+    for name, places in by_name.items():
+        rest = f"; and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
+        lines.append(f"No figures of `{name}`: {'; '.join(places[:SHOWN])}{rest}.")
     return lines
 
 
+def _losses(found, ours) -> list[str]:
+    """A table of the cases that any of `ours` loses for certain by more than NOTABLE: to whom most, and by how much."""
+    cells, start = {}, ", at start"
+    for mine in ours:
+        for measure, start_up in ((TIME, False), (MEMORY, False), (MEMORY, True), (METRIC, False)):
+            for v in found.extremes(mine, measure, worst=True, count=len(found.suite), start_up=start_up):
+                if v.verdict == LOSS and v.notable:
+                    cells[v.case, mine, measure] = f"{tables.by_how_much(found, v)} ({v.other}{start * start_up})"
+    if not cells:
+        return []
+    measures = {TIME: "time", MEMORY: "memory"}
+    said = f"Where we lose by more than {100 * NOTABLE:.0f} %, by how much, and to whom most"
+    if any(start in text for text in cells.values()):
+        said += (f"; at start: the case holds less than {units.kib(START_UP_KIB)}, so that its memory is what a "
+                 "process has at its start")
+    if any(measure == METRIC for _, _, measure in cells):
+        measures[METRIC] = "other number"
+        said += "; other number: what the case is judged by instead of time, named in its row"
+    columns = [(mine, measure) for mine in ours for measure in measures]
+    lines = [f"{said}:", "", f"| case | {' | '.join(f'`{mine}` {measures[measure]}' for mine, measure in columns)} |",
+             "|---|" + "--:|" * len(columns)]
+    for case in found.suite:
+        row = [cells.get((case, *column), "") for column in columns]
+        if any(row):
+            facts = found.cases[case]
+            number = f": `{facts.metric}`" if facts.judged_by == METRIC else ""
+            title = facts.title.replace("|", "\\|")
+            lines.append(f"| {title}{number} | {' | '.join(row)} |")
+    return [*lines, ""]
+
+
 def readme_table(folder) -> str:
-    """How our shipped configs stand to every allocator, and where they lose by more than NOTABLE."""
+    """How our shipped configs stand to every allocator, who failed, and where ours lose by more than NOTABLE."""
     found = analyse.load(folder)
     ours = [name for name in found.ours() if found.allocators[name].kind is Kind.OURS]
-    text = [f"{', '.join(tables.overview_words(found))}. Ratios are ours / the other's, geometric means over the cases "
-            "that both finished: below 1 ours is better. W/T/L: cases won, tied, lost; a tie is where the 95 % interval "
-            "of the per-round ratio contains 1.", ""]
+    text = [f"{', '.join(words.overview(found))}. Ratios are ours / the other's, geometric means over the cases that "
+            "both finished (how many, time / memory: under cases); below 1 ours is better. W/T/L: cases won, tied, "
+            "lost; a tie is where the 95 % interval of the per-round ratio contains 1. Other: the cases that are judged by "
+            "another number than time. Failed: in how many cases, ours / the other.", ""]
     for mine in ours:
-        text += [f"| `{mine}` against | time | W/T/L | memory | W/T/L |", "|---|--:|--:|--:|--:|"]
+        text += [f"| `{mine}` against | time | W/T/L | memory | W/T/L | other W/T/L | cases | failed |",
+                 "|---|--:|--:|--:|--:|--:|--:|--:|"]
         text += [_row(found, mine, other) for other in found.opponents(mine)]
         text.append("")
-        if tables.memory_words(found, mine):
-            text += [tables.memory_words(found, mine), ""]
-    for mine in ours:
-        failed = [f"{p.case} ({p.status})" for p in found.failures() if p.allocator == mine]
-        if failed:
-            text += [f"`{mine}` failed in {', '.join(failed)}.", ""]
+        for said in (words.memory_leaves_out(found, mine), words.other_numbers(found, mine)):
+            text += [said, ""] if said else []
+    for line in _failures(found):
+        text += [line, ""]
     lines = _losses(found, ours)
     if lines:
-        names = " | ".join(f"`{mine}` {measure}" for mine in ours for measure in (TIME, MEMORY))
-        text += [f"Where we lose by more than {100 * NOTABLE:.0f} %, by how much, and to whom most:", "",
-                 f"| case | {names} |", "|---|" + "--:|" * (2 * len(ours)), *lines, ""]
-    elif tables.too_few_rounds(found):
-        text += [tables.too_few_rounds(found), ""]
+        text += lines
+    elif words.too_few_rounds(found):
+        text += [words.too_few_rounds(found), ""]
     elif ours:
         text += [f"No case is lost by more than {100 * NOTABLE:.0f} %.", ""]
     return "\n".join(text)

@@ -8,7 +8,7 @@ import io
 import json
 import os
 
-from spanalloc_bench import analyse, drawings, medians, plots, store, tables
+from spanalloc_bench import analyse, drawings, medians, plots, store, tables, words
 from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, MIN_ROUNDS, TIE, TIME, WIN
 from spanalloc_bench.model import Kind
 
@@ -128,17 +128,19 @@ class _Page:
 
     def summary(self):
         found, product = self.found, self.product
-        words = _escape(" · ".join(tables.overview_words(found)))
-        body = [f'<h1>spanalloc beside the allocators people use</h1><p class="soft">{words}</p>']
+        overview = _escape(" · ".join(words.overview(found)))
+        body = [f'<h1>spanalloc beside the allocators people use</h1><p class="soft">{overview}</p>']
         if product:
-            lines = "".join(f"<p>{_escape(tables.headline(found, product, measure))}</p>" for measure in (TIME, MEMORY))
+            said = [words.headline(found, product, measure) for measure in (TIME, MEMORY)]
+            said.append(words.other_numbers(found, product))
+            lines = "".join(f"<p>{_escape(text)}</p>" for text in said if text)
             body.append(f'<div class="headline">{lines}</div>')
         else:
             body.append('<p class="warn">None of our libraries ran: there is nothing to compare.</p>')
-        if tables.too_few_rounds(found):
-            body.append(f'<p class="warn">{tables.too_few_rounds(found)}</p>')
-        if product and tables.measured_apart(found, product):
-            body.append(f'<p class="warn">{_escape(tables.measured_apart(found, product))}</p>')
+        if words.too_few_rounds(found):
+            body.append(f'<p class="warn">{words.too_few_rounds(found)}</p>')
+        if product and words.measured_apart(found, product):
+            body.append(f'<p class="warn">{_escape(words.measured_apart(found, product))}</p>')
         failed = tables.problem_lines(found)
         if failed:
             lines = "".join(f"<p>No figures: {_escape(line)}.</p>" for line in failed)
@@ -206,7 +208,7 @@ class _Page:
             body = ("<h2>Memory</h2><p>Peak of resident memory and page tables of the whole process tree: a control "
                     "group is charged for both. What a workload needs for its own tables is subtracted. The floor is the "
                     "peak of the bytes that the program holds at once, where it knows them. "
-                    f"{_escape(tables.memory_words(self.found, self.product))}</p>")
+                    f"{_escape(words.memory_leaves_out(self.found, self.product))}</p>")
             alt = f"Ratio of {self.product}'s memory to each allocator's in every case"
             self.add("memory", "Memory", body + self.figure(drawing, "overview-memory", alt))
 
@@ -254,7 +256,7 @@ class _Page:
     def machine(self):
         meta = self.found.meta
         run = [(key, meta[key]) for key in ("started", "finished", "command") if meta.get(key)]
-        run += [("commit", tables.commit(meta))] if tables.commit(meta) else []
+        run += [("commit", words.commit(meta))] if words.commit(meta) else []
         for part in ("suite", "settings"):
             run += list((meta.get(part) or {}).items())
         known = {"format", "machine", "git", "allocators", "cases", "suite", "settings", "started", "finished",
@@ -294,7 +296,8 @@ beyond {analyse.NOTABLE:.0%} are counted apart.</p>
 these are stands beside them. The interval of a mean is that of the rounds' own means: it says how far the figure would
 move if these cases were measured again, not what other programs would show. Memory is compared where a program holds
 {analyse.START_UP_KIB // 1024} MiB or more at its peak; below that it compares what a process has at its start, which
-stands apart. Cases judged by another number than their time are in no mean of time or memory. <b>Floors</b>: for time
+stands apart. Cases judged by another number than their time are in no mean of time or memory: their wins, ties
+and losses are counted by themselves, and the lists of losses and wins name the number. <b>Floors</b>: for time
 <code>bump</code>, which takes the next bytes of a region and never frees (where others reuse warm memory, they can be
 faster: fresh memory costs page faults); for memory the program's own peak of live bytes. <b>Spread</b> is
 (largest − smallest) / median over the rounds. <b>Best other</b>, for one of our libraries, is the best of the

@@ -12,7 +12,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
-from spanalloc_bench import analyse, tables, units
+from spanalloc_bench import analyse, tables, units, words
 from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, TIE, TIME, WIN
 from spanalloc_bench.model import Kind
 
@@ -97,8 +97,8 @@ def print_summary(folder, to: Console | None = None):
     found = folder if isinstance(folder, analyse.Analysis) else analyse.load(folder)
     to = to or console()
     ours = _products(found)
-    words = escape(" · ".join(tables.overview_words(found)))
-    to.print(f"[bold]spanalloc's benchmark suite[/]  {words}", highlight=False)
+    overview = escape(" · ".join(words.overview(found)))
+    to.print(f"[bold]spanalloc's benchmark suite[/]  {overview}", highlight=False)
     for name in (name for name, facts in found.allocators.items() if facts.missing):
         to.print(f"[dim]{escape(name)}: {escape(found.allocators[name].missing)}[/]", highlight=False)
     if not ours:
@@ -107,11 +107,13 @@ def print_summary(folder, to: Console | None = None):
     product = ours[0]
     to.print()
     for measure in (TIME, MEMORY):
-        to.print(Text(tables.headline(found, product, measure)))
-    if tables.too_few_rounds(found):
-        to.print(Text(tables.too_few_rounds(found), "yellow"))
-    if tables.measured_apart(found, product):
-        to.print(Text(tables.measured_apart(found, product), "yellow"))
+        to.print(Text(words.headline(found, product, measure)))
+    if words.other_numbers(found, product):
+        to.print(Text(words.other_numbers(found, product)))
+    if words.too_few_rounds(found):
+        to.print(Text(words.too_few_rounds(found), "yellow"))
+    if words.measured_apart(found, product):
+        to.print(Text(words.measured_apart(found, product), "yellow"))
     for line in tables.problem_lines(found):
         to.print(Text(f"No figures: {line}.", "red"))
     to.print()

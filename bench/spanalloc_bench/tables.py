@@ -10,10 +10,8 @@ import dataclasses
 import math
 import statistics
 
-from spanalloc_bench import units
-from spanalloc_bench.analyse import (
-    APART_S, LATENCY_KEYS, LOSS, MEMORY, METRIC, MIN_ROUNDS, PERCENTILES, START_UP_KIB, TIE, TIME, UNDECIDED, WIN,
-)
+from spanalloc_bench import units, words
+from spanalloc_bench.analyse import LATENCY_KEYS, LOSS, MEMORY, METRIC, PERCENTILES, START_UP_KIB, TIME, WIN
 from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, UNAVAILABLE, Kind
 
 # What a cell is to the reader; the drawers choose colours.
@@ -67,6 +65,14 @@ def measure_name(measure, facts=None) -> str:
     return measure
 
 
+def by_how_much(found, versus) -> str:
+    """How far the ratio is from one; where a zero leaves no ratio, both values."""
+    if versus.ratio is not None:
+        return units.change(versus.ratio)
+    values = [found.median(versus.case, name, versus.measure) for name in (versus.mine, versus.other)]
+    return " against ".join(_value(found, versus.case, value, versus.measure) for value in values)
+
+
 def mean_cell(score) -> Cell:
     """Coloured where it is certain."""
     if score.ratio is None:
@@ -110,9 +116,13 @@ def _tally_cells(score) -> list[Cell]:
     return [Cell(score.tally, tone, shares=shares), Cell(notable, tone), mean_cell(score), interval_cell(score)]
 
 
+def failed_counts(score) -> list[int]:
+    """In how many of the cases ours failed, and the other; cases in which both did are in both."""
+    return [len(failed) + len(score.both_failed) for failed in (score.mine_failed, score.other_failed)]
+
+
 def _failed(score) -> list[Cell]:
-    counts = [len(failed) + len(score.both_failed) for failed in (score.mine_failed, score.other_failed)]
-    return [Cell(str(count), BAD if count else DIM) for count in counts]
+    return [Cell(str(count), BAD if count else DIM) for count in failed_counts(score)]
 
 
 _AGAINST = (
@@ -141,59 +151,7 @@ def matrix(found, mine) -> Table:
         mean = Cell(units.ratio(floor.ratio), DIM)
         rows.append([Cell(f"{baseline} (floor)", DIM), Cell(""), Cell(""), mean, *[Cell("")] * 5,
                      Cell(str(floor.cases), DIM), *_failed(floor)])
-    return Table(f"{mine} in time and memory", columns, rows, memory_words(found, mine))
-
-
-def memory_words(found, mine) -> str:
-    """Which cases the comparison of memory leaves out, and what these say; nothing where there are none."""
-    words = []
-    if found.start_up:
-        scores = [(other, found.score(mine, other, MEMORY, start_up=True)) for other in found.opponents(mine)]
-        means = ", ".join(f"{other} {units.ratio(score.ratio)}" for other, score in scores if score.ratio is not None)
-        count = f"{len(found.start_up)} case{'s' * (len(found.start_up) > 1)}"
-        words.append(f"{count} that hold less than {units.kib(START_UP_KIB)}, which compare what a process has at its "
-                     f"start ({mine} / each there: {means or 'nothing to compare'})")
-    by_metric = len(found.suite) - len(found.memory_cases) - len(found.start_up)
-    if by_metric:
-        words.append(f"{by_metric} that {'is' if by_metric == 1 else 'are'} judged by another number than time")
-    return f"Memory leaves out {' and '.join(words)}." if words else ""
-
-
-def too_few_rounds(found) -> str:
-    """A sentence where no verdict is possible, else nothing."""
-    if found.rounds >= MIN_ROUNDS:
-        return ""
-    return f"{found.rounds} of the {MIN_ROUNDS} rounds that a verdict takes: ratios only, no wins, ties or losses."
-
-
-def measured_apart(found, mine) -> str:
-    """A sentence where runs that are compared lie too far apart, else nothing."""
-    counts = {other: max(found.score(mine, other, measure).apart for measure in (TIME, MEMORY))
-              for other in found.opponents(mine)}
-    parts = [f"{other} in {count} case{'s' * (count > 1)}" for other, count in counts.items() if count]
-    if not parts:
-        return ""
-    return (f"Run more than {APART_S / 60:.0f} minutes before or after {mine} in the same round: {', '.join(parts)}. "
-            "There are ratios there, but no verdicts.")
-
-
-_PLACES = {WIN: "ahead of", TIE: "level with", LOSS: "behind"}
-
-
-def headline(found, mine, measure) -> str:
-    """One sentence: whom `mine` is ahead of, level with, and behind, by the geometric means and their intervals."""
-    places = {verdict: [] for verdict in (*_PLACES, UNDECIDED)}
-    for other in found.rivals():
-        score = found.score(mine, other, measure)
-        if score.ratio is not None:
-            interval = "" if score.low is None else f", {units.change(score.low)} to {units.change(score.high)}"
-            places[score.verdict].append((score.ratio, f"{other} ({units.change(score.ratio)}{interval})"))
-    texts = {verdict: ", ".join(text for _, text in sorted(names)) for verdict, names in places.items() if names}
-    undecided = texts.pop(UNDECIDED, "")
-    said = [f"{mine} is " + "; ".join(f"{_PLACES[verdict]} {text}" for verdict, text in texts.items())] if texts else []
-    if undecided:
-        said.append(f"{mine} is not yet told from {undecided}")
-    return f"In {measure}, {'; '.join(said) or f'{mine} has nothing to compare with'}."
+    return Table(f"{mine} in time and memory", columns, rows, words.memory_leaves_out(found, mine))
 
 
 def extremes(found, mine, worst: bool, count=5) -> Table:
@@ -202,11 +160,13 @@ def extremes(found, mine, worst: bool, count=5) -> Table:
                Column("best other", left=True), Column(mine), Column("the other"), Column("by how much"),
                Column("95 % interval of the ratio", short="95 % interval")]
     rows = []
-    for measure in (TIME, MEMORY):
+    for measure in (TIME, MEMORY, METRIC):
         for v in found.extremes(mine, measure, worst, count):
             values = [_value(found, v.case, found.median(v.case, name, measure), measure) for name in (mine, v.other)]
-            rows.append([Cell(measure), Cell(v.case, link=v.case), Cell(found.cases[v.case].title, DIM), Cell(v.other),
-                         *map(Cell, values), Cell(units.change(v.ratio), LOSS if worst else WIN), interval_cell(v)])
+            facts = found.cases[v.case]
+            rows.append([Cell(measure_name(measure, facts)), Cell(v.case, link=v.case), Cell(facts.title, DIM),
+                         Cell(v.other), *map(Cell, values),
+                         Cell(by_how_much(found, v), LOSS if worst else WIN), interval_cell(v)])
     what = f"Worst losses of {mine} to" if worst else f"Best wins of {mine} over"
     return Table(f"{what} the best of the others", columns, rows, "" if rows else "none")
 
@@ -224,13 +184,14 @@ def by_group(found, mine) -> Table:
                 score = found.score(mine, other, measure, cases)
                 cells.append(Cell(units.ratio(score.ratio), score.verdict if score.ratio else DIM))
         if any(cell.text != "-" for cell in cells):
-            rows.append([Cell(group), Cell(str(len(cases))), *cells])
-    if found.start_up:
+            rows.append([Cell(group), Cell(str(len(found.run_by(mine, cases)))), *cells])
+    start_up = found.run_by(mine, found.start_up)
+    if start_up:
         cells = []
         for other in others:
             score = found.score(mine, other, MEMORY, start_up=True)
             cells += [Cell("-", DIM), Cell(units.ratio(score.ratio), score.verdict if score.ratio else DIM)]
-        rows.append([Cell(f"below {units.kib(START_UP_KIB)} live"), Cell(str(len(found.start_up))), *cells])
+        rows.append([Cell(f"below {units.kib(START_UP_KIB)} live"), Cell(str(len(start_up))), *cells])
     return Table(f"{mine} over each, by group (geometric means; below 1 {mine} is better)", columns, rows)
 
 
@@ -274,14 +235,14 @@ def standing(found) -> Table:
                  f"Geometric means over the cases that every allocator of the table finished; 1 is always the best.{note}")
 
 
-_STATUS_WORDS = {
+STATUS_WORDS = {
     CRASHED: "crashed", HUNG: "hung", FAILED: "failed", NOT_PRELOADED: "not preloaded", UNAVAILABLE: "not available",
 }
 
 
 def _status_cell(cell, why="", span=1) -> Cell:
     """In the place of figures: what happened."""
-    word = _STATUS_WORDS.get(cell.status, cell.status)
+    word = STATUS_WORDS.get(cell.status, cell.status)
     return Cell(f"{word}{why}", DIM if cell.status == UNAVAILABLE else BAD, span=span)
 
 
@@ -298,7 +259,7 @@ def problems(found) -> Table:
     rows = []
     for (status, text, cases, _), names in lines.items():
         who = _name(found, names[0]) if len(names) == 1 else Cell(", ".join(names), DIM)
-        rows.append([who, Cell(_STATUS_WORDS.get(status, status), DIM if status == UNAVAILABLE else BAD), Cell(text),
+        rows.append([who, Cell(STATUS_WORDS.get(status, status), DIM if status == UNAVAILABLE else BAD), Cell(text),
                      Cell(f"{len(cases)}: {', '.join(cases)}")])
     return Table("Rows without figures", columns, rows, "" if rows else "none: every contender finished every case")
 
@@ -307,7 +268,7 @@ def problem_lines(found) -> list[str]:
     """The same for a summary: one short line a contender."""
     counts = collections.defaultdict(lambda: collections.defaultdict(list))
     for p in found.failures():
-        counts[p.allocator][_STATUS_WORDS.get(p.status, p.status)].append(p.case)
+        counts[p.allocator][STATUS_WORDS.get(p.status, p.status)].append(p.case)
     lines = []
     for name, kinds in counts.items():
         parts = []
@@ -442,27 +403,6 @@ def _case_row(found, case, name, measures, ours, further, width):
 
 
 # ---- the run ----
-
-
-def commit(meta) -> str:
-    """The commit, followed by "with changes" where the tree differed from it."""
-    git = meta.get("git") or ""
-    if isinstance(git, dict):
-        return f"{git.get('commit') or ''}{' with changes' if git.get('dirty') else ''}".strip()
-    return git
-
-
-def overview_words(found) -> list[str]:
-    """What stands beside the title: machine, rounds, cases, commit."""
-    meta = found.meta
-    machine = meta.get("machine") or {}
-    cores = machine.get("cores")
-    words = [f"{machine.get('processor') or machine.get('cpu') or ''}{f', {cores} cores' if cores else ''}".strip(", ")]
-    words += [f"{found.rounds} round{'s' * (found.rounds != 1)}", f"{len(found.suite)} cases"]
-    if commit(meta):
-        name, _, rest = commit(meta).partition(" ")
-        words.append(f"commit {name[:10]} {rest}".strip())
-    return [word for word in words if word]
 
 
 def programs(found) -> Table:

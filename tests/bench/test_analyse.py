@@ -172,6 +172,19 @@ class ScoreTest(unittest.TestCase):
         self.assertAlmostEqual(worst[0].ratio, 1.25)
         self.assertEqual(self.analysis.extremes("standard", analyse.TIME, worst=False), [])
 
+    def test_a_certain_loss_is_not_hidden_by_a_larger_ratio_without_a_verdict(self):
+        times = {"standard": 1.0, "glibc": 0.2, "jemalloc": 0.8}
+        data = [sample for name, time in times.items() for sample in samples("a", name, [time] * 6)]
+        for sample in data:
+            sample.started = 1e9 + 3600 * sample.round + (601.0 if sample.allocator == "glibc" else 0)
+        worst = analyse.Analysis(data, {}).extremes("standard", analyse.TIME, worst=True)
+        self.assertEqual([(v.other, v.verdict) for v in worst], [("jemalloc", "loss")])
+
+    def test_cases_that_one_ran_in(self):
+        self.assertEqual(self.analysis.run_by("standard"), ["a", "b", "c", "d", "e", "f", "g"])
+        self.assertEqual(self.analysis.run_by("glibc"), ["a", "b", "c", "d", "e", "f", "h"])  # in g it was not there
+        self.assertEqual(self.analysis.run_by("glibc", ["g", "h"]), ["h"])
+
     def test_standing(self):
         found, cases = self.analysis.standing(analyse.TIME, ["standard", "glibc", "jemalloc"])
         self.assertEqual(cases, 1)
@@ -290,6 +303,8 @@ class MemoryTest(unittest.TestCase):
         score = self.found().score("standard", "glibc", analyse.MEMORY, start_up=True)
         self.assertEqual((score.losses, score.cases, score.verdict), (1, 1, "loss"))
         self.assertAlmostEqual(score.ratio, 4.0)
+        worst = self.found().extremes("standard", analyse.MEMORY, worst=True, start_up=True)
+        self.assertEqual([(v.case, v.other) for v in worst], [("small", "glibc")])
 
     def test_failures_count_wherever_they_are(self):
         self.assertEqual(self.found().score("standard", "crasher", analyse.MEMORY).other_failed, ("small",))
@@ -334,6 +349,19 @@ class MeasuresTest(unittest.TestCase):
         self.assertEqual(found.score("standard", "glibc", analyse.TIME).cases, 0)
         self.assertEqual(found.score("standard", "glibc", analyse.METRIC).losses, 1)
         self.assertEqual(found.measures("p"), [analyse.METRIC, analyse.MEMORY])
+
+    def test_zeros_are_among_the_extremes(self):
+        def versus(mine, other, worst, rounds=6):
+            data = [sample for name, count in (("standard", mine), ("glibc", other))
+                    for sample in samples("p", name, [1.0] * rounds, metrics={"failures": count})]
+            found = analyse.Analysis(data, {"cases": {"p": {"metric": "failures", "group": "p", "title": "p"}}})
+            return [(v.ratio, v.verdict) for v in found.extremes("standard", analyse.METRIC, worst)]
+
+        self.assertEqual(versus(3, 0, worst=True), [(None, "loss")])
+        self.assertEqual(versus(3, 0, worst=False), [])
+        self.assertEqual(versus(0, 3, worst=False), [(None, "win")])
+        self.assertEqual(versus(0, 0, worst=True) + versus(0, 0, worst=False), [])
+        self.assertEqual(versus(3, 0, worst=True, rounds=5), [])  # neither a ratio nor a verdict
 
     def test_latency(self):
         def latency(p, worst):

@@ -16,7 +16,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
-from spanalloc_bench import analyse, readme, store, tables, units  # noqa: E402
+from spanalloc_bench import analyse, readme, store, tables, units, words  # noqa: E402
 from spanalloc_bench.model import CRASHED, HUNG, UNAVAILABLE, Sample  # noqa: E402
 
 MISSING = [name for name in ("matplotlib", "pandas", "rich") if importlib.util.find_spec(name) is None]
@@ -80,17 +80,55 @@ def make_run(folder, rounds=6, started=None):
     out.close()
 
 
+# Cases judged by another number than time: its value by allocator.
+NUMBERS = {
+    "idle": {"standard": 6.0, "glibc": 1.0, "jemalloc": 12.0},
+    "tail": {"standard": 100.0, "glibc": 200.0, "jemalloc": 300.0},
+    "lost": {"standard": 3.0, "glibc": 0.0, "jemalloc": 3.0},
+}
+NUMBERS_CASES = {
+    "idle": {"group": "idle", "title": "1000 idle threads", "metric": "idle_over_live"},
+    "tail": {"group": "tail", "title": "every call timed", "metric": "malloc_p9999_ns"},
+    "lost": {"group": "lost", "title": "blocks | lost", "metric": "failures"},
+    "large": {"group": "large", "title": "a large program"},
+    "tiny": {"group": "tiny", "title": "a tiny program"},
+    "pages": {"group": "pages", "title": "pages lost", "metric": "failures", "family": "pages"},
+    "lock": {"group": "lock", "title": "a lock", "metric": "global_ns"},
+}
+
+
+def make_run_of_numbers(folder, rounds=6):
+    """A run whose cases are judged by other numbers than time, two of them without standard; and one that compares, in
+    memory, only what a process has at its start."""
+    kinds = {"standard": "ours", "glibc": "system", "jemalloc": "peer", "mmap": "pages"}
+    store.write_meta(folder, {**META, "cases": NUMBERS_CASES,
+                              "allocators": [{"name": name, "kind": kind} for name, kind in kinds.items()]})
+    out = store.Store(folder)
+    for number in range(1, rounds + 1):
+        for name, peak in (("standard", 3000.0), ("glibc", 2000.0), ("jemalloc", 3000.0)):
+            same = {"elapsed_s": 1.0, "peak_kib": 9000.0, "peak_live_bytes": 8 << 20}
+            for case, values in NUMBERS.items():
+                metrics = {NUMBERS_CASES[case]["metric"]: values[name]}
+                out.append(Sample(case, name, number, 1, metrics=metrics, **same))
+            out.append(Sample("large", name, number, 1, **same))
+            out.append(Sample("tiny", name, number, 1, elapsed_s=1.0, peak_kib=peak, peak_live_bytes=99))
+        out.append(Sample("pages", "mmap", number, 1, elapsed_s=1.0, metrics={"failures": 1.0}))
+        out.append(Sample("lock", "glibc", number, 1, elapsed_s=1.0, metrics={"global_ns": 5.0}))
+    out.close()
+
+
 class Run(unittest.TestCase):
     """A class of tests over one made-up run."""
 
     rounds = 6
+    make = staticmethod(make_run)
 
     @classmethod
     def setUpClass(cls):
         scratch = tempfile.TemporaryDirectory(prefix="spanalloc-report-")
         cls.addClassCleanup(scratch.cleanup)
         cls.folder = os.path.join(scratch.name, "run")
-        make_run(cls.folder, cls.rounds)
+        cls.make(cls.folder, cls.rounds)
         cls.found = analyse.load(cls.folder)
 
 
@@ -138,7 +176,7 @@ class TablesTest(Run):
         self.assertIn("time / best (4 cases)", [column.text for column in standing.columns])
 
     def test_headline_orders_by_how_much(self):
-        text = tables.headline(self.found, "standard", analyse.TIME)
+        text = words.headline(self.found, "standard", analyse.TIME)
         self.assertRegex(text, r"^In time, standard is ahead of glibc \(−\d+ %, −\d+ % to −\d+ %\), jemalloc")
 
     def test_headline_of_a_tie_and_of_too_few_rounds(self):
@@ -147,7 +185,7 @@ class TablesTest(Run):
             for number, ratio in zip(range(1, rounds + 1), ratios):
                 data += [Sample("a", "standard", number, 1, elapsed_s=ratio),
                          Sample("a", "glibc", number, 2, elapsed_s=1.0)]
-            return tables.headline(analyse.Analysis(data, {}), "standard", analyse.TIME)
+            return words.headline(analyse.Analysis(data, {}), "standard", analyse.TIME)
 
         swinging = [0.5, 1.2, 0.9, 0.8, 1.3, 0.7]
         self.assertRegex(sentence(6, swinging),
@@ -155,7 +193,7 @@ class TablesTest(Run):
         self.assertEqual(sentence(5, [0.5] * 5), "In time, standard is not yet told from glibc (−50 %).")
 
     def test_what_is_left_out_of_memory_is_told(self):
-        self.assertEqual(tables.memory_words(self.found, "standard"), "")
+        self.assertEqual(words.memory_leaves_out(self.found, "standard"), "")
         data = []
         for name, peak in (("standard", 3000.0), ("glibc", 2000.0)):
             for number in range(1, 7):
@@ -163,19 +201,24 @@ class TablesTest(Run):
                          Sample("count", name, number, 1, elapsed_s=1.0, peak_kib=peak, metrics={"failures": 1})]
         found = analyse.Analysis(data, {"cases": {"count": {"group": "count", "title": "x", "metric": "failures"},
                                                   "tiny": {"group": "tiny", "title": "x"}}})
-        words = tables.memory_words(found, "standard")
-        self.assertRegex(words, r"^Memory leaves out 1 case that .*1.00 MiB.*glibc 1.50\) and 1 that is judged")
-        self.assertEqual(tables.matrix(found, "standard").note, words)
+        note = words.memory_leaves_out(found, "standard")
+        self.assertRegex(note, r"^Memory leaves out 1 case that .*1.00 MiB.*glibc 1.50\) and 1 that is judged")
+        self.assertEqual(tables.matrix(found, "standard").note, note)
         by_group = tables.by_group(found, "standard")
         self.assertEqual([cell.text for cell in by_group.rows[-1]], ["below 1.00 MiB live", "1", "-", "1.50"])
         self.assertIn("start-up memory / best (1 cases)", [column.text for column in tables.standing(found).columns])
 
     def test_runs_far_apart_are_told(self):
-        self.assertEqual(tables.measured_apart(self.found, "standard"), "")
+        self.assertEqual(words.measured_apart(self.found, "standard"), "")
         data = [Sample("a", name, number, 1, elapsed_s=1.0, started=started) for number in range(1, 7)
                 for name, started in (("standard", 0.0), ("glibc", 1e4), ("jemalloc", 1.0))]
-        text = tables.measured_apart(analyse.Analysis(data, {}), "standard")
+        text = words.measured_apart(analyse.Analysis(data, {}), "standard")
         self.assertRegex(text, "^Run more than 10 minutes before or after standard .*: glibc in 1 case[.]")
+        facts = {"cases": {"a": {"group": "a", "title": "a", "metric": "failures"}}}
+        for sample in data:
+            sample.metrics["failures"] = 1.0
+        text = words.measured_apart(analyse.Analysis(data, facts), "standard")
+        self.assertIn(": glibc in 1 case.", text)
 
     def test_groups_for_the_screen(self):
         table = tables.group_brief(self.found, "mill", analyse.TIME)
@@ -408,7 +451,78 @@ class PlotsTest(unittest.TestCase):
         self.assertEqual(len(texts), 1)
 
 
+class NumbersTest(Run):
+    """Cases judged by another number than time, on the first screen and in the README."""
+
+    make = staticmethod(make_run_of_numbers)
+    SENTENCE = ("In the 3 cases judged by another number than time (1 by idle_over_live, 1 by malloc_p9999_ns, "
+                "1 by failures), standard wins/ties/loses 1/0/2 against glibc, 2/1/0 against jemalloc.")
+
+    def test_sentence(self):
+        self.assertEqual(words.other_numbers(self.found, "standard"), self.SENTENCE)
+        with tempfile.TemporaryDirectory() as folder:
+            make_run_of_numbers(folder, rounds=1)
+            self.assertRegex(words.other_numbers(analyse.load(folder), "standard"), r"standard has no verdicts\.$")
+
+    def test_worst_and_best(self):
+        def rows(worst):
+            table = tables.extremes(self.found, "standard", worst)
+            return [[cell.text for cell in row][:-1] for row in table.rows]
+
+        self.assertEqual(rows(True), [
+            ["failures", "lost", "blocks | lost", "glibc", "3", "0", "3 against 0"],
+            ["idle_over_live", "idle", "1000 idle threads", "glibc", "6", "1", "×6.0"],
+        ])
+        self.assertEqual(rows(False), [
+            ["malloc_p9999_ns", "tail", "every call timed", "glibc", "100 ns", "200 ns", "−50 %"]])
+
+    def test_cases_are_counted_where_the_product_ran(self):
+        self.assertIn("5 cases", words.overview(self.found))  # of 7
+        self.assertRegex(words.memory_leaves_out(self.found, "standard"), "^Memory leaves out 1 case .* and 3 that are")
+
+    @unittest.skipIf(MISSING, WHY)
+    def test_first_screen_and_page(self):
+        from rich.console import Console
+        from spanalloc_bench import report, summary
+
+        out = io.StringIO()
+        summary.print_summary(self.folder, Console(file=out, width=300, no_color=True, highlight=False))
+        self.assertIn(self.SENTENCE, out.getvalue())
+        self.assertRegex(out.getvalue(), r"idle_over_live +idle .*×6\.0")
+        with open(report.write(self.folder), encoding="utf-8") as file:
+            self.assertIn(self.SENTENCE, file.read())
+
+    def test_readme(self):
+        text = readme.readme_table(self.folder)
+        self.assertIn("6 rounds, 5 cases, commit", text)
+        self.assertIn(self.SENTENCE, text)
+        lines = text.splitlines()
+        for line in (
+            "| glibc | 1.00 | 0/2/0 | 1.00 | 0/1/0 | 1/0/2 | 2 / 1 | 0 / 0 |",
+            "| jemalloc | 1.00 | 0/2/0 | 1.00 | 0/1/0 | 2/1/0 | 2 / 1 | 0 / 0 |",
+            "| case | `standard` time | `standard` memory | `standard` other number |",
+            "| 1000 idle threads: `idle_over_live` |  |  | ×6.0 (glibc) |",
+            "| blocks \\| lost: `failures` |  |  | 3 against 0 (glibc) |",
+            "| a tiny program |  | +50 % (glibc, at start) |  |",
+        ):
+            self.assertIn(line, lines)
+        self.assertRegex(text, "at start: the case holds less than 1.00 MiB.*; other number: what the case is judged by")
+        self.assertNotIn("every call timed", text)  # which is won
+
+
 class ReadmeTest(Run):
+    def test_failures_of_all(self):
+        text = readme.readme_table(self.folder)
+        self.assertIn("No figures of `tbbmalloc`: mill.t1 hung in 6 of 6 rounds (`no end after <60 s>`); mill.t2 "
+                      "crashed in 1 of 6 rounds (`killed by SIGSEGV`).", text.splitlines())
+        self.assertIn("| tbbmalloc | - | - | - | - | - | 0 / 0 | 0 / 2 |", text.splitlines())
+        self.assertNotIn("xalan", text)  # what is missing on the machine is nobody's failure
+
+    def test_no_column_of_what_no_case_is_judged_by(self):
+        text = readme.readme_table(self.folder)
+        self.assertNotIn("` other number |", text)
+        self.assertNotIn("at start", text)
+
     def test_table(self):
         text = readme.readme_table(self.folder)
         self.assertRegex(text, r"\| glibc \| 0\.\d+ \| 2/2/0 \|")
