@@ -200,9 +200,10 @@ def run_command(
             guess = progress.duration(progress.Estimate(runs, []).seconds())
             print(f"{len(runs)} runs, {count} of each case under each contender: very roughly {guess}. Results: {folder}")
             return
-        schedule.run_cells(_places, cases, chosen, count, folder, _say, again=again)
-        from spanalloc_bench import summary
+        # Before an hour of measuring, so that what they lack, or an edit meanwhile, does not spoil its end.
+        from spanalloc_bench import report, summary  # noqa: F401
 
+        schedule.run_cells(_places, cases, chosen, count, folder, _say, again=again)
         summary.print_groups(folder, _console())
         _show(folder)
         print(f"One case with everything about it: spanalloc bench report {shlex.quote(folder)} --only CASE")

@@ -8,6 +8,8 @@ import io
 import json
 import os
 
+from PIL import Image
+
 from spanalloc_bench import analyse, drawings, medians, plots, store, tables, words
 from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, MIN_ROUNDS, TIE, TIME, WIN
 from spanalloc_bench.model import Kind
@@ -27,6 +29,9 @@ def _part(name) -> str:
     """A file beside this one that goes into the page."""
     with open(os.path.join(HERE, name), encoding="utf-8") as file:
         return file.read()
+
+
+STYLE, SCRIPT = _part("report.css"), _part("report.js")  # at once: an hour of measuring may follow
 
 
 def _anchor(case) -> str:
@@ -317,8 +322,8 @@ allocators people use; for these, the best of all others.</p>""")
         content = "".join(body for _, _, body in self.sections)
         return ('<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>spanalloc: benchmark report</title>'
                 '<meta name="viewport" content="width=device-width, initial-scale=1">'
-                f'<style>{_part("report.css")}</style></head>\n<body><nav>{bar}</nav><main>{content}</main>'
-                f'<script>{_part("report.js")}</script></body></html>\n')
+                f'<style>{STYLE}</style></head>\n<body><nav>{bar}</nav><main>{content}</main>'
+                f'<script>{SCRIPT}</script></body></html>\n')
 
 
 def _paper_figures(folder) -> list[str]:
@@ -351,8 +356,6 @@ def _claim(claim) -> str:
 
 def _small_png(path) -> bytes:
     """A plot's PNG with 64 colours: a quarter of the bytes, and nothing that is seen is lost."""
-    from PIL import Image
-
     out = io.BytesIO()
     with Image.open(path) as image:
         image.convert("RGB").quantize(64).save(out, "PNG", optimize=True)

@@ -690,6 +690,21 @@ class CommandTest(Folder):
         self.assertEqual(listed.returncode, 125)
         self.assertIn("no case of the full or the quick suite", listed.stderr)
 
+    def test_what_cannot_be_reported_is_not_measured(self):
+        for part in ("report", "summary", "plots"):
+            code = (
+                "import sys\nfrom spanalloc_bench import cli, schedule\nfrom spanalloc_cli import libraries\n"
+                f"sys.modules['spanalloc_bench.{part}'] = None\n"
+                "schedule.run_cells = lambda *arguments, **options: print('measured')\n"
+                "cli.main(libraries.Places(*sys.argv[1:3]), sys.argv[3:])\n"
+            )
+            run = subprocess.run(
+                [sys.executable, "-c", code, PLACES.library_dir, PLACES.helper_dir, *self.RUN, "--out", self.path(part)],
+                env=dict(os.environ, PYTHONPATH=":".join(sys.path[:2])), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                text=True, check=False, timeout=60)
+            self.assertEqual((run.returncode, run.stdout), (125, ""), run.stderr)
+            self.assertIn(f"lacks a part of the suite: import of spanalloc_bench.{part}", run.stderr)
+
     def test_a_program_without_the_suite_says_where_it_is(self):
         shutil.copytree(os.path.join(SOURCE, "tools", "spanalloc_cli"), self.path("lib", "spanalloc_cli"))
         run = subprocess.run(
