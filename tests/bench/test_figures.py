@@ -422,7 +422,9 @@ class GuardTest(unittest.TestCase):
         def shape(name, point):
             return {"metrics": {"allocator_s": time.get(name, 1.0) if point.x == 2 else 1.0}}
 
-        self.assertEqual(verdicts.verdict(claim, data_of(figure, [shape], cores=2)).answer, Answer.DOES_NOT_HOLD)
+        found = verdicts.verdict(claim, data_of(figure, [shape], cores=2))
+        self.assertEqual(found.answer, Answer.DOES_NOT_HOLD)
+        self.assertIn("allocator time of oopsla15 [2 threads] against", found.evidence)
         self.assertEqual(verdicts.verdict(claim, data_of(figure, [shape], cores=2), "standard").answer,
                          Answer.CANNOT_BE_SHOWN_HERE)
 

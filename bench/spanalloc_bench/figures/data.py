@@ -120,7 +120,7 @@ class Data:
                  variants: Data | None = None, given=()):
         self.figure = figure
         self.cores = cores
-        self.points = figure.points(cores)
+        self.points = self.all_points = figure.points(cores)
         self.missing = dict(missing or {})
         self.facts = dict(facts or {})
         self.machine = dict(machine or {})
@@ -207,9 +207,9 @@ class Data:
     # ---- places of the figure ----
 
     def up_to_cores(self) -> Data:
-        """The part with no more threads than cores."""
+        """The part with no more threads than cores; `all_points` stay the figure's."""
         part = copy.copy(self)
-        part.points = [point for point in self.points if isinstance(point.x, int) and point.x <= self.cores]
+        part.points = [point for point in self.all_points if isinstance(point.x, int) and point.x <= self.cores]
         return part
 
     def at(self, x=None, series=None) -> list[Point]:

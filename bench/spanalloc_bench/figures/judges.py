@@ -75,12 +75,12 @@ def series(name, place=everywhere):
 
 
 def _where(data, points) -> str:
-    if len(data.points) == 1:
+    if len(data.all_points) == 1:
         return ""
     label = data.figure.panel.x_label
     parts = list(dict.fromkeys(p.series for p in points if p.series))
     xs = list(dict.fromkeys(str(p.x) for p in points if str(p.x)))
-    all_of_it = len(points) == len(data.points) and len(points) > 3
+    all_of_it = len(points) == len(data.all_points) and len(points) > 3
     text = ", ".join(parts)
     if xs and not all_of_it:
         text += (": " if text else "") + f"{', '.join(xs)} {label}"
