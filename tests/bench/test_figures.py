@@ -10,6 +10,7 @@ import re
 import sys
 import tempfile
 import unittest
+import unittest.mock
 from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -738,6 +739,26 @@ class BuiltTest(unittest.TestCase):
 
 class OutcomeTest(unittest.TestCase):
     """What a command leaves behind; needs rich and matplotlib."""
+
+    def test_what_figures_share_runs_once_with_all_whom_they_compare(self):
+        from spanalloc_bench.figures import run
+        from spanalloc_bench.model import Allocator, Kind
+
+        def contenders(places, figure, with_=(), nbbs=None):
+            return [Allocator(name, "/x", Kind.PEER, missing="" if name != "folio" else "not built")
+                    for name in figure.allocators]
+
+        with unittest.mock.patch.object(run, "contenders", contenders):
+            both = [FIGURES["scalloc-7.4"], FIGURES["a2alloc-1"]]
+            beside = run.company(None, both)
+            shared = [c for c in run._cases(both[1], run.cores()) if c.id in {c.id for c in run._cases(both[0], run.cores())}]
+            self.assertTrue(shared, "these two no longer share a case: take two that do")
+            for figure in both:
+                for cases, row in run._rows(shared, contenders(None, figure), beside):
+                    names = {a.name for a in row if not a.missing}
+                    self.assertLessEqual({*both[0].allocators, *both[1].allocators} - {"folio"}, names)
+            self.assertEqual([[a.name for a in row] for _, row in run._rows(shared, contenders(None, both[1]), {})],
+                             [list(both[1].allocators)])
 
     def test_options_are_checked_also_where_they_have_no_use(self):
         try:

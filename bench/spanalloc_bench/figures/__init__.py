@@ -57,10 +57,12 @@ def command(places, id, *, rounds=None, out=None, with_=(), nbbs=None, again=Fal
     if len(chosen) == 1:  # each option has its use in one of them all
         for text in run.useless(chosen[0], with_, nbbs):
             say(text)
+    beside = run.company(places, chosen, with_, nbbs) if len(chosen) > 1 else {}
     for number, figure in enumerate(chosen, start=1):
         if len(chosen) > 1:
             say(f"{figure.id} ({number} of {len(chosen)})")
-        data = run.measure(places, figure, rounds, folder, say, with_=with_, nbbs=nbbs, renewal=renewal)
+        data = run.measure(places, figure, rounds, folder, say, with_=with_, nbbs=nbbs, renewal=renewal,
+                           beside=beside)
         run.show(data, run.keep(data, folder), console)
     where = os.path.join(folder, run.FOLDER)
     console.print(f"kept in {where}{os.sep}{'ID' if id == 'all' else id}.json and .png; "

@@ -118,6 +118,25 @@ def _run(places, cases, row, rounds, folder, say, renewal):
             schedule.run_cells(places, part, row, rounds, folder, say, again=again)
 
 
+def company(places, figures, with_=(), nbbs=None) -> dict[str, list[Allocator]]:
+    """By case, all whom any of the figures compares in it: measured together, they can be compared in each of them."""
+    found: dict[str, dict[str, Allocator]] = {}
+    for figure in figures:
+        row = _present(contenders(places, figure, with_, nbbs))
+        for case in _cases(figure, cores()):
+            found.setdefault(case.id, {}).update({allocator.name: allocator for allocator in row})
+    return {case: list(row.values()) for case, row in found.items()}
+
+
+def _rows(cases, row, beside):
+    """(cases, contenders) that run together: those of the figure, and whom others of the command compare there."""
+    found = {}
+    for case in cases:
+        whole = {allocator.name: allocator for allocator in [*row, *beside.get(case.id, ())]}
+        found.setdefault(tuple(whole), ([], list(whole.values())))[0].append(case)
+    return found.values()
+
+
 def _cases(figure, count):
     points = [point.case for point in figure.points(count)]
     extra = [row.case for row in figure.stand_ins(count)] if figure.stand_ins else []
@@ -149,14 +168,15 @@ def estimate(figure: Figure, count, main: int, variants: int, seen: set | None =
     return ((seconds + runs * START_S) * figure.rounds + asked + figure.facts_seconds) / 60
 
 
-def measure(places, figure: Figure, rounds, folder, say, *, with_=(), nbbs=None, renewal=None) -> Data:
-    """Runs the missing cells and returns the figure's data."""
+def measure(places, figure: Figure, rounds, folder, say, *, with_=(), nbbs=None, renewal=None, beside=None) -> Data:
+    """Runs the missing cells and returns the figure's data. `beside`: the company of the command's figures."""
     renewal = renewal or Renewal(False)
     count = cores()
     row = contenders(places, figure, with_, nbbs)
     rounds = with_rounds(figure, rounds).rounds
     cases = _cases(figure, count)
-    _run(places, cases, row, rounds, folder, say, renewal)
+    for some, whole in _rows(cases, row, beside or {}):
+        _run(places, some, whole, rounds, folder, say, renewal)
     missing = {allocator.name: allocator.missing for allocator in row if allocator.missing}
     apart = None
     variants = [_named(places, name) for name in figure.variants]
