@@ -31,12 +31,15 @@ static struct {
   int64_t wake;      /* waking one thread: the caller */
   int64_t wakeup;    /* from the waker's call to the sleeper's first instruction */
   int64_t clone;     /* starting a thread: the caller */
+  int64_t slice;     /* how long a new thread waits for a core at most, while all are busy */
   /* The simulation. */
   int64_t window; /* how far a core may run ahead of the others */
   int64_t exact;  /* the same before it touches lines that have moved between caches lately */
   int64_t ghz;    /* cycles in a nanosecond of the program's clock */
-  int64_t cpus;   /* number of CPUs that the program is told of; 0: the real machine's */
+  int64_t cpus;   /* number of CPUs that the machine has and the program is told of; 0: the real machine's
+                   * number is told, and every thread has a core */
   int64_t pin;    /* the real CPU that the simulation keeps to; -1: any */
+  int64_t from_thread; /* the measured part begins as this thread starts, the main one being 1; 0: by mark */
 } cost = {.hit = 1,
           .llc = 40,
           .xfer = 120,
@@ -54,11 +57,13 @@ static struct {
           .wake = 1500,
           .wakeup = 6000,
           .clone = 15000,
+          .slice = 9000000,
           .window = 2000,
           .exact = 60,
           .ghz = 3,
           .cpus = 0,
-          .pin = -1};
+          .pin = -1,
+          .from_thread = 0};
 
 static const struct {
   const char* name;
@@ -66,11 +71,11 @@ static const struct {
   int64_t least;
 } cost_options[] = {
 #define OPTION(name, least) {#name, &cost.name, least}
-    OPTION(hit, 0),       OPTION(llc, 0),    OPTION(xfer, 0),    OPTION(locked, 0), OPTION(fence, 0),
-    OPTION(pause, 0),     OPTION(fault, 0),  OPTION(syscall, 0), OPTION(map, 0),    OPTION(page, 0),
-    OPTION(wait, 0),      OPTION(wake, 0),   OPTION(clone, 0),   OPTION(wakeup, 0), OPTION(shootdown, 0),
-    OPTION(interrupt, 0), OPTION(window, 0), OPTION(exact, 0),   OPTION(ghz, 1),    OPTION(cpus, 0),
-    OPTION(pin, -1),      OPTION(vdso, 0),
+    OPTION(hit, 0),       OPTION(llc, 0),    OPTION(xfer, 0),    OPTION(locked, 0),      OPTION(fence, 0),
+    OPTION(pause, 0),     OPTION(fault, 0),  OPTION(syscall, 0), OPTION(map, 0),         OPTION(page, 0),
+    OPTION(wait, 0),      OPTION(wake, 0),   OPTION(clone, 0),   OPTION(wakeup, 0),      OPTION(shootdown, 0),
+    OPTION(interrupt, 0), OPTION(window, 0), OPTION(exact, 0),   OPTION(ghz, 1),         OPTION(cpus, 0),
+    OPTION(pin, -1),      OPTION(vdso, 0),   OPTION(slice, 0),   OPTION(from_thread, 0),
 #undef OPTION
 };
 

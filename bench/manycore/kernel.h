@@ -35,6 +35,7 @@ enum {
 };
 enum { GUEST_CLONE_THREAD = 0x10000, GUEST_CLONE_CHILD_CLEARTID = 0x200000 };
 enum { FUTEX_COMMAND = 127 };
+enum { POPULATE_READ = 22, POPULATE_WRITE = 23 }; /* MADV_..., which older headers lack */
 
 /* Nanoseconds at the simulation's start: always the same, so that nothing depends on the real time. */
 enum { START_S = 1000000 };
@@ -64,6 +65,14 @@ static bool is_wait(const uint64_t* args) {
 static bool is_wake(const uint64_t* args) {
   const unsigned command = (unsigned)args[1] & FUTEX_COMMAND;
   return command == FUTEX_WAKE || command == FUTEX_WAKE_BITSET;
+}
+/* What else futexes can do moves waiters or changes the word, which the books here do not follow. */
+static void refuse_other_futexes(const uint64_t* args) {
+  static char why[128];
+  if (is_wait(args) || is_wake(args)) return;
+  snprintf(why, sizeof why, "the program uses futex operation %u; only waiting and waking are simulated",
+           (unsigned)args[1] & FUTEX_COMMAND);
+  give_up(why);
 }
 /* The time on this core's clock when a futex wait gives up. */
 static int64_t futex_deadline(const Core* c, const uint64_t* args) {
@@ -99,7 +108,8 @@ static struct timespec futex_patience(const Core* c, bool up) {
 static bool first_at(const Core* c, int64_t clock) {
   bool first = true;
   for (int i = 0; i < used_cores; i++)
-    first &= i == c->number || (state_of[i] != READY && state_of[i] != DUE) || clock_of[i] > clock;
+    first &=
+        i == c->number || (state_of[i] != READY && state_of[i] != DUE) || (clock_of[i] > clock && !held[i]);
   return first;
 }
 
@@ -176,7 +186,7 @@ static void shoot_down(Core* c) {
   int64_t told = 0, first = INT64_MAX;
   for (int i = 0; i < used_cores; i++) {
     if (i == c->number || (state_of[i] != READY && state_of[i] != DUE)) continue;
-    if (state_of[i] == READY) {
+    if (state_of[i] == READY && !held[i]) {
       clock_of[i] += cost.interrupt * CYCLE;
       told++;
     }
@@ -203,6 +213,14 @@ static void pages_gone(Core* c, int64_t n) {
   shoot_down(c);
 }
 
+/* The kernel provides the pages at once: as if the caller had touched them, without its instructions. */
+static void populate(Core* c, uint64_t start, uint64_t length) {
+  for (uint64_t i = start >> PAGE_BITS; i < (start + length + (1 << PAGE_BITS) - 1) >> PAGE_BITS; i++) {
+    Page* page = make_page(i);
+    if (!page->present) fault_in(c, page);
+  }
+}
+
 static void apply_mapping_call(Core* c, int64_t number, int64_t result) {
   const uint64_t* a = c->args;
   const bool failed = result < 0 && result > -4096;
@@ -210,6 +228,7 @@ static void apply_mapping_call(Core* c, int64_t number, int64_t result) {
     case NR_MMAP:
       change_mappings(c);
       if (!failed && (a[3] & MAP_FIXED)) pages_gone(c, present_pages((uint64_t)result, a[1], true));
+      if (!failed && (a[3] & MAP_POPULATE)) populate(c, (uint64_t)result, a[1]);
       break;
     case NR_MUNMAP:
       change_mappings(c);
@@ -238,6 +257,7 @@ static void apply_mapping_call(Core* c, int64_t number, int64_t result) {
       if (failed) break;
       if (a[2] == MADV_DONTNEED) pages_gone(c, present_pages(a[0], a[1], true));
       if (a[2] == MADV_FREE && present_pages(a[0], a[1], false)) shoot_down(c);
+      if (a[2] == POPULATE_READ || a[2] == POPULATE_WRITE) populate(c, a[0], a[1]);
       break;
     default:
       break;
@@ -293,11 +313,13 @@ static void enter_kernel(Core* c, int64_t number) {
   calling = c;
   if (number == NR_FORK || number == NR_VFORK || (number == NR_CLONE && !(c->args[0] & GUEST_CLONE_THREAD)))
     give_up("the program starts another process; only threads are simulated");
+  if (number == NR_FUTEX) refuse_other_futexes(c->args);
   if (number == NR_FUTEX && is_wake(c->args)) {
     atomic_store(&woken, 0);
     atomic_store(&waking, c->args[0]);
   }
   if (ends_by_itself(number, c->args)) return;
+  c->asleep_since = clock_of[c->number];
   if (number == NR_NANOSLEEP || number == NR_CLOCK_NANOSLEEP) { /* only the simulated core sleeps */
     clock_of[c->number] += sleep_ticks(c, number, c->args) + cost.wakeup * CYCLE;
     replace_timeout(c, number == NR_NANOSLEEP ? c->args[0] : c->args[2], &(struct timespec){0});
@@ -305,7 +327,7 @@ static void enter_kernel(Core* c, int64_t number) {
     return;
   }
   if (number == NR_FUTEX && is_wait(c->args)) {
-    clock_of[c->number] += cost.wait * CYCLE;
+    clock_of[c->number] += cost.wait * CYCLE; /* come_back() undoes this and the count where it is refused */
     counts.waits++;
     c->asleep_since = clock_of[c->number];
     c->deadline = futex_deadline(c, c->args);
@@ -316,6 +338,7 @@ static void enter_kernel(Core* c, int64_t number) {
       replace_timeout(c, c->args[3], &patience);
       if (c->deadline > clock_of[c->number]) clock_of[c->number] = c->deadline;
       if (up) c->waiting_on = 0;
+      c->alone = up;
       leave(c, DUE);
       return;
     }
@@ -326,11 +349,11 @@ static void enter_kernel(Core* c, int64_t number) {
 static void return_from_kernel(Core* c, int64_t number, int64_t result) {
   calling = NULL;
   if (!ends_by_itself(number, c->args)) {
-    const bool waited = number == NR_FUTEX && is_wait(c->args);
     restore_timeout(c);
-    if (waited && result == -EAGAIN && c->waiting_on)
-      clock_of[c->number] = c->asleep_since; /* the word had changed before */
-    come_back(c, waited && result == 0);
+    if (number != NR_FUTEX)
+      come_back(c, OTHERWISE);
+    else
+      come_back(c, result == 0 ? WOKEN : result == -EAGAIN ? REFUSED : OTHERWISE);
     return;
   }
   if (number == NR_FUTEX) {
@@ -345,6 +368,7 @@ static void return_from_kernel(Core* c, int64_t number, int64_t result) {
   if (number == NR_CLONE && result < 0 && c->child) { /* refused after all: nobody runs there */
     pthread_mutex_lock(&turns_lock);
     state_of[c->child->number] = FREE;
+    held[c->child->number] = false;
     pthread_mutex_unlock(&turns_lock);
   }
   apply_mapping_call(c, number, result);
@@ -354,6 +378,7 @@ static void return_from_kernel(Core* c, int64_t number, int64_t result) {
 /* The thread has ended; qemu wakes whoever joins it, after this. */
 static void thread_ended(Core* c) {
   const int64_t now = clock_of[c->number];
+  int woken_up = 0;
   pthread_mutex_lock(&turns_lock);
   for (int i = 0; i < used_cores && c->clear_at_exit; i++) {
     if (cores[i]->waiting_on != c->clear_at_exit) continue;
@@ -361,9 +386,11 @@ static void thread_ended(Core* c) {
     state_of[i] = DUE;
     cores[i]->waiting_on = 0;
     counts.wakes++;
+    woken_up++;
   }
   c->clear_at_exit = 0;
   state_of[c->number] = FREE;
+  admit(now, woken_up);
   if (atomic_load(&holder) == c) hand_out();
   pthread_mutex_unlock(&turns_lock);
   expire();

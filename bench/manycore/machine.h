@@ -43,6 +43,7 @@ static Counts counts; /* of the whole machine since its start */
 typedef struct {
   int64_t ticks, instructions;
   int64_t strict_until;
+  bool repeats; /* a further step of a repeated instruction, which qemu executes one by one */
 } Block;
 
 /* An instruction of a block, and what it cost in coherence. `until_end` is the state at the last mark. */
@@ -82,11 +83,13 @@ typedef struct Core {
   int number;
   bool newborn;        /* its thread has not made its first system call */
   _Atomic uint32_t go; /* raised with every turn that it is given */
-  Site* last_repeated;
-  uint64_t last_repeated_line;
+  /* What a repeated instruction loaded and stored last, as tags; 0: nothing yet. ("rep movsb" does both in
+   * turn.) */
+  uint64_t repeated[2];
   /* The system call that it is in. */
   uint64_t args[6];
   uint64_t waiting_on; /* futex, 0 if none */
+  bool alone;          /* it waits for its time-out only: nobody is left who could wake it before */
   int64_t asleep_since, deadline;
   struct timespec timeout;   /* what the program wrote for it */
   uint64_t replaced_timeout; /* and where; 0: nowhere */
@@ -102,7 +105,9 @@ static Core* cores[MAX_CORES];
 /* Apart from Core, so that looking through all of them is quick. */
 static int64_t clock_of[MAX_CORES];
 static uint8_t state_of[MAX_CORES];
-static int used_cores; /* cores[0 .. used_cores) have had a thread */
+static bool held[MAX_CORES];       /* its thread is new and waits for one of the machine's cores */
+static int64_t born_at[MAX_CORES]; /* since then */
+static int used_cores;             /* cores[0 .. used_cores) have had a thread */
 
 __attribute__((noreturn)) static void give_up(const char* why) {
   fprintf(stderr, "manycore: %s\n", why);

@@ -4,7 +4,12 @@
  *
  * A thread that may block in a system call gives the turn away before (AWAY, or DUE when the end is known)
  * and asks for it afterwards. What would depend on how fast the real kernel is, is waited for: a thread that
- * goes to sleep in a futex until it does sleep, one that is woken until it is back. */
+ * goes to sleep in a futex until it does sleep, one that is woken until it is back. Such a wait that does not
+ * end is given up and counted in `expired_waits`: from then on the order may be the real machine's.
+ *
+ * The machine has `cpus` cores. Threads that started before run; a new one that finds all busy waits, in the
+ * order of birth, until a thread ends or goes to sleep, or for `slice` cycles, after which a scheduler would
+ * make room. One that wakes up does not wait: most_running says how many ran at a time at the most. */
 #ifndef SPANALLOC_BENCH_MANYCORE_TURNS_H
 #define SPANALLOC_BENCH_MANYCORE_TURNS_H
 
@@ -28,6 +33,8 @@ static _Atomic(Core*) expiring;  /* asleep in a futex, and its time is up */
 static _Atomic(Core*) departing; /* on its way to sleep; the next one to run sees that it gets there */
 static _Atomic uint64_t waking;  /* futex that the holder wakes threads from */
 static _Atomic long woken;       /* those that are back from it */
+static _Atomic int64_t expired_waits;
+static int most_running;
 
 /* Patience with the real kernel, and with a turn that does not end. */
 enum { SETTLE_MS = 200, STALL_S = 60 };
@@ -39,6 +46,33 @@ static int64_t real_ms(void) {
 }
 
 static void* guest(uint64_t address);
+
+/* --- The machine's cores: turns_lock held --- */
+
+static int running(void) {
+  int n = 0;
+  for (int i = 0; i < used_cores; i++) n += state_of[i] == READY && !held[i];
+  return n;
+}
+static void note_running(void) {
+  const int n = running();
+  if (n > most_running) most_running = n;
+}
+/* At `now` a thread has left its core, and `woken_up` others are about to come back to theirs. */
+static void admit(int64_t now, int woken_up) {
+  if (cost.cpus == 0) return;
+  for (int busy = running() + woken_up; busy < cost.cpus; busy++) {
+    int first = -1;
+    for (int i = 0; i < used_cores; i++)
+      if (held[i] && (first < 0 || born_at[i] < born_at[first])) first = i;
+    if (first < 0) return;
+    held[first] = false;
+    clock_of[first] = now > born_at[first] ? now : born_at[first];
+    if (clock_of[first] < atomic_load(&others_first)) atomic_store(&others_first, clock_of[first]);
+  }
+}
+
+/* --- Turns --- */
 
 static void hand_out(void) { /* turns_lock held; the caller has the turn, or nobody. Then: expire() */
   int first = -1;
@@ -58,6 +92,10 @@ static void hand_out(void) { /* turns_lock held; the caller has the turn, or nob
     return;
   }
   Core* next = cores[first];
+  if (held[first]) { /* for as long as a new thread waits at most */
+    held[first] = false;
+    note_running();
+  }
   atomic_store(&others_first, second);
   if (atomic_load(&holder) == next) return;
   atomic_fetch_add(&turns, 1);
@@ -74,11 +112,17 @@ static bool asleep(Core* c) {
   const char* state = strrchr(text, ')');
   return !state || state[1] == 0 || state[2] == 'S';
 }
+/* The limit is over: the wait is to be given up. */
+static bool patience_ends(int64_t limit) {
+  if (real_ms() < limit) return false;
+  atomic_fetch_add(&expired_waits, 1);
+  return true;
+}
 static void settle_departing(void) {
   Core* c = atomic_exchange(&departing, NULL);
   if (!c) return;
   const int64_t limit = real_ms() + SETTLE_MS;
-  while (c->waiting_on && !asleep(c) && real_ms() < limit) sched_yield();
+  while (c->waiting_on && !asleep(c) && !patience_ends(limit)) sched_yield();
 }
 
 /* Real futexes do not know simulated time: whose time is up is woken, as may happen for no reason on any
@@ -87,7 +131,7 @@ static void expire(void) {
   Core* c = atomic_load(&expiring);
   if (!c) return;
   const int64_t limit = real_ms() + SETTLE_MS;
-  while (atomic_load(&expiring) == c && real_ms() < limit) {
+  while (atomic_load(&expiring) == c && !patience_ends(limit)) {
     syscall(SYS_futex, guest(c->waiting_on), FUTEX_WAKE | (c->args[1] & FUTEX_PRIVATE_FLAG), 1, NULL, NULL,
             0);
     for (int i = 0; i < 1000 && atomic_load(&expiring) == c; i++) sched_yield();
@@ -129,6 +173,7 @@ static inline void keep_within(Core* c, int64_t cycles) {
   while (__builtin_expect(!may_go(c, cycles), 0) && !atomic_load(&ended)) pass_turn(c);
 }
 
+/* For a system call that may wait; its caller has set asleep_since. */
 static void leave(Core* c, enum State state) {
   if (c->stat_fd < 0 || c->thread != (int)syscall(SYS_gettid)) {
     if (c->stat_fd >= 0) close(c->stat_fd);
@@ -140,22 +185,31 @@ static void leave(Core* c, enum State state) {
   pthread_mutex_lock(&turns_lock);
   state_of[c->number] = (uint8_t)state;
   if (c->waiting_on) atomic_store(&departing, c);
+  admit(c->asleep_since, 0);
   hand_out();
   pthread_mutex_unlock(&turns_lock);
   expire();
 }
-/* Back from a system call that left. `woke`: out of a futex. */
-static void come_back(Core* c, bool woke) {
+/* Back from a system call that left. */
+enum Return {
+  WOKEN,   /* out of a futex */
+  REFUSED, /* by a futex whose word had changed before */
+  OTHERWISE
+};
+static void come_back(Core* c, enum Return how) {
   pthread_mutex_lock(&turns_lock);
   int64_t *clock = &clock_of[c->number], least = 0;
-  Core *running = atomic_load(&holder), *late = atomic_load(&expiring);
-  if (c->waiting_on) {
+  Core *first = atomic_load(&holder), *late = atomic_load(&expiring);
+  const bool woke = how == WOKEN, refused = how == REFUSED && (c->waiting_on || c->alone);
+  if (c == late) atomic_store(&expiring, NULL);
+  if (refused) { /* it has not slept */
+    *clock = c->asleep_since - cost.wait * CYCLE;
+  } else if (c->waiting_on) {
     if (woke && c != late) *clock = c->asleep_since;
-    if (woke && running) least = clock_of[running->number] + cost.wakeup * CYCLE;
-    if (woke && !running && late) least = clock_of[late->number];
+    if (woke && first) least = clock_of[first->number] + cost.wakeup * CYCLE;
+    if (woke && !first && late) least = clock_of[late->number];
     if (woke && c->waiting_on == atomic_load(&waking)) atomic_fetch_add(&woken, 1);
-    if (c == late) atomic_store(&expiring, NULL);
-  } else if (state_of[c->number] == AWAY && running) { /* some time has passed: nobody can say how much */
+  } else if (state_of[c->number] == AWAY && first) { /* some time has passed: nobody can say how much */
     least = INT64_MAX;
     for (int i = 0; i < used_cores; i++)
       if (state_of[i] == READY && clock_of[i] < least) least = clock_of[i];
@@ -163,21 +217,23 @@ static void come_back(Core* c, bool woke) {
   if (least != INT64_MAX && *clock < least) *clock = least;
   state_of[c->number] = READY;
   c->waiting_on = 0;
-  if (!running)
+  c->alone = false;
+  note_running();
+  if (!first)
     hand_out();
   else if (*clock < atomic_load(&others_first))
     atomic_store(&others_first, *clock);
   pthread_mutex_unlock(&turns_lock);
   expire();
-  take_turn(c);
+  if (take_turn(c) && refused) counts.waits--; /* counts are the holder's */
 }
 /* The holder waits until `n` threads are back from the futex that it has woken them from. */
 static void settle_woken(long n) {
   const int64_t limit = real_ms() + SETTLE_MS;
-  while (atomic_load(&woken) < n && real_ms() < limit) sched_yield();
+  while (atomic_load(&woken) < n && !patience_ends(limit)) sched_yield();
   atomic_store(&waking, 0);
 }
-/* A thread begins on the core that has been free longest in number, at `clock`. */
+/* A thread begins on the free core with the lowest number, at `clock` or as soon as the machine has room. */
 static Core* occupy_core(int64_t clock) {
   pthread_mutex_lock(&turns_lock);
   int number = 0;
@@ -190,7 +246,11 @@ static Core* occupy_core(int64_t clock) {
   }
   if (number >= used_cores) used_cores = number + 1;
   if (clock > clock_of[number]) clock_of[number] = clock;
+  born_at[number] = clock_of[number];
+  held[number] = cost.cpus > 0 && running() >= cost.cpus;
+  if (held[number]) clock_of[number] += cost.slice * CYCLE;
   state_of[number] = READY;
+  note_running();
   if (clock_of[number] < atomic_load(&others_first)) atomic_store(&others_first, clock_of[number]);
   pthread_mutex_unlock(&turns_lock);
   return cores[number];

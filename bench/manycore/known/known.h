@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <time.h>
 
 enum { LINE = 64, PAGE = 4096, MOST_THREADS = 128 };
 
