@@ -34,6 +34,12 @@
 //   allocator_build_s  the sum of the first two: what the allocator is answerable for in malloc, in free and
 //   in
 //                the first write of what it hands out
+// --interval says how often malloc and free are timed. `set` opens an interval for every set that a thread
+// makes, and one for every set in its last step, also where this thread frees none of it: with many threads
+// and small sets those readings of the clock are most of what is timed. `step` frees what a thread has to
+// free in a step in one interval, and opens none where there is nothing.
+// --warm-up: the first so many steps are not in the times, nor in the part that tools count which look at the
+// program from outside (measured_part_starts in support/workload.hpp). All threads meet after them.
 // mean_rss_kib is the mean of RSS + page tables, less the workload's own tables, at the end of up to 64 steps
 // spread evenly over the run, sampled by the first thread outside those parts; base_rss_kib is the same
 // before the first step. remote_frees_percent: frees by a thread that did not allocate the object.
@@ -43,6 +49,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "support/mapped_array.hpp"
@@ -54,11 +61,15 @@ using workload::MappedArray;
 
 struct Parameters {
   std::uint64_t threads, steps, step_bytes, low, high, min_lifetime, max_lifetime;
-  std::uint64_t shared_percent, list_percent, sets, passes;
-  bool compact;
+  std::uint64_t shared_percent, list_percent, sets, passes, warm_up;
+  bool compact, step_intervals;
 
   std::uint64_t set_bytes() const { return step_bytes / sets > 0 ? step_bytes / sets : 1; }
   std::uint64_t max_objects() const { return set_bytes() / low + 1; }  // of a set
+  // Objects that are freed in one interval at most.
+  std::uint64_t max_freed() const {
+    return step_intervals ? std::max<std::uint64_t>(max_objects(), 4096) : max_objects();
+  }
   // Steps whose sets may live or be read at once, and one more: what a slow thread still reads, a fast one
   // that is already in the next step does not write.
   std::uint64_t ring() const { return max_lifetime + 2; }
@@ -180,7 +191,7 @@ struct alignas(workload::kCacheLine) Worker {
         number(number_),
         random(number_ + 1),
         sets(p.ring() * p.sets),
-        objects(p.max_objects()),
+        objects(p.max_freed()),
         sizes(p.max_objects()),
         order(p.threads) {
     std::iota(order.data(), order.data() + p.threads, std::uint64_t{0});
@@ -209,13 +220,15 @@ struct alignas(workload::kCacheLine) Worker {
   workload::Random random;
   workload::LiveBytes live;
   MappedArray<Set> sets;
-  MappedArray<unsigned char*> objects;  // of the set that is being allocated or freed
+  MappedArray<unsigned char*>
+      objects;  // of the set that is being allocated; those that are about to be freed
   MappedArray<std::size_t> sizes;
   MappedArray<std::uint64_t> order;
   MappedArray<std::atomic<std::uint32_t>> visitors;
   MappedArray<unsigned char> memory;
   std::uint64_t excess = 0;  // bytes allocated beyond what the steps so far ask for
   std::uint64_t sets_made = 0;
+  std::uint64_t to_free = 0;  // of `objects`
   std::uint64_t allocator_ns = 0, build_ns = 0, access_ns = 0;
   std::uint64_t allocated = 0, freed = 0, freed_remotely = 0;
 };
@@ -303,20 +316,29 @@ void access_set(const Parameters& p, Set& set) {
   ++set.version;
 }
 
+// One interval.
+void free_collected(Worker& w) {
+  const std::uint64_t count = std::exchange(w.to_free, 0);
+  const std::uint64_t begin = workload::now_ns();
+  if (!w.p.compact)
+    for (std::uint64_t i = 0; i < count; ++i) std::free(w.objects[i]);
+  w.allocator_ns += workload::now_ns() - begin;
+}
+
 // Frees the objects of a set in its last step: all of them, or of a shared one those that this thread is the
-// last to visit.
+// last to visit. With --interval step it collects them, for the end of the step.
 void bury(Worker& w, Set& set, bool own) {
   std::uint64_t count = 0;
   walk(set, [&](unsigned char* object, std::uint64_t i) {
     check_words(w.p, set, object, i);
     // Release: my reads come before its memory is used anew; acquire: so do the others', where I am the last.
-    if (!set.shared || set.visitors[i].fetch_sub(1, std::memory_order_acq_rel) == 1)
-      w.objects[count++] = object;
+    if (!set.shared || set.visitors[i].fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      if (w.to_free == w.objects.size()) free_collected(w);
+      w.objects[w.to_free++] = object;
+      ++count;
+    }
   });
-  const std::uint64_t begin = workload::now_ns();
-  if (!w.p.compact)
-    for (std::uint64_t i = 0; i < count; ++i) std::free(w.objects[i]);
-  w.allocator_ns += workload::now_ns() - begin;
+  if (!w.p.step_intervals) free_collected(w);
   w.freed += count;
   if (!own) w.freed_remotely += count;
 }
@@ -349,11 +371,22 @@ struct ResidentMean {
 
 // ---- the run ----
 
-void run(std::vector<Worker>& workers, Worker& w, std::barrier<>& gate, ResidentMean& resident) {
+// Where all threads meet after the warm-up: when the last one has come, the part begins that counts.
+struct StartMark {
+  void operator()() const noexcept { workload::measured_part_starts(); }
+};
+using WarmUpGate = std::barrier<StartMark>;
+
+void run(std::vector<Worker>& workers, Worker& w, std::barrier<>& gate, WarmUpGate& warm,
+         ResidentMean& resident) {
   const Parameters& p = w.p;
   const bool sharing = p.shared_percent > 0;
   std::uint64_t dying = 0;  // bytes of sets that other threads may still be burying
   for (std::uint64_t step = 0; step < p.steps + p.max_lifetime; ++step) {
+    if (step > 0 && step == p.warm_up) {
+      warm.arrive_and_wait();
+      w.allocator_ns = w.build_ns = w.access_ns = 0;
+    }
     for (std::uint64_t k = 0; k < p.sets; ++k) {
       if (step < p.steps)
         make_set(w, w.set(step, k), step);
@@ -384,6 +417,7 @@ void run(std::vector<Worker>& workers, Worker& w, std::barrier<>& gate, Resident
       bury(w, s, own);
       if (own) dying += s.bytes;
     });
+    if (w.to_free > 0) free_collected(w);
     if (!sharing) w.live.remove(std::exchange(dying, 0));
     if (w.number == 0 && step < p.steps) resident.at_end_of(step);
   }
@@ -411,6 +445,10 @@ int main(int argc, char** argv) {
   p.sets = options.integer("sets", 4, 1, 1000, "sets of a step");
   p.passes = options.integer("passes", 1, 1, 1000, "accesses of what lives in a step");
   p.compact = options.integer("compact", 0, 0, 1, "1: contiguous memory instead of the allocator") != 0;
+  p.step_intervals = options.choice("interval", {"set", "step"}, "what is freed in one timed interval") == 1;
+  p.warm_up =
+      options.integer("warm-up", 0, 0, 1u << 30, "steps before the times and the measured part begin");
+  options.require(p.warm_up < p.steps, "--warm-up must be below --steps");
   options.require(p.low < p.high, "--low must be below --high");
   options.require(p.min_lifetime <= p.max_lifetime, "--min-lifetime must not exceed --max-lifetime");
   options.done();
@@ -419,11 +457,12 @@ int main(int argc, char** argv) {
   workers.reserve(p.threads);
   for (std::uint64_t i = 0; i < p.threads; ++i) workers.emplace_back(p, i);
   std::barrier<> gate(static_cast<std::ptrdiff_t>(p.threads));
+  WarmUpGate warm(static_cast<std::ptrdiff_t>(p.threads));
   ResidentMean resident;
   resident.every = (p.steps + 63) / 64;
   const std::uint64_t base = resident_kib();
-  const std::uint64_t ns =
-      workload::run_threads(p.threads, [&](std::uint64_t i) { run(workers, workers[i], gate, resident); });
+  const std::uint64_t ns = workload::run_threads(
+      p.threads, [&](std::uint64_t i) { run(workers, workers[i], gate, warm, resident); });
 
   std::uint64_t allocator = 0, building = 0, access = 0, allocated = 0, freed = 0, remotely = 0;
   std::int64_t peak = 0;

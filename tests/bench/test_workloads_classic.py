@@ -115,6 +115,7 @@ class ClassicTest(WorkloadTest):
             ("larson", "--latency", 2), ("cache_scratch", "--held", 0), ("cache_thrash", "iterations", 3),
             ("acdc", "--low", 15), ("acdc", "--low", 64, "--high", 64), ("acdc", "--lists", 101),
             ("acdc", "--min-lifetime", 3, "--max-lifetime", 2), ("acdc", "--steps", 0),
+            ("acdc", "--interval", "never"), ("acdc", "--steps", 5, "--warm-up", 5),
         ):
             with self.subTest(program=program, arguments=arguments):
                 self.assert_refused(run(program, *arguments), 2, program)
@@ -237,6 +238,17 @@ class AcdcTest(WorkloadTest):
             self.acdc("--steps", 3, "--step-kib", 8, "--low", 16, "--high", high, "--lists", 50, "--max-lifetime", 3,
                       "--passes", 2)
 
+    def test_intervals_and_warm_up_change_only_what_is_timed(self):
+        arguments = ("--threads", 2, "--steps", 40, "--step-kib", 64, "--low", 16, "--high", 65, "--lists", 50,
+                     "--shared", 100, "--max-lifetime", 3, "--sets", 16)
+        by_set = self.acdc(*arguments)
+        for more in (("--interval", "step"), ("--warm-up", 36), ("--interval", "step", "--warm-up", 36)):
+            record = self.acdc(*arguments, *more)
+            for name in ("operations", "peak_live_bytes"):
+                self.assertEqual(record[name], by_set[name], more)
+            if "--warm-up" in more:  # a tenth of the steps is left
+                self.assertLess(record["metrics"]["allocator_build_s"], by_set["metrics"]["allocator_build_s"] / 2)
+
     def test_compact_asks_the_allocator_for_nothing(self):
         arguments = ("acdc", "--threads", 1, "--steps", 5, "--step-kib", 64, "--low", 16, "--high", 33, "--lists", 50)
         through, compact = (self.record(run(*arguments, "--compact", flag)) for flag in (0, 1))
@@ -273,6 +285,7 @@ class DamageTest(WorkloadTest):
         ("acdc", "--steps", 4, "--step-kib", 16, "--lists", 100),
         ("acdc", "--steps", 4, "--step-kib", 16, "--low", 16, "--high", 33, "--lists", 0),
         ("acdc", "--steps", 4, "--step-kib", 16, "--shared", 100, "--lists", 50),
+        ("acdc", "--steps", 4, "--step-kib", 16, "--shared", 100, "--lists", 50, "--interval", "step"),
     )
 
     @classmethod
