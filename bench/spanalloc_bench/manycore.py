@@ -4,48 +4,50 @@
     long - short                                  ->  one point of a curve
 
 The difference of two runs of different length is the steady state: what starting the program and its threads, and an
-allocator's first contact with each size, cost is in both. A simulation gives the same counts each time it is run, so
-there are no rounds: a line that is there, of the same program, library, plugin and settings, is not simulated again.
-The real machine's speed does not enter; its CPUs each simulate one line at a time.
+allocator's first contact with each size, cost is in both. Where that is most of both, the difference says nothing, and
+there is no point. A simulation repeats the one before, nearly to the last count, so there are no rounds: a line that is
+there, of the same program, library, plugin and settings, is not simulated again. The real machine's speed does not
+enter; its CPUs each simulate one line at a time.
 """
 
 from __future__ import annotations
 
 import argparse
 import concurrent.futures
-import csv
 import dataclasses
 import functools
 import hashlib
 import json
 import os
 import queue
+import shutil
+import subprocess
 import sys
 import time
 
-from spanalloc_bench import allocators, execute, progress, simulator, tree
+from spanalloc_bench import allocators, progress, simulator, tree
+from spanalloc_bench import machine as this_machine
+from spanalloc_bench.cases import acdc
+from spanalloc_bench.manycore_rows import COUNTS, CSV, LONG, SHORT, TURNS, Row, append, read
 from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, OK, Allocator
 
-CORES, QUICK_CORES = (1, 2, 4, 8, 16, 32, 64), (1, 4, 16)
+CORES, QUICK_CORES = (1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 16)
 ALLOCATORS = ("standard", "oopsla15", "glibc", "jemalloc", "tcmalloc", "mimalloc", "tbbmalloc", "bump")
 QUICK_ALLOCATORS = ("standard", "glibc", "mimalloc", "bump")
 MOST_CORES = 120  # a chain of larson needs two cores when a thread follows another; the plugin has 256
 TIMEOUT_S = 900.0
-CSV = "manycore.csv"
+META = "manycore-meta.json"
 
 
 # ---- what is simulated ----
 
 
-SHORT, LONG = "short", "long"
-
-
 @dataclasses.dataclass(frozen=True)
 class Workload:
     """`argv(cores, turns)` of a run of so many rounds, generations, steps or batches: `short(cores)` in the short one,
-    and `steady(cores)` more in the long one. The short one is long enough that no thread ends while others still
-    start: 64 threads that allocate for the first time at once may take a millisecond. `least` cores are what it
-    needs."""
+    and `steady(cores, scale)` more in the long one, where a scale above 1 asks for less. The short one is long enough
+    that no thread ends while others still start: 64 threads that allocate for the first time at once may take a
+    millisecond. `machine(cores)`: further (name, value) arguments of the plugin. `least` cores are what it needs."""
 
     name: str
     title: str
@@ -53,11 +55,12 @@ class Workload:
     short: callable
     steady: callable
     least: int = 1
-    in_allocator: bool = False  # judged by the time in malloc and free alone, which the workload measures itself
+    in_allocator: bool = False  # judged by the time that the allocator answers for, which the workload measures itself
+    machine: callable = lambda cores: ()
 
     def turns(self, length, cores, scale) -> str:
         """In as many digits for both, so that memory is laid out alike and the runs begin alike, event by event."""
-        turns = self.short(cores) + (0 if length == SHORT else max(2, self.steady(cores) // scale))
+        turns = self.short(cores) + (0 if length == SHORT else self.steady(cores, scale))
         return f"{turns:04d}"
 
 
@@ -70,27 +73,36 @@ def _larson(cores, generations):
             "--low", 7, "--high", 500]
 
 
+_WARM_UP = 6  # steps: in the longest life of an object and one more, every thread has allocated and freed
+
+
 def _producer_consumer(cores, steps):
     return ["acdc", "--threads", cores, "--steps", steps, "--step-kib", 2, "--low", 16, "--high", 513,
-            "--min-lifetime", 1, "--max-lifetime", 4, "--shared", 100, "--lists", 50, "--sets", 2]
+            "--min-lifetime", 1, "--max-lifetime", 4, "--shared", 100, "--lists", 50, "--sets", 1,
+            "--interval", "step", "--warm-up", _WARM_UP]
 
 
 def _malloc_test(cores, batches):
-    return ["malloc_test", "--producers", cores // 2, "--batches", batches, "--batch", 512]
+    """The queue holds two batches a producer, so that with any number of cores it is full before the short run ends."""
+    return ["malloc_test", "--producers", cores // 2, "--batches", batches, "--batch", 512, "--bound", cores]
 
 
 WORKLOADS = {workload.name: workload for workload in (
     Workload("threadtest", "threadtest: rounds of 500 objects of 64 bytes a thread", _threadtest,
-             lambda cores: 24 + cores, lambda cores: 32),
+             lambda cores: 24 + cores, lambda cores, scale: max(32, 6 * cores)),
     Workload("larson", "larson: 7 to 499 bytes, 200 objects a chain, a new thread after every 1600 replacements",
-             _larson, lambda cores: 4, lambda cores: 4),
+             _larson, lambda cores: 4, lambda cores, scale: max(2, 4 // scale),
+             # Counted from when the last chain starts its fourth thread: the first ones, which the main thread starts
+             # at once, may take longer than all that follows.
+             machine=lambda cores: (("from_thread", 1 + 4 * cores),)),
     # Every thread walks every live object: the work of a step grows with the square of the cores.
     Workload("producer-consumer",
              "ACDC producer-consumer: 16 to 512 bytes, the last of all threads to access an object frees it",
-             _producer_consumer, lambda cores: 8, lambda cores: max(16, 400 // cores), in_allocator=True),
+             _producer_consumer, lambda cores: _WARM_UP + 2, lambda cores, scale: max(10, 400 // cores // scale),
+             in_allocator=True),
     Workload("malloc-test",
              "malloc-test: half of the cores allocate batches of 512 objects of 64 bytes, the others free them",
-             _malloc_test, lambda cores: 6, lambda cores: 8, least=2),
+             _malloc_test, lambda cores: 6, lambda cores, scale: 12, least=2),
 )}
 
 
@@ -111,7 +123,7 @@ NO_SETTING = {
     "tcmalloc": "none needed: caches per thread; their limit for all together (32 MiB) does not depend on the CPUs",
     "mimalloc": "none needed: a heap per thread",
     "tbbmalloc": "none available: a heap per thread",
-    "bump": "none needed: a region per thread",
+    "bump": "none needed: chunks per thread; one counter, which all share, hands these out",
 }
 
 
@@ -129,152 +141,65 @@ class Cell:
     allocator: Allocator  # with its settings
     cores: int
     length: str           # SHORT or LONG
+    turns: str
     argv: tuple[str, ...]
     fingerprint: str      # of the files that take part
 
+    def row(self) -> Row:
+        """Its line, still without results."""
+        arguments = " ".join(map(str, self.workload.argv(self.cores, TURNS)[1:]))
+        return Row(self.workload.name, self.allocator.name, self.cores, self.length, self.turns, arguments,
+                   _text_of(self.workload.machine(self.cores)), _text_of(self.allocator.environment), self.fingerprint)
+
     @property
     def key(self) -> tuple[str, ...]:
-        return (self.workload.name, self.allocator.name, str(self.cores), self.length, " ".join(self.argv[1:]),
-                _settings_text(self.allocator), self.fingerprint)
+        return self.row().key
 
 
-def _settings_text(allocator) -> str:
-    return " ".join(f"{name}={value}" for name, value in allocator.environment)
+def _text_of(pairs) -> str:
+    return " ".join(f"{name}={value}" for name, value in pairs)
 
 
 @functools.lru_cache(maxsize=None)
-def _digest(path) -> str:
+def _sha256(path) -> str:
     with open(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()[:12]
+        return hashlib.sha256(file.read()).hexdigest()
 
 
-# ---- one line ----
-
-
-@dataclasses.dataclass
-class Row:
-    """One simulation. Fields are the columns of manycore.csv in this order."""
-
-    workload: str
-    allocator: str
-    cores: int
-    length: str
-    arguments: str
-    settings: str
-    fingerprint: str
-    status: str = OK
-    problem: str = ""
-    operations: int | None = None
-    # Of one core, from the common start to the last thread's end; where the workload is judged by its time in the
-    # allocator: the mean thread's cycles there.
-    cycles: float | None = None
-    threads: int | None = None
-    cores_used: int | None = None
-    instructions: int | None = None
-    accesses: int | None = None
-    llc: int | None = None
-    transfers: int | None = None
-    invalidations: int | None = None
-    allocator_moves: int | None = None  # transfers and invalidations by instructions of the allocator itself
-    locked: int | None = None
-    written_back: int | None = None
-    faults: int | None = None
-    syscalls: int | None = None
-    shootdowns: int | None = None
-    interrupts: int | None = None
-    waits: int | None = None
-    wakes: int | None = None
-    real_s: float | None = None
-    details: dict = dataclasses.field(default_factory=dict)  # calls, sites, lines of the plugin's result
-
-    @property
-    def key(self):
-        return (self.workload, self.allocator, str(self.cores), self.length, self.arguments, self.settings,
-                self.fingerprint)
-
-
-class Point:
-    """A point of a curve: what the long run has more than the short one. `problem` says why there is none."""
-
-    def __init__(self, short: Row, long: Row):
-        self.workload, self.allocator = long.workload, long.allocator
-        self.cores, self.settings = long.cores, long.settings
-        bad = next((row for row in (long, short) if row.status != OK), None)
-        self.status, self.problem = (bad.status, bad.problem) if bad else (OK, "")
-        self.lines = long.details.get("lines", [])
-        if bad:
-            return
-        for name in DIFFERENCES:
-            setattr(self, name, getattr(long, name) - getattr(short, name))
-        if self.operations <= 0 or self.cycles <= 0:
-            self.status, self.problem = FAILED, "the long run took no longer than the short one"
-            return
-        before = short.details["calls"]
-        self.calls = {number: n - before.get(number, 0) for number, n in long.details["calls"].items()}
-        # Only the dearest instructions are kept, so one that is dear in the long run alone counts in full.
-        known = {_site_key(site): site for site in short.details["sites"]}
-        self.sites = []
-        for site in long.details["sites"]:
-            less = known.get(_site_key(site), {})
-            self.sites.append(site | {name: site[name] - less.get(name, 0) for name in _OF_SITES})
-
-    @property
-    def core_cycles(self) -> float:
-        """Cycles of a core that an operation takes."""
-        return self.cycles * self.cores / self.operations
-
-    @property
-    def throughput(self) -> float:
-        """Operations of the whole machine in 1000 cycles."""
-        return 1000 * self.operations / self.cycles
-
-    @property
-    def moves(self) -> float:
-        """Lines that change owner, an operation."""
-        return max(0.0, (self.transfers + self.invalidations) / self.operations)
-
-    def each(self, name) -> float:
-        return max(0.0, getattr(self, name) / self.operations)
-
-
-_OF_SITES = ("transfers", "invalidations", "cycles")
-
-
-def _site_key(site):
-    return site.get("object"), site.get("offset", site["address"])
-
-
-def points(rows) -> list[Point]:
-    """One point for each workload, allocator and number of cores; of several runs, made with other programs or parameters,
-    the last pair of one fingerprint."""
-    pairs = {}
-    for row in rows:
-        pairs.setdefault((row.workload, row.allocator, row.cores), {}).setdefault(row.fingerprint, {})[row.length] = row
-    found = []
-    for of in pairs.values():
-        whole = [pair for pair in of.values() if len(pair) == 2]
-        if whole:
-            found.append(Point(whole[-1][SHORT], whole[-1][LONG]))
-    return found
-
-
-FIELDS = tuple(field.name for field in dataclasses.fields(Row))
-_TEXT = ("workload", "allocator", "length", "arguments", "settings", "fingerprint", "status", "problem")
-_FRACTION = ("cycles", "real_s")
-_COUNTS = ("threads", "instructions", "accesses", "llc", "transfers", "invalidations", "locked", "written_back",
-           "faults", "syscalls", "shootdowns", "interrupts", "waits", "wakes")
-DIFFERENCES = ("operations", "cycles", "allocator_moves", *_COUNTS)
 COSTS_GHZ = 3  # the plugin's default: the workload's clock counts nanoseconds
 
 
+@functools.lru_cache(maxsize=None)
+def _libraries_of(program) -> frozenset[str] | None:
+    """Files that a workload maps without an allocator, itself among them; None where that cannot be found out."""
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    try:
+        run = subprocess.run(["ldd", program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                             text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    words = [word for line in run.stdout.splitlines() for word in line.split() if word.startswith("/")]
+    return frozenset(map(os.path.realpath, [program, *words])) if words else None
+
+
+def moves_in_allocator(objects, allocator_path, of_workload) -> int | None:
+    """Moves by instructions of the allocator and of the libraries that it brings along: of every file that the
+    workload does not map without it (TBB's malloc is two). None where the allocator's file is one of those that the
+    workload maps anyway: in the C library, its threads and locks cannot be told from its malloc."""
+    if of_workload is None or os.path.realpath(allocator_path) in of_workload:
+        return None
+    return sum(o["transfers"] + o["invalidations"] for o in objects
+               if o["object"].startswith("/") and os.path.realpath(o["object"]) not in of_workload)
+
+
 def _simulate(machine, cell, binaries, cpu) -> Row:
-    row = Row(cell.workload.name, cell.allocator.name, cell.cores, cell.length, " ".join(cell.argv[1:]), _settings_text(cell.allocator),
-              cell.fingerprint)
+    row = cell.row()
     environment = (("LD_PRELOAD", cell.allocator.path), *cell.allocator.environment)
     argv = [os.path.join(binaries, cell.argv[0]), *cell.argv[1:]]
     began = time.monotonic()
     try:
-        counts, output = machine.run(argv, cell.cores, environment=environment, pin=cpu, timeout=TIMEOUT_S)
+        counts, output = machine.run(argv, cell.cores, environment=environment,
+                                     options=cell.workload.machine(cell.cores), pin=cpu, timeout=TIMEOUT_S)
         record = json.loads(output.strip().splitlines()[-1])
     except simulator.TimedOut as error:
         row.status, row.problem = HUNG, str(error)
@@ -283,66 +208,57 @@ def _simulate(machine, cell, binaries, cpu) -> Row:
         row.status, row.problem = CRASHED, str(error) or "no record"
         return row
     row.real_s = round(time.monotonic() - began, 3)
-    for name in _COUNTS:
+    for name in COUNTS:
         setattr(row, name, counts[name])
-    row.cores_used = counts["cores"]
+    row.cores_used, row.running, row.expired_waits = counts["cores"], counts["running"], counts["expired_waits"]
     row.operations = record["operations"]
     row.cycles = counts["cycles"]
     if cell.workload.in_allocator:
-        row.cycles = record["metrics"]["allocator_s"] * 1e9 * COSTS_GHZ
-    of_allocator = [o for o in counts["objects"] if os.path.realpath(o["object"]) == cell.allocator.path]
-    row.allocator_moves = sum(o["transfers"] + o["invalidations"] for o in of_allocator)
+        row.cycles = record["metrics"][acdc.ALLOCATOR_TIME] * 1e9 * COSTS_GHZ
+    row.allocator_moves = moves_in_allocator(counts["objects"], cell.allocator.path, _libraries_of(argv[0]))
     row.details = {"calls": counts["calls"], "sites": counts["sites"][:24], "lines": counts["lines"][:5]}
     if not counts["measured"]:
         row.status, row.problem = CRASHED, "the marks of the measured part were not seen"
+    elif row.expired_waits:
+        row.status = FAILED
+        row.problem = (f"{row.expired_waits} waits for the real kernel were given up, so the order of events may be "
+                       "the real machine's")
     return row
 
 
-# ---- the file ----
-
-
-def read(folder) -> dict[tuple, Row]:
-    """Every line of manycore.csv by its key; a later one replaces an earlier one. A line cut short by a kill is passed over."""
-    path = os.path.join(folder, CSV)
-    if not os.path.isfile(path):
+def read_meta(folder) -> dict:
+    """Under what the folder's lines were made; empty where nothing says it."""
+    try:
+        with open(os.path.join(folder, META), encoding="utf-8") as file:
+            return json.load(file)
+    except (FileNotFoundError, ValueError):
         return {}
-    rows = {}
-    with open(path, newline="", encoding="utf-8") as file:
-        lines = csv.reader(file)
-        if tuple(next(lines, ())) != FIELDS:
-            raise allocators.BadChoice(f"{path}: its columns are not those of this version; choose another --out")
-        for values in lines:
-            if len(values) != len(FIELDS):
-                continue
-            row = Row(**{name: _decoded(name, text) for name, text in zip(FIELDS, values)})
-            rows[row.key] = row
-    return rows
 
 
-def _decoded(name, text):
-    if name in _TEXT:
-        return text
-    if name == "details":
-        return json.loads(text) if text else {}
-    if text == "":
-        return None
-    return float(text) if name in _FRACTION else int(text)
-
-
-def _append(folder, row):
-    path = os.path.join(folder, CSV)
-    new = not os.path.isfile(path)
-    if not new:
-        with open(path, "rb+") as file:  # what a kill left of a line
-            content = file.read()
-            file.truncate(content.rfind(b"\n") + 1)
-            new = not content
-    with open(path, "a", newline="", encoding="utf-8") as file:
-        out = csv.writer(file, lineterminator="\n")
-        if new:
-            out.writerow(FIELDS)
-        values = [getattr(row, name) for name in FIELDS]
-        out.writerow(["" if v is None else json.dumps(v, separators=(",", ":")) if isinstance(v, dict) else v for v in values])
+def write_meta(folder, chosen, plugin, binaries, words):
+    """Adds a run to what the folder says of itself: commit and machine of each run; versions and checksums of what took
+    part, which the fingerprints of the lines begin with."""
+    meta = read_meta(folder)
+    known = {facts["name"]: facts for facts in meta.get("allocators", [])}
+    for allocator in chosen:
+        known[allocator.name] = {
+            "name": allocator.name, "path": tree.relative(allocator.path), "sha256": _sha256(allocator.path),
+            "version": this_machine.version_of(allocator),
+        }
+    names = dict.fromkeys(workload.argv(2, 1)[0] for workload in WORKLOADS.values())
+    paths = [plugin, *(os.path.join(binaries, name) for name in names)]
+    files = {os.path.basename(path): _sha256(path) for path in paths if os.path.isfile(path)}
+    meta = {
+        "machine": this_machine.describe(), "qemu": this_machine.package_of(shutil.which(simulator.QEMU)),
+        "allocators": list(known.values()), "programs": {**meta.get("programs", {}), **files},
+        "runs": [*meta.get("runs", []), {"started": time.strftime("%Y-%m-%dT%H:%M:%S%z"), "arguments": " ".join(words),
+                                         "git": this_machine.git_commit(tree.SOURCE)}],
+    }
+    path = os.path.join(folder, META)
+    with open(path + ".new", "w", encoding="utf-8") as file:
+        json.dump(meta, file, indent=1)
+        file.write("\n")
+    os.replace(path + ".new", path)
 
 
 # ---- all of it ----
@@ -357,10 +273,11 @@ def cells_of(chosen, workloads, cores, scale, binaries, plugin) -> list[Cell]:
                 continue
             for allocator in chosen:
                 for length in (LONG, SHORT):
-                    argv = tuple(str(word) for word in workload.argv(count, workload.turns(length, count, scale)))
+                    turns = workload.turns(length, count, scale)
+                    argv = tuple(str(word) for word in workload.argv(count, turns))
                     files = (plugin, os.path.join(binaries, argv[0]), allocator.path)
-                    fingerprint = "-".join(map(_digest, files)) + f"-{scale}"
-                    found.append(Cell(workload, for_cores(allocator, count), count, length, argv, fingerprint))
+                    fingerprint = "-".join(_sha256(path)[:12] for path in files) + f"-{scale}"
+                    found.append(Cell(workload, for_cores(allocator, count), count, length, turns, argv, fingerprint))
     return found
 
 
@@ -392,19 +309,22 @@ class Progress:
         self.done += 1
         self.worked += _weight(cell)
         self.left -= _weight(cell)
+        of = f"{cell.workload.name}, {cell.allocator.name}, {cell.cores} cores, {cell.length}"
         if row.status != OK:
-            self.show(f"{cell.workload.name}, {cell.allocator.name}, {cell.cores} cores, {cell.length}: {row.status}: {row.problem}", end="\n")
+            self.show(f"{of}: {row.status}: {row.problem}", end="\n")
         else:
-            self.show(f"{cell.workload.name}, {cell.allocator.name}, {cell.cores} cores, {cell.length}")
+            self.show(of)
 
 
-def simulate(cells, folder, binaries, plugin) -> list[Row]:
-    """Simulates what the folder does not have yet; the rows of all cells."""
+def simulate(cells, folder, binaries, plugin, words=()) -> list[Row]:
+    """Simulates what the folder does not have yet; the rows of all cells. `words`: the command's, for the record."""
     os.makedirs(folder, exist_ok=True)
     rows = read(folder)
     wanted = [cell for cell in cells if cell.key not in rows or rows[cell.key].status != OK]
     if len(wanted) < len(cells):
         print(f"{len(cells) - len(wanted)} of {len(cells)} simulations are in {folder}/{CSV} already", file=sys.stderr)
+    if wanted:
+        write_meta(folder, {cell.allocator.name: cell.allocator for cell in wanted}.values(), plugin, binaries, words)
     cpus = sorted(os.sched_getaffinity(0))
     free = queue.SimpleQueue()
     for cpu in cpus:
@@ -423,7 +343,7 @@ def simulate(cells, folder, binaries, plugin) -> list[Row]:
         try:
             for future in concurrent.futures.as_completed(futures):
                 cell, row = future.result()
-                _append(folder, row)
+                append(folder, row)
                 rows[row.key] = row
                 shown.add(cell, row)
         except BaseException:
@@ -453,7 +373,8 @@ def verify(machine, chosen, binaries, probe, folder) -> dict[str, str]:
         with open(out, encoding="utf-8", errors="replace") as file:
             defined_by = {os.path.realpath(line.split("\t")[1]) for line in file if line.count("\t") == 2}
         if defined_by != {os.path.realpath(allocator.path)}:
-            problems[allocator.name] = "malloc is in " + (", ".join(sorted(defined_by)) or "no object that the probe saw")
+            found = ", ".join(sorted(defined_by)) or "no object that the probe saw"
+            problems[allocator.name] = f"malloc is in {found}"
     if os.path.exists(out):
         os.unlink(out)
     return problems
@@ -477,24 +398,26 @@ def _parser():
         prog="spanalloc bench manycore", formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Speed-up and cache lines that change owner, for 1 to 64 cores, on a simulated machine.\n\n"
         "Every workload runs under every allocator on a machine with a core per thread, simulated by a plugin of\n"
-        "qemu-x86_64 (Debian's qemu-user). The counts do not depend on the real machine, nor on what else it is doing.\n"
+        "qemu-x86_64 (Debian's qemu-user). The real machine's speed does not enter; a simulation that had to go on\n"
+        "without waiting for the real kernel counts as failed, and the same command tries it again.\n"
         "The default takes about 40 minutes on 2 CPUs, --quick two minutes; an interrupted run goes on where it was.\n"
         "docs/manycore.md describes the model, what it was validated with, and what it leaves out.",
         epilog="examples: spanalloc bench manycore --quick\n"
         "          spanalloc bench manycore --workloads larson --allocators standard,mimalloc --cores 1,16,64\n\n"
-        "exit code: 0; 1 when one of our libraries failed somewhere; 2 for bad options; 125 when nothing can be simulated;\n"
-        "130 when interrupted.",
+        "exit code: 0; 1 when one of our libraries failed somewhere; 2 for bad options; 125 when nothing can be\n"
+        "simulated; 130 when interrupted.",
     )
     parser.add_argument("--cores", type=_numbers, metavar="N,N", help=f"default {','.join(map(str, CORES))}")
     parser.add_argument("--workloads", metavar="A,B", help=f"default all: {','.join(WORKLOADS)}")
     parser.add_argument("--allocators", metavar="A,B", help=f"default {','.join(ALLOCATORS)}")
     parser.add_argument("--with", dest="with_", action="append", default=[], metavar="NAME=PATH",
                         help="one more allocator: a shared object that defines malloc; may be repeated")
-    parser.add_argument("--out", metavar="DIR", help="where results are kept; default out/bench of the source tree (with "
-                        "--quick, out/bench-quick)")
-    parser.add_argument("--quick", action="store_true", help=f"{','.join(map(str, QUICK_CORES))} cores, few allocators, a "
-                        "quarter of the work")
-    parser.add_argument("--report", action="store_true", help="simulate nothing: write tables and plots of what there is")
+    parser.add_argument("--out", metavar="DIR", help="where results are kept; default out/bench of the source tree "
+                        "(with --quick, out/bench-quick)")
+    parser.add_argument("--quick", action="store_true", help=f"{','.join(map(str, QUICK_CORES))} cores, few "
+                        "allocators, less work")
+    parser.add_argument("--report", action="store_true",
+                        help="simulate nothing: write tables and plots of what there is")
     return parser
 
 
@@ -553,7 +476,7 @@ def command(places, arguments) -> int:
         raise allocators.BadChoice("no allocator is left")
     began = time.monotonic()
     cells = cells_of(chosen, workloads, cores, 4 if options.quick else 1, binaries, plugin)
-    rows = simulate(cells, folder, binaries, plugin)
+    rows = simulate(cells, folder, binaries, plugin, arguments)
     manycore_report.write(folder, rows)
     print(f"{len(rows)} simulations; took {progress.duration(time.monotonic() - began)}", file=sys.stderr)
     ours = {allocator.name for allocator in chosen if allocator.ours}

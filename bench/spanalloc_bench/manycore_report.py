@@ -10,17 +10,26 @@ import os
 import shutil
 import subprocess
 
-from spanalloc_bench import manycore, plots, units
+from spanalloc_bench import manycore, manycore_rows, plots, simulator, tables, units
 from spanalloc_bench.model import OK
 
 JSON, HTML = "manycore.json", "manycore.html"
 PLACES = 3  # worst places named for an allocator
-_CALLS = {"9": "mmap", "10": "mprotect", "11": "munmap", "12": "brk", "24": "sched_yield", "28": "madvise", "35": "nanosleep",
-          "56": "clone", "202": "futex", "228": "clock_gettime", "230": "clock_nanosleep"}
+_CALLS = {"9": "mmap", "10": "mprotect", "11": "munmap", "12": "brk", "24": "sched_yield", "28": "madvise",
+          "35": "nanosleep", "56": "clone", "202": "futex", "228": "clock_gettime", "230": "clock_nanosleep"}
+BASE = "glibc"  # with the fewest cores of a workload: what all curves are relative to, as in scalloc 7.2
+ABOVE_IDEAL = 1.02
 ABOUT = (
-    "Simulated: every thread has a core of its own with 512 KiB of cache; lines that move from core to core take 120 cycles each "
-    "and one after the other. The counts are exact and the same in every run; the cycles are those of a model that leaves much "
-    "out (docs/manycore.md). They say what grows with the cores, not how many nanoseconds a call takes."
+    "Simulated: every thread has a core of its own with 512 KiB of cache, and a new one waits while all cores are "
+    "busy. Lines that move from core to core take 120 cycles each and one after the other. Counts are those of the "
+    "program as it ran, nearly the same in every run; a run that did not keep the simulated order counts as failed. "
+    "The cycles are those of a model that leaves much out (docs/manycore.md): they say what grows with the cores, not "
+    "how many nanoseconds a call takes. \"In allocator\" are moves by the allocator's own instructions, not known of "
+    "the C library's malloc, whose file holds its locks and threads as well."
+)
+ABOVE = (
+    "* above the ideal: its throughput grows by more than its cores do. Then its run with the fewest cores is slow for "
+    "what it does, and the other column is the one to compare."
 )
 
 
@@ -103,23 +112,52 @@ def _curves(rows, workload, value):
     return {name: points for name, points in found.items() if points}
 
 
-def speed_up(rows, workload) -> dict[str, list[tuple[int, float]]]:
-    """Throughput relative to the fewest cores simulated, which count as so many."""
+def _count(cores) -> str:
+    return f"{cores} core" + "s" * (cores != 1)
+
+
+def over_base(rows, workload) -> dict[str, list[tuple[int, float]]]:
+    """Throughput relative to one and the same run, BASE with the workload's fewest cores; empty without that run."""
     curves = _curves(rows, workload, lambda row: row.throughput)
-    return {name: [(n, value / points[0][1] * points[0][0]) for n, value in points] for name, points in curves.items()}
+    base = dict(curves.get(BASE, ())).get(manycore.WORKLOADS[workload].least)
+    return {name: [(n, value / base) for n, value in points] for name, points in curves.items()} if base else {}
+
+
+def speed_up(rows, workload) -> dict[str, list[tuple[int, float]]]:
+    """Throughput relative to the allocator's own with the workload's fewest cores; nothing of an allocator without that
+    run. It hides how quick this one is, so it is shown beside over_base."""
+    curves = _curves(rows, workload, lambda row: row.throughput)
+    least = manycore.WORKLOADS[workload].least
+    return {name: [(n, value / dict(points)[least]) for n, value in points] for name, points in curves.items()
+            if least in dict(points)}
+
+
+def above_ideal(rows, workload) -> list[tuple[str, int, float]]:
+    """(allocator, cores, speed-up) of the points that gain more than the cores they have more."""
+    least = manycore.WORKLOADS[workload].least
+    return [(name, n, value) for name, points in speed_up(rows, workload).items() for n, value in points
+            if value > ABOVE_IDEAL * n / least]
 
 
 def panels(rows, workload):
     judged = manycore.WORKLOADS[workload]
-    of = " in the allocator" if judged.in_allocator else ""
+    of = " in malloc, free, first writes" if judged.in_allocator else ""
     moves = {name: [(n, max(value, 1e-4)) for n, value in points]
              for name, points in _curves(rows, workload, lambda row: row.moves).items()}
-    scale = {"x_label": "cores", "log_x": True}
-    return [
-        plots.lines("Speed-up", speed_up(rows, workload), ideal=True, log_y=True, y_label=f"times its own one core{of}", **scale),
-        plots.lines("Cycles of a core for an operation", _curves(rows, workload, lambda row: row.core_cycles), log_y=True,
-                    y_label=f"cycles{of}", **scale),
-        plots.lines("Lines that change owner", moves, log_y=True, y_label="transfers and invalidations an operation", **scale),
+    cycles = _curves(rows, workload, lambda row: row.core_cycles)
+    over, own = over_base(rows, workload), speed_up(rows, workload)
+    ideal = sorted({(n, n / judged.least) for points in own.values() for n, _ in points})
+    scale = {"x_label": "cores", "log_x": True, "log_y": True}
+    fewest = _count(judged.least)
+    found = []
+    if over:
+        found.append(plots.lines("Throughput", over, y_label=f"times {BASE}'s with {fewest}{of}", **scale))
+    if own:
+        found.append(plots.lines("Speed-up", own, y_label=f"times its own with {fewest}{of}", floor=ideal,
+                                 floor_label="ideal", **scale))
+    return found + [
+        plots.lines("Cycles of a core for an operation", cycles, y_label=f"cycles{of}", **scale),
+        plots.lines("Lines that change owner", moves, y_label="transfers and invalidations an operation", **scale),
     ]
 
 
@@ -135,32 +173,62 @@ def settings_lines(rows) -> list[str]:
 
 # ---- tables ----
 
-HEADINGS = ("allocator", "cycles/op", "speed-up", "moves/op", "in allocator", "faults/op", "calls/op", "shootdowns",
+
+def headings(workload) -> tuple[str, ...]:
+    fewest = _count(manycore.WORKLOADS[workload].least)
+    return ("allocator", "cycles/op", f"over {BASE}, {fewest}", f"over itself, {fewest}", "ran at a time", "moves/op",
+            "in allocator", "faults/op", "calls/op", "shootdowns",
             "dearest places in the allocator and below (share of the cycles of all cores)")
+
+
+def _speeds(rows, workload):
+    """Texts of the two relative throughputs by (allocator, cores); what is above the ideal has a star."""
+    above = {(name, n) for name, n, _ in above_ideal(rows, workload)}
+    over = {(name, n): units.ratio(v) for name, points in over_base(rows, workload).items() for n, v in points}
+    own = {(name, n): units.ratio(v) + "*" * ((name, n) in above)
+           for name, points in speed_up(rows, workload).items() for n, v in points}
+    return over, own
 
 
 def table(rows, workload, cores) -> list[list[str]]:
     """One line an allocator at one number of cores, the quickest first."""
-    speed = speed_up(rows, workload)
+    over, own = _speeds(rows, workload)
     found, failed = [], []
     for row in rows:
         if row.workload != workload or row.cores != cores:
             continue
         if row.status != OK:
-            failed.append([row.allocator, *["-"] * (len(HEADINGS) - 2), f"{row.status}: {row.problem}"])
+            failed.append([row.allocator, *["-"] * (len(headings(workload)) - 2), f"{row.status}: {row.problem}"])
             continue
         of_all = row.core_cycles * row.operations
         places = "; ".join(f"{name} {cycles / of_all:.0%}" for name, _, cycles in worst_places(row)[:PLACES]
                            if cycles >= 0.01 * of_all)
         if manycore.WORKLOADS[workload].in_allocator:
             places = "; ".join(name for name, _, _ in worst_places(row)[:PLACES])
-        extra = calls(row)
+        extra, key = calls(row), (row.allocator, cores)
         found.append((row.core_cycles, [
-            row.allocator, units.number(round(row.core_cycles, 1)), units.ratio(dict(speed[row.allocator])[cores]),
-            units.number(row.moves), units.number(row.each("allocator_moves")), units.number(row.each("faults")),
-            units.number(row.each("syscalls")), units.number(max(0, row.shootdowns)), places + (f" [{extra}]" if extra else ""),
+            row.allocator, units.number(round(row.core_cycles, 1)), over.get(key, "-"), own.get(key, "-"),
+            units.number(row.running), units.number(row.moves), units.number(row.each("allocator_moves")),
+            units.number(row.each("faults")), units.number(row.each("syscalls")), units.number(max(0, row.shootdowns)),
+            places + (f" [{extra}]" if extra else ""),
         ]))
     return [line for _, line in sorted(found, key=lambda item: item[0])] + failed
+
+
+def notes(rows, workload) -> list[str]:
+    """What a reader of a workload's curves must know: points that are none, points above the ideal, threads that ran
+    beyond the cores."""
+    of = [row for row in rows if row.workload == workload]
+    lines = [f"No point: {row.allocator}, {_count(row.cores)}: {row.status}: {row.problem}" for row in of
+             if row.status != OK]
+    if above_ideal(rows, workload):
+        lines.append(ABOVE)
+    beyond = [f"{row.allocator} {row.running} of {row.cores}" for row in of
+              if row.status == OK and row.running > row.cores + 1]  # the main thread sleeps nearly all the time
+    if beyond:
+        lines.append("For a while more threads ran than the machine has cores, as threads that wake up do not wait for "
+                     f"one: {', '.join(beyond)}")
+    return lines
 
 
 def print_tables(rows, console):
@@ -168,25 +236,31 @@ def print_tables(rows, console):
     from rich.table import Table
 
     for workload in dict.fromkeys(row.workload for row in rows):
+        least = manycore.WORKLOADS[workload].least
         cores = max(row.cores for row in rows if row.workload == workload)
-        title = f"{manycore.WORKLOADS[workload].title}; {cores} cores"
+        title = f"{manycore.WORKLOADS[workload].title}; {_count(cores)}"
         drawn = Table(box=box.SIMPLE_HEAD, header_style="bold", title=title, title_justify="left", title_style="bold")
-        for i, heading in enumerate(HEADINGS):
-            drawn.add_column(heading, justify="left" if i in (0, len(HEADINGS) - 1) else "right", overflow="fold")
+        texts = headings(workload)
+        for i, heading in enumerate(texts):
+            drawn.add_column(heading, justify="left" if i in (0, len(texts) - 1) else "right", overflow="fold")
         for line in table(rows, workload, cores):
             drawn.add_row(*line)
         console.print(drawn)
-        curves = Table(box=box.SIMPLE_HEAD, header_style="bold", title="Speed-up / lines that change owner an operation",
-                       title_justify="left")
-        speed, moves = speed_up(rows, workload), _curves(rows, workload, lambda row: row.moves)
-        counts = sorted({n for points in speed.values() for n, _ in points})
+        title = f"Throughput over {BASE}'s / over its own with {_count(least)} / lines that change owner an operation"
+        curves = Table(box=box.SIMPLE_HEAD, header_style="bold", title=title, title_justify="left")
+        over, own = _speeds(rows, workload)
+        moves = _curves(rows, workload, lambda row: row.moves)
+        counts = sorted({n for points in moves.values() for n, _ in points})
         curves.add_column("cores")
         for n in counts:
             curves.add_column(str(n), justify="right")
-        for name in speed:
-            of, at = dict(speed[name]), dict(moves[name])
-            curves.add_row(name, *(f"{units.ratio(of[n])} / {units.number(at[n])}" if n in of else "-" for n in counts))
+        for name in moves:
+            at = dict(moves[name])
+            curves.add_row(name, *(" / ".join([over.get((name, n), "-"), own.get((name, n), "-"), units.number(at[n])])
+                                   if n in at else "-" for n in counts))
         console.print(curves)
+        for line in notes(rows, workload):
+            print(line)
     print("Settings for the simulated machine (each is also told of so many CPUs by the system):")
     for line in settings_lines(rows):
         print(f"  {line}")
@@ -196,35 +270,66 @@ def print_tables(rows, console):
 # ---- files ----
 
 
-def as_json(rows) -> dict:
+def origin(meta) -> list[str]:
+    """Commit, machine and versions, as the folder has them."""
+    if not meta:
+        return ["not known: the folder has no " + manycore.META]
+    commits = dict.fromkeys(tables.commit(run) or "no commit" for run in meta["runs"])
+    machine = meta["machine"]
+    lines = [
+        "commit " + ", ".join(commits),
+        f"simulated by {meta['qemu'] or simulator.QEMU} on {machine['processor']}, {machine['system']}, Linux "
+        f"{machine['kernel']}, {machine['libc']}",
+    ]
+    return lines + [f"{facts['name']}: {facts['version'] or facts['path']}, sha256 {facts['sha256'][:12]}"
+                    for facts in meta["allocators"]]
+
+
+def as_json(rows, meta) -> dict:
     points = []
     for row in rows:
-        point = {name: getattr(row, name) for name in ("workload", "allocator", "cores", "settings", "status", "problem")}
+        point = {name: getattr(row, name) for name in ("workload", "allocator", "cores", "cores_used", "running",
+                                                      "expired_waits", "settings", "status", "problem")}
         if row.status == OK:
-            point |= {name: getattr(row, name) for name in manycore.DIFFERENCES}
+            point |= {name: getattr(row, name) for name in manycore_rows.DIFFERENCES}
             point |= {"core_cycles_per_operation": row.core_cycles, "moves_per_operation": row.moves,
-                      "places": [{"place": name, "moves": moves, "cycles": cycles} for name, moves, cycles in worst_places(row)],
+                      "places": [{"place": name, "moves": moves, "cycles": cycles}
+                                 for name, moves, cycles in worst_places(row)],
                       "calls": {_CALLS.get(k, k): n for k, n in row.calls.items()},
                       "lines": [{"place": place(line), "moves": line["moves"]} for line in row.lines]}
         points.append(point)
-    speed = {workload: speed_up(rows, workload) for workload in dict.fromkeys(row.workload for row in rows)}
-    return {"about": ABOUT, "settings": settings_lines(rows), "speed_up": speed, "points": points}
+    workloads = dict.fromkeys(row.workload for row in rows)
+    return {
+        "about": ABOUT, "meta": meta, "settings": settings_lines(rows),
+        "base": {workload: f"{BASE} with {_count(manycore.WORKLOADS[workload].least)}" for workload in workloads},
+        "over_base": {workload: over_base(rows, workload) for workload in workloads},
+        "speed_up": {workload: speed_up(rows, workload) for workload in workloads},
+        "above_ideal": {workload: above_ideal(rows, workload) for workload in workloads},
+        "notes": {workload: notes(rows, workload) for workload in workloads}, "points": points,
+    }
 
 
-def fragment(rows, drawings) -> str:
+def fragment(rows, drawings, meta) -> str:
     """A part for report.html: plain HTML and SVG, styled by the page that it is put into."""
     body = [f"<h2>Many cores</h2><p>{html.escape(ABOUT)}</p>"]
-    for workload, drawing in drawings.items():
+    for workload in dict.fromkeys(row.workload for row in rows):
         cores = max(row.cores for row in rows if row.workload == workload)
-        body.append(f"<h3>{html.escape(workload)}</h3><p class=\"note\">{html.escape(manycore.WORKLOADS[workload].title)}</p>")
-        body.append(f"<figure>{plots.inline(drawing, f'Curves of {workload} from 1 to {cores} cores')}</figure>")
-        head = "".join(f'<th class="{"left" if i in (0, len(HEADINGS) - 1) else ""}">{html.escape(text)}</th>'
-                       for i, text in enumerate(HEADINGS))
+        title = html.escape(manycore.WORKLOADS[workload].title)
+        body.append(f'<h3>{html.escape(workload)}</h3><p class="note">{title}</p>')
+        if workload in drawings:
+            alt = f"Curves of {workload}, up to {_count(cores)}"
+            body.append(f"<figure>{plots.inline(drawings[workload], alt)}</figure>")
+        texts = headings(workload)
+        head = "".join(f'<th class="{"left" if i in (0, len(texts) - 1) else ""}">{html.escape(text)}</th>'
+                       for i, text in enumerate(texts))
         lines = "".join("<tr>" + "".join(
             f'<td{" class=" + chr(34) + "left wrap" + chr(34) if i == len(line) - 1 else ""}>{html.escape(text)}</td>'
             for i, text in enumerate(line)) + "</tr>" for line in table(rows, workload, cores))
-        body.append(f'<p class="note">At {cores} cores:</p><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table>')
-    body.append("<h3>Settings</h3><ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in settings_lines(rows)) + "</ul>")
+        body.append(f'<p class="note">With {_count(cores)}:</p><table><thead><tr>{head}</tr></thead>'
+                    f"<tbody>{lines}</tbody></table>")
+        body += [f'<p class="note">{html.escape(line)}</p>' for line in notes(rows, workload)]
+    for title, texts in (("Settings", settings_lines(rows)), ("Made with", origin(meta))):
+        body.append(f"<h3>{title}</h3><ul>" + "".join(f"<li>{html.escape(line)}</li>" for line in texts) + "</ul>")
     body.append("<p class=\"note\">Command: <code>spanalloc bench manycore</code></p>")
     return "".join(body)
 
@@ -233,7 +338,7 @@ def write(folder, rows):
     """Prints the tables and writes manycore.json, the plots, and the part for the report."""
     from rich.console import Console
 
-    rows = manycore.points(rows)
+    rows, meta = manycore_rows.points(rows), manycore.read_meta(folder)
     order = list(manycore.ALLOCATORS)
     rows.sort(key=lambda row: (list(manycore.WORKLOADS).index(row.workload),
                                order.index(row.allocator) if row.allocator in order else len(order), row.cores))
@@ -242,11 +347,11 @@ def write(folder, rows):
     print_tables(rows, Console() if sys.stdout.isatty() else Console(width=200, no_color=True, highlight=False))
     drawings = {}
     for workload in dict.fromkeys(row.workload for row in rows if row.status == OK):
-        drawings[workload] = plots.figure(panels(rows, workload), title=f"{workload}, simulated", columns=3)
+        drawings[workload] = plots.figure(panels(rows, workload), title=f"{workload}, simulated", columns=2)
         plots.save(drawings[workload], os.path.join(folder, f"manycore-{workload}.png"))
     with open(os.path.join(folder, JSON), "w", encoding="utf-8") as file:
-        json.dump(as_json(rows), file, indent=1)
+        json.dump(as_json(rows, meta), file, indent=1)
         file.write("\n")
     with open(os.path.join(folder, HTML), "w", encoding="utf-8") as file:
-        file.write(fragment(rows, drawings))
-    print(f"Results: {folder}/{manycore.CSV}, {JSON}, manycore-*.png")
+        file.write(fragment(rows, drawings, meta))
+    print(f"Results: {folder}/{manycore_rows.CSV}, {JSON}, manycore-*.png")

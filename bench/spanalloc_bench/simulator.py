@@ -50,7 +50,8 @@ class Simulator:
         self._lock = threading.Lock()
         self._scratch = tempfile.TemporaryDirectory(prefix="spanalloc-manycore-")
         if re.search(r"[,=]", self._scratch.name + plugin):
-            raise SimulationFailed(f"qemu cannot take a path with a comma or an equals sign: {plugin}, {self._scratch.name}")
+            raise SimulationFailed(
+                f"qemu cannot take a path with a comma or an equals sign: {plugin}, {self._scratch.name}")
 
     def __enter__(self):
         return self
@@ -80,8 +81,9 @@ class Simulator:
     def run(self, argv, cpus, *, environment=(), options=(), pin=None, timeout=None, check=True):
         """(the machine's counts, the program's output) of one run to its end; see manycore.c for the counts.
 
-        `cpus`: CPUs that the program is told of. `environment`: (NAME, VALUE) pairs for the program alone. `options`:
-        (name, value) pairs of costs.h. `pin`: the real CPU to keep to. `check`: an exit code other than 0 is a failure."""
+        `cpus`: cores of the machine, which the program is told. `environment`: (NAME, VALUE) pairs for the program
+        alone. `options`: (name, value) pairs of costs.h. `pin`: the real CPU to keep to. `check`: an exit code other
+        than 0 is a failure."""
         handle, result = tempfile.mkstemp(dir=self._scratch.name)
         os.close(handle)
         settings = [f"cpus={cpus}", f"out={result}"] + [f"{name}={value}" for name, value in options]
@@ -96,8 +98,8 @@ class Simulator:
             raise SimulationFailed("stopped")
         # A session of its own, so that a run that is cut short leaves nothing behind.
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-            start_new_session=True,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            errors="replace", start_new_session=True,
         )
         self._running.add(process)
         try:
@@ -116,6 +118,7 @@ class Simulator:
             counts = None
         os.unlink(result)
         said = errors.strip().splitlines()
+        said = [line for line in said if line.startswith("manycore: ")] or said  # the plugin knows better than qemu
         if process.returncode < 0 or (check and process.returncode):
             ending = f"signal {-process.returncode}" if process.returncode < 0 else f"exit code {process.returncode}"
             raise SimulationFailed(ending + (f": {said[-1]}" if said else ""))
