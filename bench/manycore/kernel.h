@@ -4,6 +4,7 @@
 #define SPANALLOC_BENCH_MANYCORE_KERNEL_H
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/time.h>
 #include <sys/uio.h>
 
@@ -12,6 +13,8 @@
 
 /* Numbers of the guest's system calls are x86-64's. */
 enum {
+  NR_READ = 0,
+  NR_WRITE = 1,
   NR_MMAP = 9,
   NR_MPROTECT = 10,
   NR_MUNMAP = 11,
@@ -124,6 +127,12 @@ static int64_t sleep_ticks(const Core* c, int64_t number, const uint64_t* args) 
   return left > 0 ? left : 0;
 }
 
+/* Also a file below /proc; what is neither may have nothing to read yet, or no room. */
+static bool is_file(uint64_t descriptor) {
+  struct stat s;
+  return fstat((int)descriptor, &s) == 0 && S_ISREG(s.st_mode);
+}
+
 /* Calls that end by themselves: the turn is kept. All others may wait for something. */
 static bool ends_by_itself(int64_t number, const uint64_t* args) {
   switch (number) {
@@ -173,6 +182,9 @@ static bool ends_by_itself(int64_t number, const uint64_t* args) {
     case 324 /* membarrier */:
     case 334 /* rseq */:
       return true;
+    case NR_READ:
+    case NR_WRITE:
+      return is_file(args[0]);
     case NR_FUTEX:
       return is_wake(args);
     default:

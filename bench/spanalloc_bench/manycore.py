@@ -73,7 +73,7 @@ def _larson(cores, generations):
             "--low", 7, "--high", 500]
 
 
-_WARM_UP = 6  # steps: in the longest life of an object and one more, every thread has allocated and freed
+_WARM_UP = 24  # steps: then a thread has allocated some 190 objects, of every size, and freed most of them
 
 
 def _producer_consumer(cores, steps):
@@ -98,11 +98,11 @@ WORKLOADS = {workload.name: workload for workload in (
     # Every thread walks every live object: the work of a step grows with the square of the cores.
     Workload("producer-consumer",
              "ACDC producer-consumer: 16 to 512 bytes, the last of all threads to access an object frees it",
-             _producer_consumer, lambda cores: _WARM_UP + 2, lambda cores, scale: max(10, 400 // cores // scale),
+             _producer_consumer, lambda cores: _WARM_UP + 2, lambda cores, scale: max(24, 400 // cores // scale),
              in_allocator=True),
     Workload("malloc-test",
              "malloc-test: half of the cores allocate batches of 512 objects of 64 bytes, the others free them",
-             _malloc_test, lambda cores: 6, lambda cores, scale: 12, least=2),
+             _malloc_test, lambda cores: 6, lambda cores, scale: 16, least=2),
 )}
 
 
