@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 
-from spanalloc_bench import manycore, manycore_rows, plots, simulator, tables, units
+from spanalloc_bench import manycore, manycore_rows, plots, simulator, units, words
 from spanalloc_bench.model import OK
 
 JSON, HTML = "manycore.json", "manycore.html"
@@ -45,10 +45,10 @@ def _symbols(path) -> tuple[list[int], list[tuple[int, str]]]:
             run = subprocess.run(["nm", "-C", "-S", "--defined-only", *options, path], stdout=subprocess.PIPE,
                                  stderr=subprocess.DEVNULL, text=True, errors="replace", check=False)
             for line in run.stdout.splitlines():
-                words = line.split(maxsplit=3)
-                if len(words) == 4 and words[2] != "a":
+                fields = line.split(maxsplit=3)
+                if len(fields) == 4 and fields[2] != "a":
                     try:
-                        table[int(words[0], 16)] = (int(words[1], 16), words[3])
+                        table[int(fields[0], 16)] = (int(fields[1], 16), fields[3])
                     except ValueError:
                         continue
     addresses = sorted(table)
@@ -274,7 +274,7 @@ def origin(meta) -> list[str]:
     """Commit, machine and versions, as the folder has them."""
     if not meta:
         return ["not known: the folder has no " + manycore.META]
-    commits = dict.fromkeys(tables.commit(run) or "no commit" for run in meta["runs"])
+    commits = dict.fromkeys(words.commit(run) or "no commit" for run in meta["runs"])
     machine = meta["machine"]
     lines = [
         "commit " + ", ".join(commits),
