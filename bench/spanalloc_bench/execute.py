@@ -30,7 +30,8 @@ GRACE_S = 10.0  # beyond a case's timeout, for spanalloc-measure to end what han
 NO_ANSWER = 3   # exit code of a workload whose question has no answer under this contender
 
 # Settings of allocators in the user's environment would change what is measured without being seen in any table.
-FOREIGN_SETTINGS = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_", "JEMALLOC_", "TCMALLOC_", "MIMALLOC_", "TBB_", "SPANALLOC_")
+FOREIGN_SETTINGS = ("LD_PRELOAD", "GLIBC_TUNABLES", "MALLOC_", "JEMALLOC_", "TCMALLOC_", "MIMALLOC_", "TBB_", "SPANALLOC_",
+                    "BUMP_")
 
 
 def clean_environment() -> dict[str, str]:

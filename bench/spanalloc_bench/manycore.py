@@ -5,7 +5,7 @@
 
 The difference of two runs of different length is the steady state: what starting the program and its threads, and an
 allocator's first contact with each size, cost is in both. Where that is most of both, the difference says nothing, and
-there is no point. A simulation repeats the one before, nearly to the last count, so there are no rounds: a line that is
+there is no point. A simulation repeats the one before within some percent, so there are no rounds: a line that is
 there, of the same program, library, plugin and settings, is not simulated again. The real machine's speed does not
 enter; its CPUs each simulate one line at a time.
 """
@@ -92,7 +92,7 @@ WORKLOADS = {workload.name: workload for workload in (
              lambda cores: 24 + cores, lambda cores, scale: max(32, 6 * cores)),
     Workload("larson", "larson: 7 to 499 bytes, 200 objects a chain, a new thread after every 1600 replacements",
              _larson, lambda cores: 4, lambda cores, scale: max(2, 4 // scale),
-             # Counted from when the last chain starts its fourth thread: the first ones, which the main thread starts
+             # Counted from when four threads a chain have been started: the first ones, which the main thread starts
              # at once, may take longer than all that follows.
              machine=lambda cores: (("from_thread", 1 + 4 * cores),)),
     # Every thread walks every live object: the work of a step grows with the square of the cores.

@@ -2,44 +2,41 @@
 //
 // After: Aigner, Kirsch: ACDC: Towards a Universal Mutator for Benchmarking Heap Management Systems (ISMM
 // 2013), in the configurations of scalloc (OOPSLA 2015):
-//   7.3 producer-consumer: 16 to 512 bytes, every object shared with all threads; all access it, the last to
-//   do so
-//       frees it (so a free is remote with probability 1 - 1/threads). --low 16 --high 513 --shared 100
+//   7.3 producer-consumer: 16 to 512 bytes, every object shared with all threads; all access it, the last
+//       to do so frees it (a free is remote with probability 1 - 1/threads).
+//       --low 16 --high 513 --shared 100
 //   7.5 object sizes: x from 4 to 20 by 2; a step allocates 2^x KB of objects of [2^x, 2^(x+2)) bytes,
-//   accesses
-//       them and frees those of the step before; 30 steps, 40 threads. --low 2^x --high 2^(x+2) --step-kib
-//       2^x
+//       accesses them and frees those of the step before; 30 steps, 40 threads.
+//       --low 2^x --high 2^(x+2) --step-kib 2^x
 //   7.6 spatial locality: 16 to 32 bytes, 0 to 100 % lists; a list is accessed first in, first out, in
-//   allocation
-//       order; a tree, allocated depth first from left to right, is accessed depth first from right to left.
-//       --low 16 --high 33 --lists 0..100; baseline --compact 1: contiguous memory, objects rounded up to 8
-//       bytes, no other overhead, instead of the allocator
+//       the order of allocation; a tree, allocated depth first from left to right, is accessed depth first
+//       from right to left. --low 16 --high 33 --lists 0..100; baseline --compact 1: contiguous memory,
+//       objects rounded up to 8 bytes, no other overhead, instead of the allocator
 //   7.7.1 virtual spans: 7.5 under the ablations.
 // The paper does not give the bytes of a step and the lifetimes of 7.3 and 7.6; what the suite takes for
 // them, and by which factor it shortens 7.5, stands in bench/spanalloc_bench/cases/acdc.py. Sizes are uniform
 // in the interval.
 //
 // A step of a thread: (1) allocate --step-kib of objects in --sets sets, all objects of a set with one
-// lifetime of
-// --min-lifetime to --max-lifetime further steps; link them and write them; (2) --passes times access
-// everything that lives; (3) free the sets whose last step this is. An access follows the set's links and
-// reads one word in every cache line of an object; an object of the thread's own is also written. With shared
-// objects all threads start step (2) together, walk the owners in an order drawn anew each step, and count
-// visitors an object.
+// lifetime of --min-lifetime to --max-lifetime further steps; link them and write them; (2) --passes times
+// access everything that lives; (3) free the sets whose last step this is. An access follows the set's links
+// and reads one word in every cache line of an object; an object of the thread's own is also written. With
+// shared objects all threads start step (2) together, walk the owners in an order drawn anew each step, and
+// count visitors an object.
 //
 // Time is measured in parts, means over the threads:
 //   allocator_s  in malloc and free alone: pointers and sizes lie in tables made before
 //   build_s      linking and the first write of new objects: where first touches of fresh pages are paid
 //   access_s     the accesses of step (2)
-//   allocator_build_s  the sum of the first two: what the allocator is answerable for in malloc, in free and
-//   in
-//                the first write of what it hands out
+//   allocator_build_s  the sum of the first two: what the allocator is answerable for in malloc, in free
+//                and in the first write of what it hands out
 // --interval says how often malloc and free are timed. `set` opens an interval for every set that a thread
 // makes, and one for every set in its last step, also where this thread frees none of it: with many threads
 // and small sets those readings of the clock are most of what is timed. `step` frees what a thread has to
 // free in a step in one interval, and opens none where there is nothing.
-// --warm-up: the first so many steps are not in the times, nor in the part that tools count which look at the
-// program from outside (measured_part_starts in support/workload.hpp). All threads meet after them.
+// --warm-up: the first so many steps are in none of these parts, nor in what tools count that look at the
+// program from outside (measured_part_starts in support/workload.hpp); elapsed_s and operations are of all
+// steps. All threads meet after them.
 // mean_rss_kib is the mean of RSS + page tables, less the workload's own tables, at the end of up to 64 steps
 // spread evenly over the run, sampled by the first thread outside those parts; base_rss_kib is the same
 // before the first step. remote_frees_percent: frees by a thread that did not allocate the object.
@@ -220,8 +217,8 @@ struct alignas(workload::kCacheLine) Worker {
   workload::Random random;
   workload::LiveBytes live;
   MappedArray<Set> sets;
-  MappedArray<unsigned char*>
-      objects;  // of the set that is being allocated; those that are about to be freed
+  // Of the set that is being allocated; those that are about to be freed.
+  MappedArray<unsigned char*> objects;
   MappedArray<std::size_t> sizes;
   MappedArray<std::uint64_t> order;
   MappedArray<std::atomic<std::uint32_t>> visitors;

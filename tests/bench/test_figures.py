@@ -760,6 +760,17 @@ class OutcomeTest(unittest.TestCase):
             self.assertEqual([[a.name for a in row] for _, row in run._rows(shared, contenders(None, both[1]), {})],
                              [list(both[1].allocators)])
 
+    def test_again_measures_a_shared_case_once_whoever_comes_first(self):
+        from spanalloc_bench.figures import run
+        from spanalloc_bench.model import Allocator, Kind
+
+        one, two = (Allocator(name, "/x", Kind.PEER) for name in ("one", "two"))
+        case = run._cases(FIGURES["a2alloc-1"], 2)[0]
+        renewal = run.Renewal(True)
+        self.assertEqual(renewal.split("folder", [case], [one, two]), ([case], []))
+        self.assertEqual(renewal.split("folder", [case], [two, one]), ([], [case]))
+        self.assertEqual(renewal.split("folder", [case], [one]), ([case], []))
+
     def test_options_are_checked_also_where_they_have_no_use(self):
         try:
             from spanalloc_bench import figures

@@ -103,7 +103,7 @@ class Renewal:
         """(cases to measure anew, the others)."""
         if not self.again:
             return [], cases
-        key = lambda case: (folder, case.id, tuple(a.name for a in row))  # noqa: E731
+        key = lambda case: (folder, case.id, frozenset(a.name for a in row))  # noqa: E731
         anew = [case for case in cases if key(case) not in self._done]
         self._done |= {key(case) for case in anew}
         return anew, [case for case in cases if case not in anew]
@@ -185,13 +185,13 @@ def measure(places, figure: Figure, rounds, folder, say, *, with_=(), nbbs=None,
         gone = [allocator.name for allocator in variants[1:] if allocator.missing]
         if gone:
             say(f"{', '.join(gone)}: not built; the claims about them wait for:  {BUILD_VARIANTS}")
-        beside = os.path.join(folder, VARIANTS)
+        apart_folder = os.path.join(folder, VARIANTS)
         points = [point.case for point in figure.points(count)]
         if len(_present(variants)) > 1:
-            _run(places, points, variants, rounds, beside, say, renewal)
+            _run(places, points, variants, rounds, apart_folder, say, renewal)
         # What the process alone needs is the same beside both.
         shared = {row.case.id for row in figure.stand_ins(count)} if figure.stand_ins else set()
-        samples = [*store.samples(beside), *(s for s in store.samples(folder) if s.case in shared)]
+        samples = [*store.samples(apart_folder), *(s for s in store.samples(folder) if s.case in shared)]
         apart = Data(figure, count, samples, missing, machine=machines.describe())
     facts = figure.facts(places, row) if figure.facts else {}
     given = [allocator.name for allocator in row if allocator.name not in figure.allocators]

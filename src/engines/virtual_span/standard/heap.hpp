@@ -138,10 +138,8 @@ class Heap {
   static constexpr std::uint32_t kOrphanageOfForks = 0;
   /// LABs below are the orphanages (as many as CPUs, to the next power of two, 64 at most).
   static std::uint32_t first_lab() { return orphanages_; }
-  /// LABs ever used by threads are first_lab() .. end_of_labs() - 1.
-  static std::uint32_t end_of_labs() {
-    return end_of_labs_.load_acquire();
-  }  // acquire: the table is open so far
+  /// LABs ever used by threads are first_lab() .. end_of_labs() - 1. Acquire: the table is open so far.
+  static std::uint32_t end_of_labs() { return end_of_labs_.load_acquire(); }
   static unsigned core_of(std::uint32_t lab_number) { return pool_.core_of(lab_number); }
 
   // --- Returning memory ---------------------------------------------------------------------------------

@@ -14,8 +14,8 @@
 //  I4  A parked span that is empty but unclaimed (outstanding == unpublished > 0, both last freers looked too
 //      early) has been listed since its owner last settled it, so it stands on the attention list, or the
 //      freer that set the listed bit is about to put it there. The owner's next slow path settles that list.
-//  I5  Whoever leaves an orphanage's lock: if it has a reusable span of a class, its bit in orphans(class) is
-//  set.
+//  I5  Whoever leaves an orphanage's lock leaves its bit in orphans(class) set, if it has a reusable span of
+//      that class.
 //
 // World supplies what surrounds the protocol, so that models can run it with three spans:
 //   static Span& span(number); static LabLists& lab(number); static void put_in_pool(number);

@@ -3,7 +3,7 @@
 // transition is one compare-and-swap on it, so "the last free" and "the span is free now" are the same atomic
 // step.
 //
-//   bits 63..40  owner: number of the LAB (below 64: an orphanage or a thread's)
+//   bits 63..40  owner: number of the LAB (the first ones, 64 at most, are orphanages)
 //   bits 39..38  state
 //   bit  36      listed: a remote free has happened since the owner last settled the span
 //   bits 35..16  remote head: where the block lies that another thread freed last (see block_mark; 0: none)
