@@ -407,7 +407,8 @@ def _parser():
         "exit code: 0; 1 when one of our libraries failed somewhere; 2 for bad options; 125 when nothing can be\n"
         "simulated; 130 when interrupted.",
     )
-    parser.add_argument("--cores", type=_numbers, metavar="N,N", help=f"default {','.join(map(str, CORES))}")
+    parser.add_argument("--cores", type=_numbers, metavar="N,N", help=f"default {','.join(map(str, CORES))}; of an odd "
+                        "number malloc-test leaves one idle")
     parser.add_argument("--workloads", metavar="A,B", help=f"default all: {','.join(WORKLOADS)}")
     parser.add_argument("--allocators", metavar="A,B", help=f"default {','.join(ALLOCATORS)}")
     parser.add_argument("--with", dest="with_", action="append", default=[], metavar="NAME=PATH",

@@ -757,6 +757,8 @@ class OutcomeTest(unittest.TestCase):
                 for cases, row in run._rows(shared, contenders(None, figure), beside):
                     names = {a.name for a in row if not a.missing}
                     self.assertLessEqual({*both[0].allocators, *both[1].allocators} - {"folio"}, names)
+            alone, together = (run.estimate(both[1], run.cores(), 2, 0, beside=company) for company in ({}, beside))
+            self.assertGreater(together, alone)
             self.assertEqual([[a.name for a in row] for _, row in run._rows(shared, contenders(None, both[1]), {})],
                              [list(both[1].allocators)])
 

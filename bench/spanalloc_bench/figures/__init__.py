@@ -82,7 +82,7 @@ def _list(places, console, rounds):
     for heading in ("claims", "rounds", "minutes"):
         table.add_column(heading, justify="right")
     cores, total, paper = run.cores(), 0.0, None
-    seen = set()
+    seen, beside = set(), run.company(places, FIGURES.values())
     for figure in FIGURES.values():
         if figure.paper != paper:
             paper = figure.paper
@@ -91,7 +91,7 @@ def _list(places, console, rounds):
         main, variants = run.counts(places, figure)
         minutes = run.estimate(run.with_rounds(figure, rounds), cores, main, variants)
         # Halves of one figure share their runs, and so do others: the total counts each case once.
-        fresh = run.estimate(run.with_rounds(figure, rounds), cores, main, variants, seen)
+        fresh = run.estimate(run.with_rounds(figure, rounds), cores, main, variants, seen, beside)
         total += fresh
         taken = run.with_rounds(figure, rounds).rounds
         table.add_row(figure.id, figure.number, figure.title, str(len(figure.claims)), str(taken) if taken else "-",

@@ -149,15 +149,15 @@ def counts(places, figure) -> tuple[int, int]:
     return len(_present(contenders(places, figure))), variants if variants > 1 else 0
 
 
-def estimate(figure: Figure, count, main: int, variants: int, seen: set | None = None) -> float:
+def estimate(figure: Figure, count, main: int, variants: int, seen: set | None = None, beside=None) -> float:
     """Minutes that the figure takes when nothing of it is there yet; `seen` holds the cases that earlier figures of the
-    same command have run, which cost nothing again."""
-    seen = set() if seen is None else seen
+    same command have run, which cost nothing again, `beside` the company of the command's figures."""
+    seen, beside = set() if seen is None else seen, beside or {}
     runs, seconds = 0, 0.0
     for part, row in (("main", main), (VARIANTS, variants)):
         fresh = {(part, point.case.id) for point in figure.points(count)} - seen
         seen |= fresh
-        runs += len(fresh) * row
+        runs += sum(max(row, len(beside.get(case, ()))) if part == "main" else row for part, case in fresh)
     seconds += runs * figure.seconds_a_run
     for row in figure.stand_ins(count) if figure.stand_ins else ():
         if ("main", row.case.id) not in seen:
