@@ -1,0 +1,228 @@
+"""What the figures' commands take, run and leave behind: docs/papers.md, JSON, PNG, tables."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import sys
+import tempfile
+import unittest
+import unittest.mock
+from unittest import mock
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+
+from figure_shapes import BY_PARAMETERS, CANNOT, FRAGMENTED, SHAPES, data_of, keys  # noqa: E402
+from spanalloc_bench.figures import codesize, judges  # noqa: E402
+from spanalloc_bench.figures.catalogue import FIGURES, PAPERS  # noqa: E402
+from spanalloc_bench.figures.data import Data  # noqa: E402
+from spanalloc_bench import allocators  # noqa: E402
+
+
+DRAWN = ("scalloc-6a", "scalloc-7b", "scalloc-12a", "scalloc-11", "scalloc-7.4", "supermalloc-5", "supermalloc-12",
+         "supermalloc-1", "a2alloc-6", "a2alloc-future", "coalescing-8")
+
+
+class DocumentTest(unittest.TestCase):
+    def test_every_claim_is_listed_also_where_nothing_has_run(self):
+        from spanalloc_bench.figures import papers
+
+        text = papers("/nonexistent")
+        self.assertEqual(text, papers("/nonexistent"))
+        for figure, claim, key in keys():
+            self.assertIn(f"`spanalloc bench figure {figure.id}`", text)
+        self.assertEqual(len(re.findall(r"^\| .* \| not run \| \|$", text, re.MULTILINE)), sum(1 for _ in keys()))
+        for paper in PAPERS.values():
+            for number, what in paper.structural:
+                self.assertIn(f"- {number}: {what}", text)
+
+    def test_the_rules_of_the_judges_are_stated(self):
+        from spanalloc_bench.figures import papers
+
+        head = " ".join(papers("/nonexistent").partition("| paper |")[0].split())
+        for rule in ("- **by construction**: ", "holds only where more than half of those that it speaks of are there",
+                     f"one that is lost by less than {(judges.SLACK - 1) * 100:.0f} % leaves it undecided",
+                     "runs under glibc, so what another allocator takes merely to start counts as its heap",
+                     "can be refuted by those that there are cores for",
+                     "failed in any round of a case has no figures"):
+            self.assertIn(rule, head)
+
+    def test_our_own_claims_are_marked_and_not_counted(self):
+        from spanalloc_bench.figures import papers
+
+        own = [claim for _, claim, _ in keys() if claim.own]
+        beyond = [claim for figure in FIGURES.values() if "future" in figure.id for claim in figure.claims]
+        self.assertEqual(len(own), 4 + len(beyond))
+        self.assertTrue(all(claim.own for claim in beyond))
+        text = papers("/nonexistent")
+        self.assertEqual(text.count("(**ours**)"), len(own))
+        counted = sum(int(n) for n in re.findall(r"^\| \[.*?\| (\d+) \|$", text, re.MULTILINE))
+        self.assertEqual(counted, sum(1 for _ in keys()) - len(own))
+
+
+class BuiltTest(unittest.TestCase):
+    """What is said of an engine that is not there; needs the suite's packages."""
+
+    def test_only_what_has_no_source_does_not_exist(self):
+        try:
+            from spanalloc_bench.figures import run
+        except ImportError as error:
+            self.skipTest(f"the suite's Python packages are not here: {error}")
+        from spanalloc_cli import libraries
+
+        nowhere = libraries.Places("/nonexistent", "/nonexistent")
+        ours = [*allocators.ABLATIONS, "standard", "oopsla15", "superblock", "kheap",
+                "superblock-size-classes", "superblock-fullest-first", "superblock-shared-records", "superblock-classes"]
+        for name in ours:
+            with self.subTest(name):
+                self.assertTrue(run.has_source(name))
+                self.assertRegex(run._named(nowhere, name).missing, "^not built: cmake")
+        self.assertFalse(run.has_source("folio"))
+        self.assertEqual(run._named(nowhere, "folio").missing, "not built: this engine does not exist yet")
+
+
+class OutcomeTest(unittest.TestCase):
+    """What a command leaves behind; needs rich and matplotlib."""
+
+    def test_what_figures_share_runs_once_with_all_whom_they_compare(self):
+        from spanalloc_bench.figures import run
+        from spanalloc_bench.model import Allocator, Kind
+
+        def contenders(places, figure, with_=(), nbbs=None):
+            return [Allocator(name, "/x", Kind.PEER, missing="" if name != "folio" else "not built")
+                    for name in figure.allocators]
+
+        with unittest.mock.patch.object(run, "contenders", contenders):
+            both = [FIGURES["scalloc-7.4"], FIGURES["a2alloc-1"]]
+            beside = run.company(None, both)
+            shared = [c for c in run._cases(both[1], run.cores()) if c.id in {c.id for c in run._cases(both[0], run.cores())}]
+            self.assertTrue(shared, "these two no longer share a case: take two that do")
+            for figure in both:
+                for cases, row in run._rows(shared, contenders(None, figure), beside):
+                    names = {a.name for a in row if not a.missing}
+                    self.assertLessEqual({*both[0].allocators, *both[1].allocators} - {"folio"}, names)
+            alone, together = (run.estimate(both[1], run.cores(), 2, 0, beside=company) for company in ({}, beside))
+            self.assertGreater(together, alone)
+            self.assertEqual([[a.name for a in row] for _, row in run._rows(shared, contenders(None, both[1]), {})],
+                             [list(both[1].allocators)])
+
+    def test_again_measures_a_shared_case_once_whoever_comes_first(self):
+        from spanalloc_bench.figures import run
+        from spanalloc_bench.model import Allocator, Kind
+
+        one, two = (Allocator(name, "/x", Kind.PEER) for name in ("one", "two"))
+        case = run._cases(FIGURES["a2alloc-1"], 2)[0]
+        renewal = run.Renewal(True)
+        self.assertEqual(renewal.split("folder", [case], [one, two]), ([case], []))
+        self.assertEqual(renewal.split("folder", [case], [two, one]), ([], [case]))
+        self.assertEqual(renewal.split("folder", [case], [one]), ([case], []))
+
+    def test_options_are_checked_also_where_they_have_no_use(self):
+        try:
+            from spanalloc_bench import figures
+            from spanalloc_bench.figures import run
+            import rich  # noqa: F401
+        except ImportError as error:
+            self.skipTest(f"the suite's Python packages are not here: {error}")
+        from spanalloc_cli import libraries
+
+        nowhere = libraries.Places("/nonexistent", "/nonexistent")
+        with mock.patch.object(run, "measure", side_effect=AssertionError("it was run")):
+            for figure in ("coalescing-5", "scalloc-6a", "supermalloc-14", "all", "list"):
+                for options in ({"with_": ["x=/no/such.so"]}, {"nbbs": "/no/such.so"}):
+                    with self.subTest(f"{figure} {options}"):
+                        with self.assertRaisesRegex(allocators.BadChoice, "/no/such.so"):
+                            figures.command(nowhere, figure, **options)
+
+        class Enough(Exception):
+            pass
+
+        def said(figure, **options):
+            with mock.patch.object(run, "check"), mock.patch.object(run, "measure", side_effect=Enough), \
+                    contextlib.redirect_stderr(io.StringIO()) as errors, self.assertRaises(Enough):
+                figures.command(nowhere, figure, **options)
+            return errors.getvalue()
+
+        for figure, options, wanted in (
+            ("coalescing-5", {"with_": ["x=/x.so"]},
+             "--with has no use in coalescing-5: its contenders are page managers\n"),
+            ("coalescing-5", {"nbbs": "/x.so"}, ""), ("scalloc-6a", {"with_": ["x=/x.so"]}, ""), ("scalloc-6a", {}, ""),
+            ("scalloc-6a", {"nbbs": "/x.so"}, "--nbbs has no use in scalloc-6a: NBBS takes no part in it\n"),
+            ("coalescing-8", {"nbbs": "/x.so"}, "--nbbs has no use in coalescing-8: NBBS takes no part in it\n"),
+            ("supermalloc-14", {"with_": ["x=/x.so"]},
+             "--with has no use in supermalloc-14: it counts the lines of one engine\n"),
+        ):
+            self.assertEqual(said(figure, **options), wanted)
+
+    def test_a_figure_that_was_run_is_listed_with_its_verdicts(self):
+        try:
+            from spanalloc_bench.figures import papers, run
+        except ImportError as error:
+            self.skipTest(f"the suite's Python packages are not here: {error}")
+        figure = FIGURES["scalloc-7b"]
+        missing = {"folio": "not built: not there", "hoard": "absent: not packaged"}
+        record = run.outcome(data_of(figure, [SHAPES[figure.id]], missing))
+        self.assertEqual([c["verdict"] for c in record["claims"] if f"scalloc-7b/{c['name']}" not in CANNOT],
+                         ["holds"] * 3)
+        self.assertEqual(record["rounds"], 6)
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "figures"))
+            with open(os.path.join(folder, "figures", "scalloc-7b.json"), "w", encoding="utf-8") as file:
+                json.dump(record, file)
+            text = papers(folder)
+        section = text[text.index("### Figure 7b"):text.index("### Figure 8a")]
+        self.assertEqual(section.count("**holds**"), 3)
+        self.assertIn("absent: hoard", section)
+        self.assertNotIn("folio", section)
+        self.assertIn("| 3 | 0 | 0 |", text)
+
+    def test_what_is_by_construction_is_not_counted_among_what_holds(self):
+        try:
+            from rich.console import Console
+            from spanalloc_bench.figures import papers, run
+        except ImportError as error:
+            self.skipTest(f"the suite's Python packages are not here: {error}")
+        figure = FIGURES["scalloc-table1"]
+        data = data_of(figure, [SHAPES[figure.id]])
+        record = run.outcome(data)
+        self.assertEqual({f"{figure.id}/{c['name']}" for c in record["claims"] if c["verdict"] == "by construction"},
+                         BY_PARAMETERS)
+        with tempfile.TemporaryDirectory() as folder:
+            os.mkdir(os.path.join(folder, "figures"))
+            with open(os.path.join(folder, "figures", f"{figure.id}.json"), "w", encoding="utf-8") as file:
+                json.dump(record, file)
+            text = papers(folder)
+        section = text[text.index("### Table 1"):text.index("### Figure 5")]
+        self.assertEqual((section.count("**by construction**"), section.count("**holds**")), (5, 3))
+        self.assertIn("| paper | holds | does not hold | undecided | by construction | not built |", text)
+        self.assertIn("| 3 | 0 | 0 | 5 | 0 | 2 |", text)
+        shown = io.StringIO()
+        run.show(data, record, Console(file=shown, width=200))
+        self.assertEqual(shown.getvalue().count("by construction"), 5)
+
+    def test_every_kind_of_figure_is_drawn_and_printed(self):
+        try:
+            from rich.console import Console
+            from spanalloc_bench.figures import run
+            import matplotlib  # noqa: F401
+        except ImportError as error:
+            self.skipTest(f"the suite's Python packages are not here: {error}")
+        with tempfile.TemporaryDirectory() as folder, open(os.devnull, "w", encoding="utf-8") as nothing:
+            for figure in (FIGURES[name] for name in DRAWN):
+                with self.subTest(figure.id):
+                    FRAGMENTED[0] = figure.id == "a2alloc-7"
+                    facts = {("folio", "lines: caches"): 841.0, ("folio", codesize.TEXT): 127.0}
+                    data = (data_of(figure, [SHAPES[figure.id]], {"hoard": "absent: not packaged"}, cores=2)
+                            if figure.id in SHAPES else Data(figure, 2, [], facts=facts))
+                    record = run.keep(data, folder)
+                    run.show(data, record, Console(file=nothing, width=120))
+                    self.assertTrue(record["data"])
+                    self.assertGreater(os.path.getsize(os.path.join(folder, "figures", f"{figure.id}.png")), 1000)
+            empty = FIGURES["supermalloc-14"]
+            run.keep(Data(empty, 2, []), folder)
+            self.assertFalse(os.path.exists(os.path.join(folder, "figures", "supermalloc-14.png")))
+
+
+if __name__ == "__main__":
+    unittest.main()
