@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from spanalloc_bench import allocators, progress, schedule, store, tree
-from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, Family
+from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED
 
 OWN_FAILURE, INTERRUPTED = 125, 130
 ROUNDS, QUICK_ROUNDS = 6, 2

@@ -400,7 +400,7 @@ def _parser():
         "Every workload runs under every allocator on a machine with a core per thread, simulated by a plugin of\n"
         "qemu-x86_64 (Debian's qemu-user). The real machine's speed does not enter; a simulation that had to go on\n"
         "without waiting for the real kernel counts as failed, and the same command tries it again.\n"
-        "The default takes about 40 minutes on 2 CPUs, --quick two minutes; an interrupted run goes on where it was.\n"
+        "The default takes about half an hour on 2 CPUs, --quick two minutes; an interrupted run goes on where it was.\n"
         "docs/manycore.md describes the model, what it was validated with, and what it leaves out.",
         epilog="examples: spanalloc bench manycore --quick\n"
         "          spanalloc bench manycore --workloads larson --allocators standard,mimalloc --cores 1,16,64\n\n"
