@@ -196,7 +196,10 @@ class PageRegion {
  private:
   struct Environment {
     const PagesLayout& layout;
-    void pause() { System::pause(); }
+    bool pause() {
+      System::pause();
+      return true;
+    }
     bool purge(coalescing::Block block) {
       return System::purge(pointer_to(layout.start + (block.first << layout.unit_shift)),
                            block.size << layout.unit_shift);

@@ -65,8 +65,10 @@ unsigned cpu_count();
 std::uint64_t now_ms();
 /// A random number, for placing mappings; not for secrets.
 std::uint64_t random_bits();
-/// An address that no two living threads share; the same before and after a fork.
+/// An address that no two living threads share; the same before and after a fork, in the thread that forks.
 const void* thread_mark();
+/// The process's number, asked anew each time.
+int process_id();
 /// Gives the rest of this time slice away.
 void yield();
 /// Sleeps for some tens of microseconds. No cancellation point.

@@ -40,6 +40,7 @@ class BumpArena {
   /// PageSource: 2^order granules, naturally aligned, open and zero; 0 when out of memory or address space.
   std::uint32_t allocate(unsigned order) {
     LockGuard guard(lock_);
+    if (SPANALLOC_UNLIKELY(guard.owner_died())) repair();
     if (!range_.started()) return 0;
     if (const std::uint32_t spare = take_spare(order)) return spare;
     const std::size_t count = std::size_t{1} << order;
@@ -77,10 +78,24 @@ class BumpArena {
     return {range_.reserved_bytes(), range_.opened_bytes(), (lost_ + range_.skipped()) * kGranule};
   }
 
-  void lock_for_fork() { lock_.lock(); }
-  void unlock_after_fork() { lock_.unlock(); }
+  /// In a fork's child, first of all.
+  void enter_child() { lock_.abandon_if_owner_died(); }
 
  private:
+  // In a fork's child: a vanished thread was allocating. What lay spare may be handed out already, or twice
+  // in the lists; where foreign mappings are in the way, what lies before the last step may be one of them.
+  // So both are lost: address space, but no memory.
+  void repair() {
+    for (unsigned order = 0; order <= kMaxOrder; ++order) {
+      lost_ += std::size_t{spare_count_[order]} << order;
+      spare_count_[order] = 0;
+    }
+    if (range_.started() && !range_.reserved() && next_ < range_.opened()) {
+      lost_ += range_.opened() - next_;
+      next_ = range_.opened();
+    }
+  }
+
   // Gap pieces kept per order; more are lost (address space only, they were never opened for use).
   static constexpr unsigned kSparesPerOrder = 8;
 

@@ -38,7 +38,11 @@ class CoalescingArena {
   using Range = AddressRange<kGranuleBits, kHugePages, kMaxStep, 1, Calls>;
   struct Environment {
     CoalescingArena* arena;
-    static void pause() { os::sleep_briefly(); }  // not only yields: the other may have a lower priority
+    bool pause() {
+      os::sleep_briefly();  // not only yields: the other may have a lower priority
+      SpinLock::look_for_fork();
+      return arena->generation_ == SpinLock::generation();
+    }
     bool purge(coalescing::Block run) { return arena->purge_run(run); }
   };
   // Sets of granules. closed: changed under grow_lock_; lost: never to be used again; moved: where move() has
@@ -58,6 +62,7 @@ class CoalescingArena {
 
   /// Claims the range and its tables. False: not even tables could be had. One caller at a time, repeatable.
   bool start(std::size_t alignment) {
+    generation_ = SpinLock::generation();
     if (!range_.start(alignment) || !reserve_tables()) return false;
     if (limit() != 0) return true;
     return open_tables(1) && manager_.extend_used(1);
@@ -201,20 +206,54 @@ class CoalescingArena {
   }
 
   // --- Fork -----------------------------------------------------------------------------------------------
+  //
+  // A fork takes no lock. In the child, until recover_lock() and, if someone was inside, recover_in_child()
+  // the calling thread may finish a call that the fork interrupted: nothing that vanished threads have
+  // claimed is waited for.
 
-  void lock_for_fork() { grow_lock_.lock(); }
-  void unlock_after_fork() { grow_lock_.unlock(); }
-  /// In the child: ranges that vanished threads had claimed but not taken, or half given back, are free
-  /// again. What they had taken is still taken.
-  void recover_in_child() { manager_.recover_after_fork(); }
+  /// Whether a vanished thread was inside the arena. (The calling one is not.)
+  bool someone_is_inside() const { return manager_.someone_holds() || grow_lock_.owner_died(); }
+
+  /// Who opens address space books it only when it is open, and opening again what is open does no harm (of
+  /// an unreserved range: what was mapped and not booked looks like a foreign mapping, and is stepped over).
+  /// Who closes says so before: see recover_in_child(). Only the count may be behind.
+  void recover_lock() {
+    generation_ = SpinLock::generation();
+    if (!grow_lock_.owner_died()) return;
+    std::size_t closed = 0;
+    const coalescing::Block all{0, manager_.limit()};
+    for (coalescing::Block run = closed_set().next_run(all, 0); run;
+         run = closed_set().next_run(all, run.end())) {
+      closed += run.size;
+    }
+    closed_count_.store_relaxed(closed);
+    grow_lock_.reset();
+  }
+
+  /// Ranges that vanished threads had claimed but not taken, or half given back, are free again. What they
+  /// had taken is still taken. A range that was being closed is closed.
+  void recover_in_child() {
+    manager_.recover_after_fork([&](coalescing::Block block) {
+      if (!closed_set().any(block)) return false;
+      if (range_.close(block.first, block.size)) return true;
+      closed_set().erase(block);
+      closed_count_.fetch_sub_relaxed(block.size);
+      lose(block);
+      return true;
+    });
+  }
 
  private:
   std::size_t close_free_locked() {
     std::size_t closed = 0;
     manager_.take_all([&](coalescing::Block block) {
-      if (!range_.close(block.first, block.size)) return false;
-      if (moved_set().any(block)) note_pages(block, false);
+      // First of all: in a fork's child nobody must take it for memory.
       closed_set().insert(block);
+      if (!range_.close(block.first, block.size)) {
+        closed_set().erase(block);
+        return false;
+      }
+      if (moved_set().any(block)) note_pages(block, false);
       closed += block.size;
       return true;
     });
@@ -236,11 +275,11 @@ class CoalescingArena {
   bool reserve_tables() {
     if (tables_ != nullptr) return true;
     const std::size_t capacity = range_.capacity();
-    const std::size_t bytes = align_up(Manager::metadata_bytes(capacity), os::page_size());
-    tables_ = static_cast<char*>(Calls::reserve(bytes, os::page_size()));
-    if (tables_ == nullptr) return false;
-    tables_bytes_ = bytes;
-    manager_.attach(tables_, capacity, range_.base() >> kGranuleBits);
+    tables_bytes_ = align_up(Manager::metadata_bytes(capacity), os::page_size());
+    auto* tables = static_cast<char*>(Calls::reserve(tables_bytes_, os::page_size()));
+    if (tables == nullptr) return false;
+    manager_.attach(tables, capacity, range_.base() >> kGranuleBits);
+    tables_ = tables;  // last: in a fork's child it says that the rest is done
     return true;
   }
 
@@ -357,6 +396,7 @@ class CoalescingArena {
       std::size_t size = 0;
       for (std::size_t first = run.first; first < run.end(); first += size) {
         size = manager_.size_of(first);  // neighbours were closed one by one
+        if (size == 0) break;            // in a fork's child that is not put right yet: half closed
         if (!range_.reopen(first, size)) continue;
         closed_set().erase({first, size});
         closed_count_.fetch_sub_relaxed(size);
@@ -383,6 +423,7 @@ class CoalescingArena {
   static constexpr std::size_t kMaxSeams = 16384;  // of the 65,530 mappings that a process may have
   Atomic<std::size_t> seam_count_{0};
   Atomic<std::uint32_t> move_no_more_{0};  // a target was lost
+  std::uint16_t generation_ = 0;           // of the process that it has been put right in
 };
 
 }  // namespace spanalloc

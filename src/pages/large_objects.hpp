@@ -2,17 +2,20 @@
 //
 // Nothing about an object is kept in or next to it, so neither an overflow nor a pointer to foreign memory
 // can fake a header: what is not in the table is not ours. The table is an open-addressing hash (linear
-// probing, multiplicative hashing, at most half full) keyed by the object's address; removal shifts later
-// entries back (Knuth, TAOCP 3, 6.4, algorithm R), so it never fills with tombstones. Its memory comes from
-// the kernel and doubles; the first page is mapped with the first object.
+// probing, multiplicative hashing) keyed by the object's address. Its memory comes from the kernel; the first
+// page is mapped with the first object.
 //
 // Invariants, under lock_:
 //   (1) every entry names a mapping that is ours: an entry leaves the table before its address range can go
 //       back to the kernel, and enters it after the range was mapped. Hence no two entries have one address,
 //       even when the kernel hands an address out again at once.
-//   (2) 2 * (entries_ + promised_) <= capacity_: whoever was promised a slot inserts without failing. A
-//   resize
-//       takes its entry out, keeps the slot promised, remaps, and puts the entry back under the new address.
+//   (2) 2 * (entries_ + graves_ + promised_) <= capacity: whoever was promised a slot inserts without
+//       failing. A resize takes its entry out, keeps the slot promised, remaps, and puts the entry back under
+//       the new address.
+//   (3) At every instant the table is whole: an entry comes with the write of its address and goes with its
+//       address becoming a grave, a new table takes the old one's place with the write of table_; each is one
+//       store. Only the counts may be behind, and a fork's child counts anew (Guard). That is why removal
+//       leaves graves and shifts nothing. When a table is full of them it is made anew.
 // No system call happens under the lock. The lock and the table cost nothing against the mapping's own cost
 // (microseconds, and serialised by the kernel), hence one lock and no shards.
 #pragma once
@@ -54,8 +57,8 @@ class LargeObjects {
     const std::size_t bytes = align_up(size, page);
     if (!promise_slot()) return nullptr;
     void* object = Calls::map(bytes, max_of(alignment, page));
-    LockGuard guard(lock_);
-    --promised_;
+    Guard guard(*this);
+    take_promise_back();
     if (object == nullptr) return nullptr;
     insert(Entry{address_of(object), bytes | log2_ceil(alignment)});
     return object;
@@ -65,7 +68,7 @@ class LargeObjects {
   bool free(void* p) {
     Entry entry;
     {
-      LockGuard guard(lock_);
+      Guard guard(*this);
       if (!take(address_of(p), entry)) return false;
     }
     Calls::release(p, entry.bytes());
@@ -73,10 +76,10 @@ class LargeObjects {
   }
 
   /// Bytes of the object at exactly `p` (whole pages), 0 when there is none.
-  std::size_t usable_size(const void* p) const {
-    LockGuard guard(lock_);
-    const Entry* entry = find(address_of(p));
-    return entry == nullptr ? 0 : entry->bytes();
+  std::size_t usable_size(const void* p) {
+    Guard guard(*this);
+    const Slot* slot = find(address_of(p));
+    return slot == nullptr ? 0 : Entry{0, slot->packed}.bytes();
   }
 
   /// Makes the object at `p` at least `size` bytes large, in place or by moving its pages. The old contents
@@ -89,15 +92,15 @@ class LargeObjects {
     const std::size_t bytes = align_up(size, page);
     Entry entry;
     {
-      LockGuard guard(lock_);
+      Guard guard(*this);
       if (!take(address_of(p), entry)) return nullptr;
       ++promised_;
     }
     // Nothing has to move to become smaller (Linux would not; an emulator may).
     const bool may_move = bytes > entry.bytes() && entry.alignment() <= page;
     void* moved = bytes == entry.bytes() ? p : Calls::remap(p, entry.bytes(), bytes, may_move);
-    LockGuard guard(lock_);
-    --promised_;
+    Guard guard(*this);
+    take_promise_back();
     if (moved == nullptr) {
       insert(entry);
       return nullptr;
@@ -106,128 +109,176 @@ class LargeObjects {
     return moved;
   }
 
-  /// Both fields from one instant.
-  LargeObjectStatistics statistics() const {
-    LockGuard guard(lock_);
-    return {bytes_, entries_};
-  }
+  /// In a fork's child, first of all.
+  void enter_child() { lock_.abandon_if_owner_died(); }
 
-  void lock_for_fork() { lock_.lock(); }
-  void unlock_after_fork_in_parent() { lock_.unlock(); }
-  /// Promises of threads that did not survive are void; what they had mapped but not listed (at most one
-  /// object a vanished thread) stays mapped and unreachable in the child.
-  void reset_after_fork_in_child() {
-    promised_ = 0;
-    lock_.reset_after_fork();
+  /// Both fields from one instant.
+  LargeObjectStatistics statistics() {
+    Guard guard(*this);
+    return {bytes_, entries_};
   }
 
  private:
   struct Entry {
-    std::uintptr_t address = 0;  // 0: the slot is empty
-    std::uint64_t packed = 0;    // bytes (a multiple of the page size) | log2(alignment)
+    std::uintptr_t address = 0;
+    std::uint64_t packed = 0;  // bytes (a multiple of the page size) | log2(alignment)
 
     static constexpr std::uint64_t kLogMask = 63;
     std::size_t bytes() const { return packed & ~kLogMask; }
     std::size_t alignment() const { return std::size_t{1} << (packed & kLogMask); }
   };
 
-  static constexpr std::size_t kFirstCapacity = 256;  // one 4 KiB page
+  // Changed under lock_ only; atomic for the order in which a fork's child finds the stores.
+  struct Slot {
+    Atomic<std::uintptr_t> address;  // of the object; kEmpty, or kGrave where one was
+    std::uint64_t packed;
 
-  std::size_t home(std::uintptr_t address) const {
-    // Fibonacci hashing: page addresses differ above bit 12; the top bits of the product mix them all.
-    return static_cast<std::size_t>((address * 0x9E3779B97F4A7C15u) >> (64 - log2_floor(capacity_)));
-  }
-  std::size_t next(std::size_t slot) const { return (slot + 1) & (capacity_ - 1); }
-  bool has_room() const { return 2 * (entries_ + promised_ + 1) <= capacity_; }
+    bool is_live() const { return address.load_relaxed() > kGrave; }
+  };
+  static constexpr std::uintptr_t kEmpty = 0;
+  static constexpr std::uintptr_t kGrave = 1;
 
-  Entry* find(std::uintptr_t address) const {
-    if (capacity_ == 0 || address == 0) return nullptr;
-    std::size_t slot = home(address);
-    for (; table_[slot].address != 0; slot = next(slot)) {
-      if (table_[slot].address == address) return &table_[slot];
+  struct alignas(16) Table {
+    std::size_t capacity;
+
+    Slot& operator[](std::size_t slot) { return reinterpret_cast<Slot*>(this + 1)[slot]; }
+    std::size_t next(std::size_t slot) const { return slot + 1 == capacity ? 0 : slot + 1; }
+    std::size_t home(std::uintptr_t address) const {
+      // Fibonacci hashing: page addresses differ above bit 12; the top bits of the product mix them all.
+      const std::uint64_t hash = address * 0x9E3779B97F4A7C15u;
+      return static_cast<std::size_t>((hash >> 32) * capacity >> 32);
     }
-    return nullptr;
+    std::size_t bytes() const { return (capacity + 1) * sizeof(Slot); }
+  };
+  static_assert(sizeof(Table) == sizeof(Slot));
+
+  /// Holds the lock, and the counts are right.
+  class [[nodiscard]] Guard {
+   public:
+    explicit Guard(LargeObjects& objects) : guard_(objects.lock_) {
+      // Whoever held it, and whoever was promised something, did not come along a fork.
+      if (SPANALLOC_UNLIKELY(guard_.owner_died() || objects.generation_ != SpinLock::generation())) {
+        objects.count_anew();
+      }
+    }
+
+   private:
+    LockGuard guard_;
+  };
+
+  // Promises of vanished threads are void; what they had mapped but not listed (at most one object a thread)
+  // stays mapped and unreachable in the child.
+  void count_anew() {
+    generation_ = SpinLock::generation();
+    promised_ = entries_ = graves_ = bytes_ = 0;
+    Table* table = table_.load_relaxed();
+    for (std::size_t i = 0; table != nullptr && i < table->capacity; ++i) {
+      Slot& slot = (*table)[i];
+      graves_ += slot.address.load_relaxed() == kGrave;
+      if (!slot.is_live()) continue;
+      ++entries_;
+      bytes_ += Entry{0, slot.packed}.bytes();
+    }
   }
 
-  void place(const Entry& entry) {
-    std::size_t slot = home(entry.address);
-    while (table_[slot].address != 0) slot = next(slot);
-    table_[slot] = entry;
+  // The caller's may have been counted away, if a fork interrupted it. One too few is harmless: a table is
+  // half empty.
+  void take_promise_back() { promised_ -= promised_ != 0; }
+
+  Slot* find(std::uintptr_t address) {
+    Table* table = table_.load_relaxed();
+    if (table == nullptr || address <= kGrave) return nullptr;
+    for (std::size_t slot = table->home(address);; slot = table->next(slot)) {
+      const std::uintptr_t found = (*table)[slot].address.load_relaxed();
+      if (found == kEmpty) return nullptr;
+      if (found == address) return &(*table)[slot];
+    }
+  }
+
+  // Into the first slot without an object. True: it was a grave.
+  static bool place(Table& table, const Entry& entry) {
+    std::size_t slot = table.home(entry.address);
+    while (table[slot].is_live()) slot = table.next(slot);
+    const bool was_grave = table[slot].address.load_relaxed() == kGrave;
+    table[slot].packed = entry.packed;
+    table[slot].address.store_release(entry.address);  // release: (3)
+    return was_grave;
   }
 
   void insert(const Entry& entry) {
-    place(entry);
+    graves_ -= place(*table_.load_relaxed(), entry);
     ++entries_;
     bytes_ += entry.bytes();
   }
 
   bool take(std::uintptr_t address, Entry& out) {
-    Entry* found = find(address);
+    Slot* found = find(address);
     if (found == nullptr) return false;
-    out = *found;
+    out = {address, found->packed};
     --entries_;
     bytes_ -= out.bytes();
-    // Close the gap: an entry further along the probe run moves into it unless its home lies behind the gap.
-    std::size_t gap = static_cast<std::size_t>(found - table_);
-    for (std::size_t slot = next(gap); table_[slot].address != 0; slot = next(slot)) {
-      const std::size_t from_home = (slot - home(table_[slot].address)) & (capacity_ - 1);
-      const std::size_t from_gap = (slot - gap) & (capacity_ - 1);
-      if (from_home < from_gap) continue;
-      table_[gap] = table_[slot];
-      gap = slot;
-    }
-    table_[gap] = Entry{};
+    Table& table = *table_.load_relaxed();
+    const auto slot = static_cast<std::size_t>(found - &table[0]);
+    // No probe goes on behind a slot that an empty one follows.
+    const bool is_last = table[table.next(slot)].address.load_relaxed() == kEmpty;
+    found->address.store_relaxed(is_last ? kEmpty : kGrave);
+    graves_ += !is_last;
     return true;
   }
 
-  // Reserves a slot for the caller (promised_ + 1), growing the table if need be; false when that fails.
+  // Reserves a slot for the caller (promised_ + 1), with a new table if need be; false when that fails.
   bool promise_slot() {
     for (;;) {
-      std::size_t capacity;
+      std::size_t tables = 0;
+      std::size_t bytes = os::page_size();
       {
-        LockGuard guard(lock_);
-        if (has_room()) {
-          ++promised_;
-          return true;
+        Guard guard(*this);
+        tables = tables_;
+        if (const Table* table = table_.load_relaxed(); table != nullptr) {
+          if (2 * (entries_ + graves_ + promised_ + 1) <= table->capacity) {
+            ++promised_;
+            return true;
+          }
+          // As large as it is if it is graves that fill it, else twice as large.
+          bytes = 4 * (entries_ + promised_ + 1) <= table->capacity ? table->bytes() : 2 * table->bytes();
         }
-        capacity = capacity_;
       }
-      if (!grow(capacity)) return false;
+      if (!replace(tables, bytes)) return false;
     }
   }
 
-  // Doubles the table if it still has the capacity that was too small; maps and unmaps outside the lock.
-  bool grow(std::size_t seen_capacity) {
-    const std::size_t capacity = seen_capacity == 0 ? kFirstCapacity : 2 * seen_capacity;
-    auto* fresh = static_cast<Entry*>(Calls::map(table_bytes(capacity), os::page_size()));
+  // Puts a table of `bytes` in the place of table number `seen`, unless another thread has; maps and unmaps
+  // outside the lock.
+  bool replace(std::size_t seen, std::size_t bytes) {
+    auto* fresh = static_cast<Table*>(Calls::map(bytes, os::page_size()));
     if (fresh == nullptr) return false;
-    Entry* retired = fresh;
-    std::size_t retired_capacity = capacity;
+    fresh->capacity = bytes / sizeof(Slot) - 1;
+    Table* retired = fresh;
     {
-      LockGuard guard(lock_);
-      if (capacity_ == seen_capacity) {
-        retired = table_;
-        retired_capacity = capacity_;
-        table_ = fresh;
-        capacity_ = capacity;
-        for (std::size_t i = 0; i < retired_capacity; ++i) {
-          if (retired[i].address != 0) place(retired[i]);
+      Guard guard(*this);
+      if (tables_ == seen) {
+        retired = table_.load_relaxed();
+        for (std::size_t i = 0; retired != nullptr && i < retired->capacity; ++i) {
+          Slot& slot = (*retired)[i];
+          if (slot.is_live()) place(*fresh, {slot.address.load_relaxed(), slot.packed});
         }
+        table_.store_release(fresh);  // release: (3)
+        graves_ = 0;
+        ++tables_;
       }
     }
-    if (retired_capacity != 0) Calls::release(retired, table_bytes(retired_capacity));
+    if (retired != nullptr) Calls::release(retired, retired->bytes());
     return true;
   }
-  static std::size_t table_bytes(std::size_t capacity) {
-    return align_up(capacity * sizeof(Entry), os::page_size());
-  }
 
-  mutable SpinLock lock_;  // guards everything below
-  Entry* table_ = nullptr;
-  std::size_t capacity_ = 0;  // power of two, or 0 before the first object
+  SpinLock lock_;  // gives access to everything below
+  Atomic<Table*> table_{nullptr};
+  std::size_t tables_ = 0;  // there have been
   std::size_t entries_ = 0;
+  std::size_t graves_ = 0;
   std::size_t promised_ = 0;  // slots of allocate and resize calls in flight
   std::size_t bytes_ = 0;
+  std::uint16_t generation_ = 0;  // of the process that the counts are of
 };
 
 }  // namespace spanalloc

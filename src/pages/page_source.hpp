@@ -32,9 +32,8 @@ concept PageSource = requires(S source, std::uint32_t granule, unsigned order) {
   { source.limit() } -> std::same_as<std::size_t>;
   { source.capacity() } -> std::same_as<std::size_t>;
   { source.statistics() } -> std::same_as<PageSourceStatistics>;
-  // Around fork: no operation is in flight in the child.
-  source.lock_for_fork();
-  source.unlock_after_fork();
+  // In a fork's child, first of all: afterwards it goes on, whatever calls vanished threads were in.
+  source.enter_child();
 };
 
 /// Where an engine's objects outside spans come from. Thread-safe throughout.
@@ -50,9 +49,7 @@ concept LargeObjectSource = requires(S source, void* p, const void* cp, std::siz
   { source.resize(p, n) } -> std::same_as<void*>;
   { source.statistics().bytes } -> std::convertible_to<std::size_t>;
   { source.statistics().objects } -> std::convertible_to<std::size_t>;
-  source.lock_for_fork();
-  source.unlock_after_fork_in_parent();
-  source.reset_after_fork_in_child();
+  source.enter_child();  // as above
 };
 
 }  // namespace spanalloc

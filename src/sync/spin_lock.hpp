@@ -1,71 +1,130 @@
 // A test-and-test-and-set lock for short critical sections that are mostly uncontended. One word,
 // zero-initialised (it may live in memory fresh from the kernel). Most holders run a few dozen instructions;
-// some open memory, and fork holds every lock while the kernel copies page tables. So a waiter first spins,
-// then yields, then sleeps: a real-time thread must not keep the holder from the core that it waits on.
+// some open memory. So a waiter first spins, then yields, then sleeps: a real-time thread must not keep the
+// holder from the core that it waits on.
+//
+// Robust against fork. A fork takes no lock, so that it waits for nobody and nobody waits for it. A thread
+// that was in a critical section at that instant does not exist in the child; its lock stays taken there, and
+// what the lock guards may be half changed. The word names the holder: the next one who wants the lock sees
+// that the owner has died, takes the lock over, and is told so (kOwnerDied), as with POSIX's robust mutexes.
+//
+//   word = 0                                 free
+//        = 1                                 abandoned: its owner has died
+//        = generation << 48 | thread mark    held
+//
+// The child's first act is enter_child(): a new generation. A holder of an older generation is dead, unless
+// it is the caller itself: the thread that forked goes on, and if the fork was made by a signal handler that
+// interrupted it in a critical section, it still has that lock. Marks may be used again by threads that the
+// child starts: before it starts one, every lock is told to abandon_if_owner_died().
 #pragma once
 
 #include <cstdint>
 
 #include "base/atomic.hpp"
+#include "base/bits.hpp"
 #include "os/os.hpp"
 
 namespace spanalloc {
 
+enum class [[nodiscard]] Locked : std::uint8_t {
+  kClean,      ///< what the lock guards is as its invariants say
+  kOwnerDied,  ///< a fork left the last holder behind: what it guards may be half changed
+};
+
 class SpinLock {
  public:
-  bool try_lock() noexcept {
-    std::uint32_t expected = 0;
-    // Acquire: everything done under the lock before happens before what this holder reads.
-    return word_.load_relaxed() == 0 && word_.compare_exchange_strong_acquire(expected, 1);
-  }
+  /// Never takes a lock whose owner has died.
+  bool try_lock() noexcept { return word_.load_relaxed() == 0 && take_from(0, my_word()); }
 
-  /// False: the calling thread has the lock already, because it is forking (see begin_fork); then the caller
-  /// must not unlock.
-  bool lock() noexcept {
-    for (unsigned spins = 0; !try_lock(); ++spins) {
-      if (spins == 0 && forking_.load_relaxed() == os::thread_mark()) return false;
+  Locked lock() noexcept {
+    std::uint64_t mine = my_word();
+    for (unsigned spins = 0;; ++spins) {
+      const std::uint64_t seen = word_.load_relaxed();
+      if (seen == 0) {
+        if (take_from(0, mine)) return Locked::kClean;
+      } else if (is_dead(seen, mine)) {
+        if (take_from(seen, mine)) return Locked::kOwnerDied;
+      }
       if (spins < 64) {
         spin_hint();
-      } else if (spins < 128) {
+        continue;
+      }
+      if (spins < 128) {
         os::yield();
       } else {
         os::sleep_briefly();
       }
+      // A signal handler may have forked while we waited: this may be the child.
+      look_for_fork();
+      mine = my_word();
     }
-    return true;
   }
 
   // Release: publishes everything done under the lock.
   void unlock() noexcept { word_.store_release(0); }
 
-  /// In a fork's child, where the holder may not exist any more.
-  void reset_after_fork() noexcept { word_.store_relaxed(0); }
+  /// In a fork's child, while that has one thread: whether the lock's owner did not come along.
+  bool owner_died() const noexcept { return is_dead(word_.load_relaxed(), my_word()); }
+  /// Then: frees it, when what it guards has been put right;
+  void reset() noexcept { word_.store_relaxed(0); }
+  /// or leaves that to the next one who takes it.
+  void abandon_if_owner_died() noexcept {
+    if (owner_died()) word_.store_relaxed(kAbandoned);
+  }
 
-  /// Between a fork's handlers the forking thread holds every lock of a heap. Handlers of other libraries may
-  /// run meanwhile, in it, and allocate: nobody else can be in the heap, so it may pass. Relaxed: a thread
-  /// compares with its own mark only.
-  static void begin_fork() noexcept { forking_.store_relaxed(os::thread_mark()); }
-  static void end_fork() noexcept { forking_.store_relaxed(nullptr); }
+  // Around a fork, in the thread that forks.
+  static void begin_fork() noexcept { forking_process_ = os::process_id(); }
+  static void end_fork() noexcept { forking_process_ = 0; }
+  /// In a fork's child, before anything else there: who held a lock is dead, but for the calling thread.
+  static void enter_child() noexcept {
+    end_fork();
+    ++generation_;
+  }
+  /// For who has waited for long: handlers of other libraries that run before ours in a fork's child may
+  /// allocate. (Not by the process number alone: a child of vfork shares its parent's memory.)
+  static void look_for_fork() noexcept {
+    if (forking_process_ != 0 && forking_process_ != os::process_id()) enter_child();
+  }
+  /// Differs between a process and its forked child.
+  static std::uint16_t generation() noexcept { return generation_; }
 
  private:
-  static inline constinit Atomic<const void*> forking_{nullptr};
-  Atomic<std::uint32_t> word_{0};
+  static constexpr std::uint64_t kAbandoned = 1;
+  static constexpr unsigned kGenerationShift = 48;  // user addresses are shorter
+  static constexpr std::uint64_t kMarkMask = (std::uint64_t{1} << kGenerationShift) - 1;
+
+  static std::uint64_t my_word() noexcept {
+    return std::uint64_t{generation()} << kGenerationShift | (address_of(os::thread_mark()) & kMarkMask);
+  }
+  static bool is_dead(std::uint64_t holder, std::uint64_t mine) noexcept {
+    if (holder <= kAbandoned) return holder == kAbandoned;
+    return holder >> kGenerationShift != mine >> kGenerationShift && ((holder ^ mine) & kMarkMask) != 0;
+  }
+  // Acquire: everything done under the lock before happens before what this holder reads. Of a dead holder
+  // that is what the kernel has copied.
+  bool take_from(std::uint64_t seen, std::uint64_t mine) noexcept {
+    return word_.compare_exchange_strong_acquire(seen, mine);
+  }
+
+  SPANALLOC_TLS static inline constinit thread_local int forking_process_ = 0;
+  // Not atomic: written in a fork's child while that has one thread. Every other thread there was started
+  // later.
+  static inline constinit std::uint16_t generation_ = 0;
+  Atomic<std::uint64_t> word_{0};
 };
 
 class [[nodiscard]] LockGuard {
  public:
-  explicit LockGuard(SpinLock& lock) noexcept : lock_(lock), mine_(lock.lock()) {}
-  ~LockGuard() {
-    if (mine_) lock_.unlock();
-  }
-  /// False: the calling thread had the lock already, because it is forking.
-  bool is_mine() const noexcept { return mine_; }
+  explicit LockGuard(SpinLock& lock) noexcept : lock_(lock), locked_(lock.lock()) {}
+  ~LockGuard() { lock_.unlock(); }
+  /// The last holder did not come along a fork: repair what the lock guards, or know why that is not needed.
+  bool owner_died() const noexcept { return locked_ == Locked::kOwnerDied; }
   LockGuard(const LockGuard&) = delete;
   LockGuard& operator=(const LockGuard&) = delete;
 
  private:
   SpinLock& lock_;
-  bool mine_;
+  Locked locked_;
 };
 
 }  // namespace spanalloc

@@ -4,17 +4,9 @@
 #include <pthread.h>
 
 #include "os/os.hpp"
-
-// glibc 2.32 and later; a weak reference, so that older ones still load the library.
-extern "C" {
-extern char __libc_single_threaded __attribute__((weak));  // NOLINT(bugprone-reserved-identifier)
-}
+#include "sync/spin_lock.hpp"
 
 namespace spanalloc::thread {
-
-bool process_is_single_threaded() {
-  return &__libc_single_threaded != nullptr && __libc_single_threaded != 0;
-}
 
 namespace {
 
@@ -51,9 +43,10 @@ void ExitHook::key_destructor(void* argument) {
   hook->on_exit_.load_relaxed()();
 }
 
-void register_fork_handlers(void (*prepare)(), void (*parent)(), void (*child)()) {
+void register_fork_handler(void (*child)()) {
   os::ErrnoGuard keep;
-  pthread_atfork(prepare, parent, child);  // ENOMEM: fork then works as far as an unlocked heap allows
+  // ENOMEM: a child then waits for locks that are lost.
+  pthread_atfork(SpinLock::begin_fork, SpinLock::end_fork, child);
 }
 
 }  // namespace spanalloc::thread

@@ -28,11 +28,9 @@ class ExitHook {
   Atomic<unsigned> key_plus_one_{0};
 };
 
-/// Registers fork handlers. Once an engine: a second call would run them twice. Handlers registered later run
-/// `prepare` earlier.
-void register_fork_handlers(void (*prepare)(), void (*parent)(), void (*child)());
-
-/// False unless libc is sure that no second thread has ever been started.
-bool process_is_single_threaded();
+/// Makes `child` run in every fork's child, in the one thread that is left. Handlers that are registered
+/// later run later there. Once an engine: a second call would run it twice. A fork takes no lock, neither
+/// before nor after: see sync/spin_lock.hpp.
+void register_fork_handler(void (*child)());
 
 }  // namespace spanalloc::thread

@@ -73,7 +73,10 @@ struct Scenario {
 // What a manager is told by its surroundings, and the books of who has which unit.
 class Books {
  public:
-  void pause() { spin_hint(); }
+  bool pause() {
+    spin_hint();
+    return true;
+  }
   bool purge(Block block) {
     for (std::size_t u = block.first; u < block.end(); ++u) {
       MODEL_CHECK(u < kUnits && owner_[u] == 0);

@@ -64,8 +64,11 @@ bool would_grant(std::size_t) {
 }
 
 const void* thread_mark() {
-  static const char mark = 0;  // nobody forks: it equals no forking thread's
-  return &mark;
+  static const char marks[model::kMaxThreads + 1] = {};
+  return &marks[model::modelled ? model::this_thread() : model::kMaxThreads];
+}
+int process_id() {
+  return 1;
 }
 void yield() {
   model::yield();
@@ -142,11 +145,8 @@ void prefer_huge_pages(void*, std::size_t) {}
 
 namespace spanalloc::thread {
 
-// Models do not fork.
-void register_fork_handlers(void (*)(), void (*)(), void (*)()) {}
-bool process_is_single_threaded() {
-  return false;
-}
+// Models that fork say themselves what the child does.
+void register_fork_handler(void (*)()) {}
 
 // Models end their threads themselves.
 bool ExitHook::watch_this_thread(void (*)()) {

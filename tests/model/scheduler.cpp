@@ -435,6 +435,7 @@ bool fails_spuriously() {
 }
 
 void plain_access(const void* cell, bool write) {
+  if (write) explorer.before_change();  // a fork finds what a lock guards half changed
   explorer.memory().plain(explorer.self(), cell, write);
 }
 

@@ -37,7 +37,7 @@ struct Counting {
   Lock lock;
   Plain<unsigned> count;
   void thread(unsigned) {
-    lock.lock();
+    (void)lock.lock();
     count.set(count.get() + 1);
     lock.unlock();
   }
@@ -90,6 +90,40 @@ struct TryLock {
 TEST(SpinLock, TryLock) {
   for (const MemoryModel memory : {MemoryModel::tso, MemoryModel::pso, MemoryModel::views}) {
     EXPECT_HOLDS(TryLock, {.memory = memory, .preemptions = bound(3, 5)});
+  }
+}
+
+// In a fork's child: who takes the lock learns whether its owner died, and only then is what it guards half
+// changed.
+template <bool kTells>
+struct TornByFork {
+  static constexpr unsigned kThreads = 2;
+  SpinLock lock;
+  Plain<unsigned> first, second;  // equal
+  void thread(unsigned) {
+    LockGuard guard(lock);
+    first.set(first.get() + 1);
+    second.set(second.get() + 1);
+  }
+  void at_rest() {
+    SpinLock::enter_child();
+    const bool died = lock.owner_died();
+    MODEL_CHECK(lock.try_lock() != died);
+    if (!died) lock.unlock();
+    lock.abandon_if_owner_died();
+    const bool torn = first.get() != second.get();
+    MODEL_CHECK(lock.lock() == (died ? Locked::kOwnerDied : Locked::kClean));
+    if (kTells) MODEL_CHECK(died || !torn);
+    if (!kTells) MODEL_CHECK(!torn);
+    lock.unlock();
+    MODEL_CHECK(lock.lock() == Locked::kClean);
+  }
+};
+
+TEST(SpinLock, TellsAForksChildThatItsOwnerDied) {
+  for (const MemoryModel memory : {MemoryModel::interleaving, MemoryModel::tso, MemoryModel::pso}) {
+    EXPECT_HOLDS(TornByFork<true>, {.memory = memory, .preemptions = 4, .forks = true});
+    EXPECT_FINDS(TornByFork<false>, "torn", {.memory = memory, .forks = true});
   }
 }
 

@@ -28,6 +28,7 @@ struct StandardShape {
   unsigned spans = 1;
   std::uint32_t capacity = 3;
   std::uint32_t reuse_outstanding = 1;
+  bool forks = false;  ///< a child goes by what had reached memory, not by what threads had done
 };
 
 /// Spans 1 .. spans, LABs 0 (an orphanage), 1 .. 3, and 4 (the orphanage of whom set_heir says so).
@@ -42,6 +43,15 @@ class StandardWorld {
 
   struct Links {
     Atomic<std::uint32_t>& operator()(std::uint32_t number) const { return span(number).pool_link; }
+  };
+
+  /// In a call that may have a span in its hands. (The first one that ends says so: calls do not nest here.)
+  struct Inside {
+    Inside() { set(1); }
+    ~Inside() { set(0); }
+    static void set(std::uint32_t value) {
+      if (modelled) current_->inside_[this_thread()].store_release(value);
+    }
   };
 
   explicit StandardWorld(StandardShape shape) : shape_(shape) {
@@ -77,6 +87,12 @@ class StandardWorld {
     current_->pool_.push(number, Links{});
   }
   std::uint32_t take_from_pool() { return pool_.pop(Links{}); }
+  static Block* block_of_mark(std::uint32_t number, std::uint32_t mark) { return block(number, mark); }
+  static bool is_mine(std::uint32_t) { return false; }  // who forks has nothing here
+  static void repair_lists(std::uint32_t owner) {
+    lab(owner).forget(3);
+    for (std::uint32_t n = 1; n <= current_->shape_.spans; ++n) Protocol::relist(n, owner);
+  }
 
   // --- What threads do -----------------------------------------------------------------------------------
   static Block* block(std::uint32_t number, std::uint32_t b) { return &current_->blocks_[number][b]; }
@@ -85,6 +101,7 @@ class StandardWorld {
   void hand_out(std::uint32_t number, std::uint32_t b) {
     MODEL_CHECK(!out_[number][b]);
     out_[number][b] = true;
+    if (shape_.forks) shown_out_[number][b].store_release(1);
     touch(number, b);
   }
   /// The program's last access to a block, before it frees it.
@@ -92,6 +109,7 @@ class StandardWorld {
     MODEL_CHECK(out_[number][b]);
     touch(number, b);
     out_[number][b] = false;
+    if (shape_.forks) shown_out_[number][b].store_release(0);
   }
   /// free() by a thread that does not own the span.
   void free_remote(std::uint32_t number, std::uint32_t b) { free_run(number, b, 1); }
@@ -116,8 +134,8 @@ class StandardWorld {
       Protocol::free_parked(s, number, word, block(number, b));
     } else if (word.identity() == SpanWord::identity_of(me, SpanState::kHot)) {
       let_go(number, b);
-      link_to(block(number, b), s.free_list);
-      s.free_list = block(number, b);
+      link_to(block(number, b), s.free_list.load_relaxed());
+      s.free_list.store_relaxed(block(number, b));
     } else {
       free_remote(number, b);
     }
@@ -126,16 +144,16 @@ class StandardWorld {
   /// list. Returns 0 when it has none.
   std::uint32_t allocate_hot(std::uint32_t number) {
     Span& s = span(number);
-    if (s.free_list == standard::no_block() && s.carved == shape_.capacity) {
+    if (s.free_list.load_relaxed() == standard::no_block() && s.carved == shape_.capacity) {
       std::uint32_t count = 0;
       const std::uint32_t head = standard::take_remotes(s.word, shape_.capacity, count);
-      if (head != 0) s.free_list = block(number, head);
-      check_list(number, s.free_list, count);
+      if (head != 0) s.free_list.store_relaxed(block(number, head));
+      check_list(number, s.free_list.load_relaxed(), count);
     }
     std::uint32_t b = 0;
-    if (s.free_list != standard::no_block()) {
-      Block* first = s.free_list;
-      s.free_list = next_of(first);
+    if (s.free_list.load_relaxed() != standard::no_block()) {
+      Block* first = s.free_list.load_relaxed();
+      s.free_list.store_relaxed(next_of(first));
       b = number_of(number, first);
     } else if (s.carved < shape_.capacity) {
       s.carved = s.carved + 1;
@@ -148,11 +166,13 @@ class StandardWorld {
   void park(std::uint32_t number, std::uint32_t me) {
     Span& s = span(number);
     std::uint32_t free_blocks = shape_.capacity - s.carved;
-    for (Block* b = s.free_list; b != standard::no_block(); b = next_of(b)) ++free_blocks;
+    for (Block* b = s.free_list.load_relaxed(); b != standard::no_block(); b = next_of(b)) ++free_blocks;
+    const Inside inside;
     Protocol::hot_to_parked(number, me, free_blocks);
   }
   /// The frontend's search for a reusable span: own ones, then orphans. 0: none.
   std::uint32_t find_reusable(std::uint32_t me) {
+    const Inside inside;
     Protocol::settle_attention(me);
     std::uint32_t remote_head = 0;
     std::uint32_t number = Protocol::reusable_to_hot(kClass, me, remote_head);
@@ -161,11 +181,13 @@ class StandardWorld {
   }
   /// The frontend's last resorts when memory is out: orphans, waiting for them; its own floating spans.
   std::uint32_t find_orphan_waiting(std::uint32_t me) {
+    const Inside inside;
     std::uint32_t remote_head = 0;
     const std::uint32_t number = Protocol::orphan_to_hot(kClass, me, remote_head, true);
     return with_remotes(number, remote_head);
   }
   std::uint32_t find_floating(std::uint32_t me) {
+    const Inside inside;
     std::uint32_t remote_head = 0;
     const std::uint32_t number = Protocol::floating_to_hot(kClass, me, remote_head);
     return with_remotes(number, remote_head);
@@ -175,7 +197,7 @@ class StandardWorld {
     Span& s = span(number);
     s.size_class = kClass;
     s.carved = 0;
-    s.free_list = standard::no_block();
+    s.free_list.store_relaxed(standard::no_block());
     s.unpublished.store_relaxed(0);
     s.list = ListId::kNone;
     s.word.store_release(SpanWord::make(me, SpanState::kHot, shape_.capacity).bits);
@@ -199,7 +221,10 @@ class StandardWorld {
     for (std::uint32_t b = 0; b < out; ++b) allocate_hot(number);
   }
   /// The end of the thread whose LAB is `me`, apart from its hot spans.
-  void orphan(std::uint32_t me) { Protocol::orphan_all(me, 3); }
+  void orphan(std::uint32_t me) {
+    const Inside inside;
+    Protocol::orphan_all(me, 3);
+  }
   void set_heir(std::uint32_t me, std::uint32_t orphanage) { heirs_[me] = orphanage; }
 
   // --- At rest -------------------------------------------------------------------------------------------
@@ -225,8 +250,8 @@ class StandardWorld {
     Span& s = span(number);
     Block* last = block(number, remote_head);
     while (next_of(last) != standard::no_block()) last = next_of(last);
-    link_to(last, s.free_list);
-    s.free_list = block(number, remote_head);
+    link_to(last, s.free_list.load_relaxed());
+    s.free_list.store_relaxed(block(number, remote_head));
     return number;
   }
 
@@ -308,7 +333,7 @@ class StandardWorld {
     std::uint32_t places[kMaxBlocks + 1] = {};
     for (std::uint32_t b = 1; b <= shape_.capacity; ++b) places[b] += out_[n][b];
     for (std::uint32_t b = s.carved + 1; b <= shape_.capacity; ++b) ++places[b];
-    for (Block* b = s.free_list; b != standard::no_block(); b = next_of(b))
+    for (Block* b = s.free_list.load_relaxed(); b != standard::no_block(); b = next_of(b))
       MODEL_CHECK(++places[number_of(n, b)] == 1);
     std::uint32_t remote = 0;
     if (word.head() != 0) {
@@ -352,7 +377,49 @@ class StandardWorld {
     name_variable(&pool_, "pool.top");
   }
 
+ protected:
+  void believe_shown_blocks() {
+    for (std::uint32_t n = 1; n <= shape_.spans; ++n) {
+      for (std::uint32_t b = 1; b <= kMaxBlocks; ++b) out_[n][b] = shown_out_[n][b].load_relaxed() != 0;
+    }
+  }
+  /// In a fork's child: whether a thread vanished inside a call.
+  bool someone_was_inside() const {
+    bool inside = false;
+    for (const Atomic<std::uint32_t>& flag : inside_) inside = inside || flag.load_relaxed() != 0;
+    for (const Lists& lists : labs_) inside = inside || lists.lock.owner_died();
+    return inside;
+  }
+  std::uint32_t spans() const { return shape_.spans; }
+  std::uint32_t blocks_of(std::uint32_t number) { return capacity(span(number).size_class); }
+  TreiberStack& pool() { return pool_; }
+  /// How often block b of a span in use is somewhere: out, on a list of the span's, or untouched.
+  std::uint32_t places_of(std::uint32_t n, std::uint32_t b) {
+    Span& s = span(n);
+    std::uint32_t places = out_[n][b] + (b > s.carved);
+    std::uint32_t steps = 0;
+    for (Block* at = s.free_list.load_relaxed(); at != standard::no_block(); at = next_of(at)) {
+      MODEL_CHECK(++steps <= kMaxBlocks);
+      places += number_of(n, at) == b;
+    }
+    const std::uint32_t head = SpanWord{s.word.load_relaxed()}.head();
+    steps = 0;
+    for (Block* at = head == 0 ? standard::no_block() : block(n, head); at != standard::no_block();
+         at = next_of(at)) {
+      MODEL_CHECK(++steps <= kMaxBlocks);
+      places += number_of(n, at) == b;
+    }
+    return places;
+  }
+  static std::uint32_t times_listed_anywhere(std::uint32_t number) {
+    std::uint32_t found = 0;
+    for (std::uint32_t owner = 0; owner < kLabs; ++owner) found += times_listed(number, owner);
+    return found;
+  }
+
+ private:
   static inline StandardWorld* current_ = nullptr;
+  Atomic<std::uint32_t> inside_[kMaxThreads];
   StandardShape shape_;
   Span spans_[kMaxSpans + 1]{};
   Lists labs_[kLabs];
@@ -362,6 +429,7 @@ class StandardWorld {
   Block blocks_[kMaxSpans + 1][kMaxBlocks + 1] = {};
   Plain<int> contents_[kMaxSpans + 1][kMaxBlocks + 1];
   bool out_[kMaxSpans + 1][kMaxBlocks + 1] = {};
+  Atomic<std::uint8_t> shown_out_[kMaxSpans + 1][kMaxBlocks + 1];
 };
 
 }  // namespace spanalloc::model

@@ -88,8 +88,10 @@ class ReferenceEngine {
   }
 
   static void process_start() {
-    thread::register_fork_handlers([] { lock_.lock(); }, [] { lock_.unlock(); },
-                                   [] { lock_.reset_after_fork(); });
+    thread::register_fork_handler([] {
+      SpinLock::enter_child();
+      lock_.abandon_if_owner_died();  // a test double: what a vanished thread was changing stays as it is
+    });
   }
 
   /// From now on at most `bytes` more are handed out (freed ones count again). SIZE_MAX: as many as there

@@ -35,7 +35,10 @@ class Kernel {
  public:
   explicit Kernel(std::size_t units) : bytes_(units) {}
 
-  void pause() { std::this_thread::yield(); }
+  bool pause() {
+    std::this_thread::yield();
+    return true;
+  }
   bool purge(Block block) {
     const std::size_t call = purges_.fetch_add(1);
     asked_units_ += block.size;

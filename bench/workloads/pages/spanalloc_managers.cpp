@@ -42,7 +42,10 @@ class Mapping {
 };
 
 struct Environment {
-  void pause() { sched_yield(); }
+  bool pause() {
+    sched_yield();
+    return true;
+  }
   bool purge(Block) { return false; }
 };
 

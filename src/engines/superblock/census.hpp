@@ -14,7 +14,7 @@
 namespace spanalloc::superblock {
 
 struct Census {
-  // Pieces of the arena: known is the sum of the six below it.
+  // Pieces of the arena: known is the sum of the seven below it.
   std::size_t known = 0;
   std::size_t free = 0;
   std::size_t superblocks = 0;        // in heaps, blocks out
@@ -22,16 +22,18 @@ struct Census {
   std::size_t large = 0;
   std::size_t heap_records = 0;
   std::size_t lost = 0;  // to foreign mappings, without a reservation
+  std::size_t lost_to_fork = 0;
   std::size_t live_blocks = 0;
   std::size_t broken = 0;               // violated invariants
   const char* first_problem = nullptr;  // the first of them, and where
   std::uintptr_t at = 0;
 
   bool consistent() const {
-    return broken == 0 && known == free + superblocks + empty_superblocks + large + heap_records + lost;
+    return broken == 0 &&
+           known == free + superblocks + empty_superblocks + large + heap_records + lost + lost_to_fork;
   }
   /// Nothing is out, and the heaps keep nothing.
-  bool all_returned() const { return known == free + heap_records + lost; }
+  bool all_returned() const { return known == free + heap_records + lost + lost_to_fork; }
 };
 
 template <class Config>
@@ -130,6 +132,7 @@ class Walker {
   void walk_global(GlobalHeap<Config>& global) {
     bool left_is_free = false;
     std::size_t superblocks = 0;
+    std::size_t strays = 0;
     std::size_t free_runs = 0;
     global.for_each_run([&](Piece* run) {
       const Kind kind = run->kind.load_relaxed();
@@ -139,6 +142,10 @@ class Walker {
       demand(kind == Kind::kSuperblock || run->heap.load_relaxed() == nullptr,
              "what is no superblock is in a heap", run->start);
       left_is_free = kind == Kind::kFree;
+      // A vanished thread had one in its hands.
+      const bool stray = kind == Kind::kSuperblock && run->heap.load_relaxed() == nullptr;
+      strays += stray;
+      census_.lost_to_fork += kind == Kind::kLost || stray ? count : 0;
       superblocks += kind == Kind::kSuperblock ? count : 0;
       free_runs += kind == Kind::kFree;
       census_.known += count;
@@ -158,7 +165,7 @@ class Walker {
       --free_runs;
     });
     demand(free_runs == 0, "a free run is not in the list", 0);
-    demand(superblocks == census_.superblocks + census_.empty_superblocks,
+    demand(superblocks == census_.superblocks + census_.empty_superblocks + strays,
            "a superblock is in no heap's list", 0);
     const PieceCounts counts = global.counts();
     demand(counts.known == census_.known && counts.free == census_.free &&

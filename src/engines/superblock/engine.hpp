@@ -63,10 +63,11 @@ class SuperblockEngine {
     if (SPANALLOC_UNLIKELY(piece == nullptr)) return deallocate_outside(p);
     Heap* heap = piece->heap.load_acquire();
     if (SPANALLOC_UNLIKELY(heap == nullptr)) {
-      if (!global_.free_large(piece, p)) name_bad_pointer(piece, p);
+      if (!is_lost(piece) && !global_.free_large(piece, p)) name_bad_pointer(piece, p);
       return;
     }
-    LockGuard guard(heap->lock);
+    HeapGuard guard(*heap);
+    if (SPANALLOC_UNLIKELY(is_lost(piece))) return;  // since the guard was there
     Block* block = demand_live(*heap, piece, p);
     if (SPANALLOC_UNLIKELY(heap->put(piece, block))) {
       heap->evict(piece);
@@ -78,9 +79,10 @@ class SuperblockEngine {
     if (p == nullptr) return 0;
     Piece* piece = global_.piece_of(p);
     if (Heap* heap = piece != nullptr ? piece->heap.load_acquire() : nullptr; heap != nullptr) {
-      LockGuard guard(heap->lock);
-      return demand_live(*heap, piece, p)->size() - sizeof(Block);
+      HeapGuard guard(*heap);
+      if (!is_lost(piece)) return demand_live(*heap, piece, p)->size() - sizeof(Block);
     }
+    if (is_lost(piece)) return Block::of(p)->size() - sizeof(Block);
     const std::size_t size = piece != nullptr ? global_.large_size(piece, p) : huge_.usable_size(p);
     if (size == 0) name_bad_pointer(piece, p);
     return size;
@@ -89,11 +91,12 @@ class SuperblockEngine {
   static void* resize(void* p, std::size_t n) {
     Piece* piece = global_.piece_of(p);
     if (Heap* heap = piece != nullptr ? piece->heap.load_acquire() : nullptr; heap != nullptr) {
-      LockGuard guard(heap->lock);
+      HeapGuard guard(*heap);
+      if (is_lost(piece)) return nullptr;
       return resize_small(*heap, piece, demand_live(*heap, piece, p), n) ? p : nullptr;
     }
     (void)usable_size(p);  // ends the process unless there is an object
-    if (n <= kLargestSmall) return nullptr;
+    if (n <= kLargestSmall || is_lost(piece)) return nullptr;
     const bool is_huge = n > superblock::kLargestInGlobalHeap;
     if (piece == nullptr) return is_huge ? huge_.resize(p, n) : nullptr;
     return !is_huge && global_.resize_large(piece, p, pieces_for(n)) ? p : nullptr;
@@ -102,7 +105,8 @@ class SuperblockEngine {
   static bool owns(const void* p) {
     Piece* piece = global_.piece_of(p);
     if (piece == nullptr) return huge_.usable_size(p) != 0;
-    return piece->kind.load_relaxed() == Kind::kSuperblock || global_.large_size(piece, p) != 0;
+    return piece->kind.load_relaxed() == Kind::kSuperblock || is_lost(piece) ||
+           global_.large_size(piece, p) != 0;
   }
 
   static bool trim() {
@@ -122,26 +126,47 @@ class SuperblockEngine {
     result.pooled_bytes = pieces.free * kPiece;
     result.large_bytes = pieces.large * kPiece + huge.bytes;
     result.large_objects = pieces.large_objects + huge.objects;
+    result.spans_lost_to_fork = pieces.lost_to_fork;
     registry_.for_each([&](Heap& heap) {
-      LockGuard guard(heap.lock);
+      HeapGuard guard(heap);
       result.live_labs += heap.has_thread;
     });
     return result;
   }
 
   /// Every invariant checked, everything counted; exact while no other thread uses the heap.
-  static superblock::Census census() { return superblock::Walker<Config>::walk(global_, registry_, common_); }
+  static superblock::Census census() {
+    // In a fork's child: what vanished threads left half changed is repaired by whoever takes the lock.
+    registry_.for_each([](Heap& heap) { HeapGuard guard(heap); });
+    {
+      HeapGuard guard(common_);
+    }
+    (void)global_.counts();
+    return superblock::Walker<Config>::walk(global_, registry_, common_);
+  }
 
-  /// Registers the fork handlers, once: from the library's constructor or with the first allocation.
+  /// Registers the fork handler, once: from the library's constructor or with the first allocation.
   static void process_start() {
     if (registered_.exchange_acq_rel(1) != 0) return;
-    thread::register_fork_handlers(prepare_fork, resume_parent, resume_child);
+    thread::register_fork_handler(enter_child);
   }
 
  private:
   struct ThreadState {
     Heap* heap = nullptr;
-    bool without_heap = false;  // the thread is past its exit hook, or no hook could be had
+    bool without_heap = false;            // the thread is past its exit hook, or no hook could be had
+    Atomic<std::uint8_t> in_registry{0};  // read by this thread's signal handlers, if they fork
+  };
+
+  /// Holds a heap's lock; its superblocks are whole.
+  class [[nodiscard]] HeapGuard {
+   public:
+    explicit HeapGuard(Heap& heap) : guard_(heap.lock) {
+      if (SPANALLOC_UNLIKELY(guard_.owner_died())) repair(heap);
+    }
+
+   private:
+    LockGuard guard_;
   };
 
   /// What allocate_small is asked for: a block of `size`, then cut to n bytes at a multiple of `alignment`.
@@ -162,7 +187,7 @@ class SuperblockEngine {
     if (SPANALLOC_UNLIKELY(heap == nullptr)) heap = find_heap();
     if (SPANALLOC_UNLIKELY(heap == nullptr)) return nullptr;
     {
-      LockGuard guard(heap->lock);
+      HeapGuard guard(*heap);
       if (void* p = take(*heap, request); SPANALLOC_LIKELY(p != nullptr)) return p;
     }
     return allocate_from_fresh(*heap, request);
@@ -184,7 +209,7 @@ class SuperblockEngine {
     for (bool again = false;; again = true) {
       {
         // Held all the way, so that no fork finds a superblock between two heaps.
-        LockGuard guard(heap.lock);
+        HeapGuard guard(heap);
         if (Piece* piece = global_.take(Kind::kSuperblock, 1); piece != nullptr) {
           heap.add(piece, request.size_class);
           return take(heap, request);
@@ -243,6 +268,11 @@ class SuperblockEngine {
     os::fatal("pointer is not the start of an object:", p);
   }
 
+  // Of its blocks those that the program has stay usable; freed ones are not used again.
+  static bool is_lost(const Piece* piece) {
+    return piece != nullptr && piece->kind.load_relaxed() == Kind::kLost;
+  }
+
   static std::size_t pieces_for(std::size_t n) { return (n + kPiece - 1) / kPiece; }
 
   // --- Heaps and threads.
@@ -253,10 +283,11 @@ class SuperblockEngine {
     if (!ensure_started()) return nullptr;
     if (!Config::kHeapPerThread) return thread.heap = &common_;
     if (thread.without_heap) return &common_;
+    const InRegistry in_registry;
     Heap* heap = registry_.take();
     if (heap == nullptr) return &common_;
     {
-      LockGuard guard(heap->lock);
+      HeapGuard guard(*heap);
       heap->has_thread = true;
     }
     thread.heap = heap;  // before the hook is set, which may call malloc
@@ -266,10 +297,12 @@ class SuperblockEngine {
   }
 
   static void thread_exit() {
+    const InRegistry in_registry;
     Heap* heap = thread.heap;
-    thread = {nullptr, true};
+    thread.heap = nullptr;
+    thread.without_heap = true;
     {
-      LockGuard guard(heap->lock);
+      HeapGuard guard(*heap);
       heap->has_thread = false;
       evict_empty(*heap);
     }
@@ -284,7 +317,7 @@ class SuperblockEngine {
   SPANALLOC_COLD static bool evict_everywhere() {
     bool any = false;
     const auto evict = [&](Heap& heap) {
-      LockGuard guard(heap.lock);
+      HeapGuard guard(heap);
       any |= evict_empty(heap);
     };
     registry_.for_each(evict);
@@ -298,33 +331,50 @@ class SuperblockEngine {
     return global_.start();
   }
 
-  // --- Fork: the child gets a heap that no operation is in the middle of.
+  // --- Fork ---------------------------------------------------------------------------------------------
+  //
+  // A fork takes no lock (sync/spin_lock.hpp). In the child, whoever is the first to take a lock that a
+  // vanished thread held repairs what it guards.
 
-  static void prepare_fork() {
-    // In the order in which these nest: the registry, heaps (no two at once), the global heap.
-    registry_.lock().lock();
-    registry_.for_each([](Heap& heap) { heap.lock.lock(); });
-    common_.lock.lock();
-    global_.lock_for_fork();
-    huge_.lock_for_fork();
-    SpinLock::begin_fork();
+  // While it lives, the calling thread is at the list of idle heaps. If its signal handler forks meanwhile,
+  // the child first comes out of it before that list is made anew.
+  class [[nodiscard]] InRegistry {
+   public:
+    InRegistry() : outer_(thread.in_registry.load_relaxed()) { thread.in_registry.store_relaxed(1); }
+    ~InRegistry() {
+      thread.in_registry.store_release(outer_);
+      if (SPANALLOC_UNLIKELY(recovery_is_due_.load_relaxed() != 0) && outer_ == 0) recover_in_child();
+    }
+    InRegistry(const InRegistry&) = delete;
+    InRegistry& operator=(const InRegistry&) = delete;
+
+   private:
+    std::uint8_t outer_;
+  };
+
+  static void enter_child() {
+    SpinLock::enter_child();
+    registry_.enter_child();
+    common_.lock.abandon_if_owner_died();
+    global_.enter_child();
+    huge_.enter_child();
+    recovery_is_due_.store_relaxed(1);
+    if (thread.in_registry.load_relaxed() == 0) recover_in_child();
   }
-  static void resume_parent() {
-    SpinLock::end_fork();
-    huge_.unlock_after_fork_in_parent();
-    unlock_after_fork();
-  }
-  static void resume_child() {
-    SpinLock::end_fork();
-    huge_.reset_after_fork_in_child();
+  static void recover_in_child() {
+    recovery_is_due_.store_relaxed(0);
     registry_.keep_only(thread.heap);
-    unlock_after_fork();
   }
-  static void unlock_after_fork() {
-    global_.unlock_after_fork();
-    common_.lock.unlock();
-    registry_.for_each([](Heap& heap) { heap.lock.unlock(); });
-    registry_.lock().unlock();
+
+  // With the lock of a heap that a vanished thread was changing: it has the superblocks that say so and are
+  // whole.
+  SPANALLOC_COLD static void repair(Heap& heap) {
+    heap.forget_all();
+    global_.for_each_superblock_of(heap, [&](Piece* piece) {
+      if (piece->recount()) return heap.take_back(piece);
+      piece->heap.store_relaxed(nullptr);
+      global_.lose(piece);
+    });
   }
 
   SPANALLOC_TLS static inline constinit thread_local ThreadState thread{};
@@ -333,7 +383,8 @@ class SuperblockEngine {
   static inline constinit Heap common_{!Config::kHeapPerThread};
   static inline constinit LargeObjects<> huge_{};
   static inline constinit thread::ExitHook exit_hook_{};
-  static inline constinit Atomic<std::uint32_t> registered_{0};  // fork handlers
+  static inline constinit Atomic<std::uint32_t> registered_{0};       // the fork handler
+  static inline constinit Atomic<std::uint32_t> recovery_is_due_{0};  // in a fork's child
 };
 
 }  // namespace spanalloc

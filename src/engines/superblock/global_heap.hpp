@@ -23,7 +23,8 @@
 
 namespace spanalloc::superblock {
 
-/// Pieces by what they are, all from one instant. known == free + superblocks + large + heap_records + lost.
+/// Pieces by what they are, all from one instant. known == free + superblocks + large + heap_records +
+/// lost_to_fork + those lost to foreign mappings.
 struct PieceCounts {
   std::size_t known = 0;
   std::size_t free = 0;
@@ -31,6 +32,7 @@ struct PieceCounts {
   std::size_t large = 0;
   std::size_t heap_records = 0;
   std::size_t large_objects = 0;
+  std::size_t lost_to_fork = 0;
 };
 
 /// Thread-safe; zero-initialisable; never destroyed. Invariants, under the lock: no two free runs are
@@ -44,7 +46,7 @@ class GlobalHeap {
 
   /// Reserves the arena. False when not even a small one can be had; may be called again then.
   bool start() {
-    LockGuard guard(lock_);
+    Guard guard(*this);
     if (base_.load_relaxed() != 0) return true;
     if (!arena_.start() || !table_.start(arena_.capacity())) return false;
     draw_secret();
@@ -64,7 +66,7 @@ class GlobalHeap {
   /// A run of pieces, the first of them at a multiple of `alignment` (a power of two). First fit. nullptr
   /// when memory is out. `*zero` becomes whether it reads as zero.
   Piece* take(Kind kind, std::size_t count, std::size_t alignment = kPiece, bool* zero = nullptr) {
-    LockGuard guard(lock_);
+    Guard guard(*this);
     const std::size_t slack = alignment > kPiece ? alignment / kPiece - 1 : 0;
     if (count > arena_.capacity() || slack > arena_.capacity()) return nullptr;
     Piece* run = find(count + slack);
@@ -86,13 +88,13 @@ class GlobalHeap {
 
   /// Takes a run back, memory written to. Nobody refers to it any more.
   void put(Piece* run) {
-    LockGuard guard(lock_);
+    Guard guard(*this);
     put_locked(run);
   }
 
   /// Frees the large object at p. False if there is none: then nothing has changed.
   bool free_large(Piece* run, const void* p) {
-    LockGuard guard(lock_);
+    Guard guard(*this);
     if (!is_large_at(run, p)) return false;
     poison(p, run->count * kPiece);
     put_locked(run);
@@ -101,13 +103,13 @@ class GlobalHeap {
 
   /// Bytes of the large object at p; 0 if there is none.
   std::size_t large_size(Piece* run, const void* p) {
-    LockGuard guard(lock_);
+    Guard guard(*this);
     return is_large_at(run, p) ? run->count * kPiece : 0;
   }
 
   /// Makes the large object at p `count` pieces long, where it is. False if that cannot be done.
   bool resize_large(Piece* run, const void* p, std::size_t count) {
-    LockGuard guard(lock_);
+    Guard guard(*this);
     if (!is_large_at(run, p)) return false;
     if (count <= run->count) {
       const std::size_t rest = run->count - count;
@@ -131,7 +133,7 @@ class GlobalHeap {
 
   /// Gives the pages of free pieces back to the kernel; true if there were any.
   bool purge() {
-    LockGuard guard(lock_);
+    Guard guard(*this);
     bool any = false;
     for (Piece* run = free_.first(); run != nullptr; run = run->next) {
       if (run->zero || !os::purge(pointer_to(run->start), run->count * kPiece)) continue;
@@ -141,9 +143,9 @@ class GlobalHeap {
   }
 
   PieceCounts counts() {
-    LockGuard guard(lock_);
+    Guard guard(*this);
     const std::size_t known = limit_.load_relaxed() == 0 ? 0 : limit_.load_relaxed() - 1;
-    return {known, free_pieces_, superblocks_, large_, heap_records_, large_objects_};
+    return {known, free_pieces_, superblocks_, large_, heap_records_, large_objects_, lost_to_fork_};
   }
   PageSourceStatistics arena_statistics() { return arena_.statistics(); }
 
@@ -157,22 +159,80 @@ class GlobalHeap {
       number += run->kind.load_relaxed() == Kind::kInside ? 1 : run->count;
     }
   }
+  /// Calls f(Piece*) for every superblock that says it is this heap's.
+  template <class F>
+  void for_each_superblock_of(const Heap<Config>& heap, F&& f) {
+    for (std::size_t number = 1; number < limit_.load_acquire(); ++number) {
+      Piece& piece = table_[number];
+      if (piece.kind.load_relaxed() == Kind::kSuperblock && piece.heap.load_relaxed() == &heap) f(&piece);
+    }
+  }
   /// The same for the list of free runs.
   template <class F>
   void for_each_free(F&& f) {
     for (Piece* run = free_.first(); run != nullptr; run = run->next) f(run);
   }
 
-  void lock_for_fork() {
-    lock_.lock();
-    arena_.lock_for_fork();
+  /// A superblock that is in no heap any more, and is not whole.
+  void lose(Piece* piece) {
+    Guard guard(*this);
+    piece->kind.store_relaxed(Kind::kLost);
+    --superblocks_;
+    ++lost_to_fork_;
   }
-  void unlock_after_fork() {
-    arena_.unlock_after_fork();
-    lock_.unlock();
+
+  /// In a fork's child, first of all.
+  void enter_child() {
+    lock_.abandon_if_owner_died();
+    arena_.enter_child();
   }
 
  private:
+  /// Holds the lock; the books are whole.
+  class [[nodiscard]] Guard {
+   public:
+    explicit Guard(GlobalHeap& heap) : guard_(heap.lock_) {
+      if (SPANALLOC_UNLIKELY(guard_.owner_died())) heap.repair();
+    }
+
+   private:
+    LockGuard guard_;
+  };
+
+  // In a fork's child whose parent had another thread in here: what is in use says so by its kind, written
+  // last, and its count; all else is free. (A superblock that is in no heap was in the hands of that thread,
+  // or is in those of this one: it stays what it is.)
+  void repair() {
+    free_.forget();
+    free_pieces_ = superblocks_ = large_ = heap_records_ = large_objects_ = lost_to_fork_ = 0;
+    const std::size_t end = limit_.load_relaxed();
+    std::size_t first_free = 1;
+    for (std::size_t number = 1; number < end;) {
+      Piece& piece = table_[number];
+      const Kind kind = piece.kind.load_relaxed();
+      const bool lives = kind == Kind::kSuperblock || kind == Kind::kLarge || kind == Kind::kHeapRecords ||
+                         kind == Kind::kLost;
+      const std::size_t count = lives ? max_of(piece.count, 1) : 1;
+      if (lives) {
+        for (std::size_t i = 1; i < count; ++i) table_[number + i].kind.store_relaxed(Kind::kInside);
+        (kind == Kind::kLost ? lost_to_fork_ : pieces_of(kind)) += count;
+        large_objects_ += kind == Kind::kLarge;
+      } else {
+        piece.kind.store_relaxed(Kind::kInside);
+      }
+      // A record without an address is a foreign mapping's.
+      if (lives || piece.start == 0) {
+        free_again(first_free, number);
+        first_free = number + count;
+      }
+      number += count;
+    }
+    free_again(first_free, end);
+  }
+  void free_again(std::size_t first, std::size_t end) {
+    if (first < end) add_free(&table_[first], end - first, false);
+  }
+
   bool is_known(const Piece* piece) { return table_.number_of(piece) < limit_.load_relaxed(); }
   static bool is_large_at(const Piece* run, const void* p) {
     return run->kind.load_relaxed() == Kind::kLarge && run->start == address_of(p);
@@ -284,6 +344,7 @@ class GlobalHeap {
   std::size_t large_ = 0;
   std::size_t heap_records_ = 0;
   std::size_t large_objects_ = 0;
+  std::size_t lost_to_fork_ = 0;
 };
 
 }  // namespace spanalloc::superblock

@@ -20,6 +20,7 @@ class SuperblockList {
   using Piece = Superblock<Config>;
 
   Piece* first() const { return first_; }
+  void forget() { first_ = nullptr; }
   void push_front(Piece* piece) {
     piece->previous = nullptr;
     piece->next = first_;
@@ -123,6 +124,20 @@ class alignas(kCacheLine) Heap {
       }
     }
     return any;
+  }
+
+  /// In a fork's child: it has no superblocks, until it is given those back that say they are its own.
+  void forget_all() {
+    for (auto& of_class : lists_) {
+      for (auto& list : of_class) list.forget();
+    }
+    used_ = superblocks_ = 0;
+  }
+  void take_back(Piece* piece) {
+    piece->group = group_of(*piece);
+    lists_[piece->size_class][piece->group].push_front(piece);
+    used_ += piece->used;
+    ++superblocks_;
   }
 
   /// For what changes how much of a superblock is used, by work(Piece*).

@@ -22,6 +22,9 @@ class HeapRegistry {
   /// A heap without a thread. nullptr when memory is out.
   Heap<Config>* take() {
     LockGuard guard(lock_);
+    // A vanished thread may have been making room: what there was is left alone. The list of idle heaps is
+    // made anew in every child.
+    if (SPANALLOC_UNLIKELY(guard.owner_died())) room_ = room_end_ = 0;
     Heap<Config>* heap = idle_;
     if (heap != nullptr) {
       idle_ = heap->next_idle;
@@ -31,9 +34,6 @@ class HeapRegistry {
     heap = new (pointer_to(room_)) Heap<Config>;
     room_ += sizeof(Heap<Config>);
     if (!Config::kShareHeapRecords) room_ = room_end_;
-    // A heap made in a fork's handler is held like all others until the fork is over, from before anybody
-    // else can find it.
-    if (!guard.is_mine()) (void)heap->lock.lock();
     heap->next_of_all = all_.load_relaxed();
     all_.store_release(heap);  // release: walkers find a constructed heap
     return heap;
@@ -41,6 +41,7 @@ class HeapRegistry {
 
   void give_back(Heap<Config>* heap) {
     LockGuard guard(lock_);
+    if (SPANALLOC_UNLIKELY(guard.owner_died())) room_ = room_end_ = 0;
     heap->next_idle = idle_;
     idle_ = heap;
   }
@@ -51,8 +52,8 @@ class HeapRegistry {
     for (Heap<Config>* heap = all_.load_acquire(); heap != nullptr; heap = heap->next_of_all) f(*heap);
   }
 
-  /// In a fork's child: every heap but the calling thread's is idle. That also finds those which vanished
-  /// threads were just taking or giving back.
+  /// In a fork's child, the calling thread in no call of this class: every heap but its own is idle. That
+  /// also finds those which vanished threads were just taking or giving back.
   void keep_only(Heap<Config>* own) {
     idle_ = nullptr;
     for_each([&](Heap<Config>& heap) {
@@ -63,7 +64,11 @@ class HeapRegistry {
     });
   }
 
-  SpinLock& lock() { return lock_; }
+  /// In a fork's child, first of all.
+  void enter_child() {
+    lock_.abandon_if_owner_died();
+    for_each([](Heap<Config>& heap) { heap.lock.abandon_if_owner_died(); });
+  }
 
  private:
   // The first page of the superblock stays unused: an object to its left that is written past its end does

@@ -28,7 +28,8 @@ enum class Kind : std::uint8_t {
   kLarge,        // a large object
   kHeapRecords,  // records of heaps
   kFree,         // free pieces, at the first of them
-  kFreeTail      // the last of two or more free pieces
+  kFreeTail,     // the last of two or more free pieces
+  kLost          // a superblock that a vanished thread was changing when a fork left it behind
 };
 
 /// Invariants of a superblock in a heap:
@@ -180,6 +181,40 @@ struct alignas(kCacheLine) Superblock {
     Block* rest = cut(block, gap);
     put(block);
     return rest;
+  }
+
+  /// In a fork's child, where a vanished thread may have left it in the middle of a change: counts anew what
+  /// is in it. False: blocks or free list are not whole; nothing can be done with it any more.
+  bool recount() {
+    std::size_t left_size = 0, free = 0, largest = 0;
+    bool left_is_free = false;
+    used = live = 0;
+    for (Block* block = first(); address_of(block) != end(); block = block->right()) {
+      if (!block->is_sealed() || block->left_size != left_size || block->size() < kLeastBlock ||
+          block->size() > end() - address_of(block)) {
+        return false;
+      }
+      left_size = block->size();
+      if (!block->is_free()) {
+        ++live;
+        used += static_cast<std::uint32_t>(left_size);
+      } else if (left_is_free && size_class == kAnySize) {
+        return false;
+      } else {
+        ++free;
+        largest = max_of(largest, left_size);
+      }
+      left_is_free = block->is_free();
+    }
+    FreeBlock* before = nullptr;
+    for (FreeBlock* block = free_blocks; block != list_end(); before = block, block = block->next, --free) {
+      if (free == 0 || !is_place(block) || !block->is_sealed() || !block->is_free() ||
+          block->previous != before) {
+        return false;
+      }
+    }
+    bound = static_cast<std::uint32_t>(largest);
+    return free == 0 && (live != 0 || size_class == kAnySize || largest == kSize);
   }
 
   /// Whether a block may begin there.

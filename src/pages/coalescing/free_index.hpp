@@ -71,6 +71,10 @@ class FreeIndex {
     announce(1, list, unit >> kFanBits);
   }
 
+  /// Of a block that has been inserted: makes it findable again, if a search that was cut short has hidden
+  /// it.
+  void show(unsigned list, std::size_t unit) { announce(1, list, unit >> kFanBits); }
+
   /// By the owner of the block, after it was claimed.
   void erase(unsigned list, std::size_t unit) { word(0, list, unit).fetch_and_seq_cst(~bit(unit)); }
 

@@ -52,8 +52,9 @@ struct Allocation {
 /// What a manager takes from its surroundings.
 template <class E>
 concept ManagerEnvironment = requires(E& environment, Block block) {
-  // Called between two looks for memory that others hold.
-  environment.pause();
+  // Called between two looks for memory that others hold. False: they will never let go of it, because this
+  // is a fork's child, which they have not come along to, and it has not been put right yet.
+  { environment.pause() } -> std::same_as<bool>;
   // Makes units read as zero and gives their memory back; false: they keep their bytes.
   { environment.purge(block) } -> std::same_as<bool>;
 };
@@ -279,25 +280,33 @@ class CoalescingManager {
     }
   }
 
-  /// In a fork's child, where no other thread is: what vanished threads had claimed, whatever they were about
-  /// to do with it, becomes free and counts as dirty, and the index is made to say what the headers say.
-  void recover_after_fork() {
+  /// Whether some thread has claimed a block, or hidden one, and not yet let it go. In a fork's child that is
+  /// not in a call of its own: whether recover_after_fork() has anything to do.
+  bool someone_holds() const { return registry_.read().held; }
+
+  /// In a fork's child, where no other thread is, and the calling one in no call: what vanished threads had
+  /// claimed, whatever they were about to do with it, becomes free and counts as dirty; what the index knows
+  /// of the free blocks can be found again. `keep(block)`, for a block that a vanished thread had claimed: it
+  /// is in use.
+  template <class Keep>
+  void recover_after_fork(Keep keep) {
     registry_.reset();
     Guard hold(registry_);
     for (std::size_t unit = 0; unit < mapper_.limit();) {
-      if (mapper_.load(unit).is(BlockState::kUsed)) {
-        unit += mapper_.load(unit).size();
-        continue;
+      const BlockWord word = mapper_.load(unit);
+      if (word.is(BlockState::kUsed)) {
+        unit += word.size();
+      } else if (word.is(BlockState::kFree) && !is_unused(unit + word.size())) {
+        // At rest, and so is its bit (free_index.hpp, rule (1)); who vanished may have hidden it.
+        controller_.index().show(Index::list_of(word.size(), word.dirty()), unit);
+        unit += word.size();
+      } else {
+        unit = free_unused_run(unit, keep, hold);
       }
-      // All up to the next block in use become one: were they published one by one, each would merge with
-      // what is free behind it, and the words there would no longer be headers.
-      Block whole{unit, 0};
-      while (whole.end() < mapper_.limit() && !mapper_.load(whole.end()).is(BlockState::kUsed)) {
-        whole.size += forget_block(whole.end());
-      }
-      publish(whole, dirty_.any(whole), hold);
-      unit = whole.end();
     }
+  }
+  void recover_after_fork() {
+    recover_after_fork([](Block) { return false; });
   }
 
  private:
@@ -320,16 +329,46 @@ class CoalescingManager {
     return true;
   }
 
-  // In a fork's child: takes the block at `unit`, which is not in use, from wherever it is. Returns its size.
-  std::size_t forget_block(std::size_t unit) {
+  bool is_unused(std::size_t unit) const {
+    return unit < mapper_.limit() && !mapper_.load(unit).is(BlockState::kUsed);
+  }
+
+  // In a fork's child: makes one free block of all from `unit` up to the next block in use, or to be kept.
+  // Were they published one by one, each would merge with what is free behind it, and the words there would
+  // no longer be headers. Returns where to go on.
+  template <class Keep>
+  std::size_t free_unused_run(std::size_t unit, Keep keep, Guard& hold) {
+    Block whole{unit, 0};
+    Block kept{};
+    while (!kept && is_unused(whole.end())) {
+      const bool was_free = mapper_.load(whole.end()).is(BlockState::kFree);
+      const Block block = forget_block(whole.end());
+      if (!was_free && keep(block)) {
+        mapper_.store(block.first, BlockWord::header(BlockState::kUsed, block.size));
+        kept = block;
+      } else {
+        whole.size += block.size;
+      }
+    }
+    // Its header comes from the first of them; the sizes of the others are inside now.
+    if (whole) publish(whole, dirty_.any(whole), hold);
+    return kept ? kept.end() : whole.end();
+  }
+
+  // Takes the block at `unit`, which is not in use, from wherever it is.
+  Block forget_block(std::size_t unit) {
     const BlockWord word = mapper_.load(unit);
     // A footer where a header belongs: the last unit of a merge that was under way (see the mapper).
     const Block block{unit, word.is(BlockState::kFooter) ? 1 : word.size()};
-    // Whoever held it may have been about to say that its units are dirty.
-    if (!word.is(BlockState::kFree)) note_contents(block, true);
-    controller_.index().forget(block.first);
-    mapper_.store(block.first, BlockWord::header(BlockState::kBusy, block.size));
-    return block.size;
+    if (word.is(BlockState::kFree)) {
+      controller_.index().erase(Index::list_of(block.size, word.dirty()), unit);
+    } else {
+      // Whoever held it may have been about to say that its units are dirty, and in whatever list it was.
+      note_contents(block, true);
+      controller_.index().forget(unit);
+    }
+    mapper_.store(unit, BlockWord::header(BlockState::kBusy, block.size));
+    return block;
   }
 
   // By the owner of a block that it is about to publish: what its units hold, and that they are young.
@@ -345,7 +384,7 @@ class CoalescingManager {
   Claimed take_or_prove_absence(std::size_t size, std::size_t alignment, Guard& hold) {
     for (unsigned attempt = 0;; ++attempt) {
       // The first search itself may have tidied the index up under a hold: not a reason to wait.
-      if (attempt >= 2) environment_.pause();
+      if (attempt >= 2 && !environment_.pause()) return {};
       hold.end();
       const typename Registry::Reading before = registry_.read();
       const Claimed taken = controller_.take(size, alignment, Search::kExhaustive, hold);

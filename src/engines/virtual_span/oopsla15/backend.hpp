@@ -134,20 +134,22 @@ class Backend {
 
   PageSourceStatistics arena_statistics() { return arena_.statistics(); }
 
-  void lock_for_fork() {
-    walk_lock_.lock();
-    carve_lock_.lock();
-    arena_.lock_for_fork();
-  }
-  void unlock_after_fork_in_parent() {
-    arena_.unlock_after_fork();
-    carve_lock_.unlock();
-    walk_lock_.unlock();
-  }
-  void unlock_after_fork_in_child() {
-    arena_.unlock_after_fork();  // held by this very thread
-    carve_lock_.reset_after_fork();
-    walk_lock_.reset_after_fork();
+  /// In a fork's child, first of all.
+  void enter_child() { arena_.enter_child(); }
+  /// Then, in no call: what vanished threads held of the books. Whoever was walking the
+  /// pool had whole stacks in its hands; then every free span goes back.
+  void recover_in_child() {
+    if (carve_lock_.owner_died()) carve_lock_.reset();
+    if (!walk_lock_.owner_died()) return;
+    walk_lock_.reset();
+    for (std::size_t size = 0; size < kRealSpanSizes; ++size) {
+      for (unsigned core = 0; core < pool_.cores(); ++core) pool_.forget_all(size, core);
+    }
+    for (std::size_t granule = 0; granule < directory_.limit.load_relaxed(); ++granule) {
+      if (directory_.mark(granule) != kFreeClass) continue;
+      const auto number = static_cast<std::uint32_t>(granule);
+      pool_.put(directory_.span(granule)->real_span_index, core_of(number), number, links());
+    }
   }
 
  private:

@@ -148,7 +148,11 @@ class Oopsla15Engine {
   /// Registers the fork handlers, once: with the first slow path or from the library's constructor.
   static void process_start() {
     if (registered_.exchange_acq_rel(1) != 0) return;
-    thread::register_fork_handlers(prepare_fork, resume_parent, resume_child);
+    thread::register_fork_handler([] {
+      SpinLock::enter_child();
+      large_.enter_child();
+      Frontend::enter_child();
+    });
   }
 
  private:
@@ -195,22 +199,6 @@ class Oopsla15Engine {
     const oopsla15::Directory& directory = Frontend::backend.directory();
     const std::size_t granule = directory.granule_of(address_of(p));
     return granule < directory.limit.load_relaxed() ? directory.mark(granule) : 0;
-  }
-
-  static void prepare_fork() {
-    Frontend::prepare_fork();
-    large_.lock_for_fork();
-    SpinLock::begin_fork();
-  }
-  static void resume_parent() {
-    SpinLock::end_fork();
-    large_.unlock_after_fork_in_parent();
-    Frontend::resume_parent();
-  }
-  static void resume_child() {
-    SpinLock::end_fork();
-    large_.reset_after_fork_in_child();
-    Frontend::resume_child();
   }
 
   static inline constinit oopsla15::LargeSource large_{};

@@ -38,6 +38,7 @@ class Frontend {
   /// A block of a class when the thread's list of it is empty or ends. `*zero` (if given) becomes true when
   /// the block reads as zero. nullptr when memory is out.
   SPANALLOC_COLD static void* allocate_slow(unsigned size_class, bool* zero) {
+    const Inside inside;
     if (!ensure_started()) return nullptr;
     LabScope lab;
     HotSpans& spans = *lab->hot;
@@ -60,6 +61,7 @@ class Frontend {
     if (SPANALLOC_UNLIKELY(mark == kFreeClass))
       os::fatal("free of memory that is free already (double free)", p);
     if (SPANALLOC_UNLIKELY(!span->is_block(p))) p = snap_to_block(span, p);
+    const Inside inside;
     const auto size_class = static_cast<unsigned>(mark);
     poison_free(p, size_class);
     if (thread.spans.hot[size_class] == span) return push_hot(thread.spans, size_class, p);
@@ -108,11 +110,12 @@ class Frontend {
   /// Returns all that no living thread can still need; true if anything was.
   static bool trim() {
     if (started_.load_acquire() == 0) return false;
+    const Inside inside;
     bool any = false;
     if (thread.lab != nullptr) any |= give_up_empty(*thread.lab);
     for (unsigned i = 0; i < shared_labs(); ++i) {
-      LockGuard guard(shared_labs_[i].lock);
-      any |= give_up_empty(shared_labs_[i]);
+      SharedScope lab(shared_labs_[i]);
+      any |= give_up_empty(*lab);
     }
     any |= reclaim_everywhere();
     return backend.purge_pooled() || any;
@@ -121,45 +124,27 @@ class Frontend {
   /// Makes room for objects outside spans; true if that may have helped.
   static bool give_address_space_back() {
     if (started_.load_acquire() == 0) return false;
+    const Inside inside;
     reclaim_everywhere();
     return backend.close_pooled();
   }
 
   static void thread_exit() {
+    const Inside inside;
     thread.without_lab = true;
     if (thread.lab != nullptr) terminate();
   }
 
-  static void prepare_fork() {
-    // The order in which these nest elsewhere: starting, registry, shared LABs, sets.
-    start_lock_.lock();
-    labs_.lock().lock();
-    labs_.for_each([](Lab& lab) { lab.lock.lock(); });
+  /// In a fork's child, first of all: puts the heap right, or leaves that to the end of the call that the
+  /// fork has interrupted. A fork takes no lock (sync/spin_lock.hpp).
+  static void enter_child() {
+    backend.enter_child();
     labs_.for_each([](Lab& lab) {
-      for (ReusableSet& set : lab.sets) set.lock.lock();
+      lab.lock.abandon_if_owner_died();
+      for (ReusableSet& set : lab.sets) set.lock.abandon_if_owner_died();
     });
-    backend.lock_for_fork();
-  }
-  static void resume_parent() {
-    backend.unlock_after_fork_in_parent();
-    labs_.for_each([](Lab& lab) {
-      for (ReusableSet& set : lab.sets) set.lock.unlock();
-      lab.lock.unlock();
-    });
-    labs_.lock().unlock();
-    start_lock_.unlock();
-  }
-  /// Only the calling thread has come along. The others' LABs terminate; the spans in which they were
-  /// allocating keep an unknown number of free blocks and never become empty: lost, and counted.
-  static void resume_child() {
-    backend.unlock_after_fork_in_child();
-    labs_.for_each([](Lab& lab) {
-      for (ReusableSet& set : lab.sets) set.lock.reset_after_fork();
-      lab.lock.reset_after_fork();
-    });
-    labs_.lock().reset_after_fork();
-    start_lock_.reset_after_fork();
-    if (started_.load_relaxed() != 0) bury_vanished_threads();
+    recovery_is_due_.store_relaxed(1);
+    if (thread.inside.load_relaxed() == 0) recover_in_child();
   }
 
   /// Free blocks that the owner of a hot span knows of; for the owner, or while it stands still.
@@ -184,6 +169,38 @@ class Frontend {
   friend struct spanalloc::Oopsla15TestAccess;
   using Protocol = SpanProtocol<Config>;
 
+  // While it lives the calling thread may hold a lock, or a span that stands nowhere else. If its signal
+  // handler forks meanwhile, the child first comes out of it before anything is put right.
+  class [[nodiscard]] Inside {
+   public:
+    Inside() : outer_(thread.inside.load_relaxed()) { thread.inside.store_relaxed(1); }
+    ~Inside() {
+      thread.inside.store_release(outer_);
+      if (SPANALLOC_UNLIKELY(recovery_is_due_.load_relaxed() != 0) && outer_ == 0) recover_in_child();
+    }
+    Inside(const Inside&) = delete;
+    Inside& operator=(const Inside&) = delete;
+
+   private:
+    std::uint8_t outer_;
+  };
+
+  // Holds the lock of a shared LAB.
+  class [[nodiscard]] SharedScope {
+   public:
+    explicit SharedScope(Lab& lab) : lab_(&lab) {
+      // Its lists may be half changed, as a vanished thread's own are.
+      if (lab.lock.lock() == Locked::kOwnerDied) bury_hot_spans(lab);
+    }
+    ~SharedScope() { lab_->lock.unlock(); }
+    SharedScope(const SharedScope&) = delete;
+    SharedScope& operator=(const SharedScope&) = delete;
+    Lab& operator*() const { return *lab_; }
+
+   private:
+    Lab* lab_;
+  };
+
   // The LAB that the calling thread acts for: its own, made with its first use; or one that is shared under
   // a lock, for core-local buffers, for a thread past its exit, and when no LAB can be had.
   class LabScope {
@@ -196,10 +213,11 @@ class Frontend {
         }
       }
       lab_ = &shared_lab();
-      locked_ = lab_->lock.lock();
+      shared_ = true;
+      if (lab_->lock.lock() == Locked::kOwnerDied) bury_hot_spans(*lab_);
     }
     ~LabScope() {
-      if (locked_) lab_->lock.unlock();
+      if (shared_) lab_->lock.unlock();
     }
     LabScope(const LabScope&) = delete;
     LabScope& operator=(const LabScope&) = delete;
@@ -208,7 +226,7 @@ class Frontend {
 
    private:
     Lab* lab_;
-    bool locked_ = false;
+    bool shared_ = false;
   };
 
   // --- Identity.
@@ -253,9 +271,9 @@ class Frontend {
     const OwnerWord owner = make_owner(&lab, ++lab.generation);
     lab.hot = &spans;
     lab.core = core;
-    for (ReusableSet& set : lab.sets) {
-      LockGuard guard(set.lock);
-      set.owner.store_release(owner);
+    for (unsigned c = 0; c < kClasses; ++c) {
+      typename Protocol::SetGuard guard(protocol_, lab, c);
+      lab.sets[c].owner.store_release(owner);
     }
     lab.owner.store_release(owner);
   }
@@ -289,30 +307,47 @@ class Frontend {
     labs_.give_back(&lab);
   }
 
-  static void bury_vanished_threads() {
-    const Directory& directory = backend.directory();
-    const std::size_t limit = directory.limit.load_relaxed();
-    for (std::size_t g = 0; g < limit; ++g) {
-      const std::size_t mark = directory.mark(g);
-      if (mark == 0 || mark == kFreeClass) continue;
-      Span* span = directory.span(g);
+  // In a fork's child; the calling thread is alone, and in no call. The other threads' LABs terminate; the
+  // spans in which they were allocating keep an unknown number of free blocks and never become empty: lost,
+  // and counted.
+  SPANALLOC_COLD static void recover_in_child() {
+    recovery_is_due_.store_relaxed(0);
+    if (start_lock_.owner_died()) start_lock_.reset();
+    if (started_.load_relaxed() == 0) return;
+    backend.recover_in_child();
+    labs_.for_each([](Lab& lab) {
+      if (&lab == thread.lab) return;
+      if (lab.shared) {
+        if (lab.lock.owner_died()) SharedScope repaired(lab);
+        return;
+      }
+      if (lab.owner.load_relaxed() != kTerminated) bury_hot_spans(lab);
+      for (unsigned c = 1; c < kClasses; ++c) {
+        if (lab.sets[c].owner.load_relaxed() != kTerminated) protocol_.close(lab, c, self_in_exit());
+      }
+      lab.hot = nullptr;
+      lab.owner.store_release(kTerminated);
+    });
+    labs_.recover_in_child([](const Lab& lab) { return !lab.shared && &lab != thread.lab; });
+  }
+
+  // The lists of a LAB whose user vanished may be half changed. (They stand in thread-local memory, which a
+  // fork's child still has.)
+  static void bury_hot_spans(Lab& lab) {
+    if (lab.hot == nullptr) return;
+    for (unsigned c = 1; c < kClasses; ++c) {
+      Span* span = lab.hot->hot[c];
+      lab.hot->hot[c] = nullptr;
+      lab.hot->list[c] = nullptr;
+      if (span == nullptr || span->owner.load_relaxed() != lab.owner_word()) continue;
       SpanWord seen = span->load_word();
-      const OwnerWord owner = span->owner.load_relaxed();
-      if (seen.state() != State::kHot || owner == thread.owner || owner == 0 || lab_of(owner)->shared)
-        continue;
+      if (seen.state() != State::kHot) continue;
       span->local_list = nullptr;
       span->carved = span->blocks;
       span->local_free.store_relaxed(0);
       span->try_mark_floating(seen, false);  // nobody else runs: cannot fail
       lost_to_fork_.fetch_add_relaxed(1);
     }
-    labs_.for_each([](Lab& lab) {
-      if (lab.shared || &lab == thread.lab || lab.owner.load_relaxed() == kTerminated) return;
-      for (unsigned c = 1; c < kClasses; ++c) protocol_.close(lab, c, self_in_exit());
-      lab.hot = nullptr;
-      lab.owner.store_release(kTerminated);
-      labs_.give_back(&lab);
-    });
   }
 
   // --- Allocation.
@@ -384,7 +419,7 @@ class Frontend {
     const Identity me = self();
     protocol_.examine_suspects(lab, size_class, me);
     if constexpr (!Config::kEagerReturn) protocol_.reclaim_listed(lab, size_class, me);
-    if (Span* span = Protocol::take_reusable(lab, size_class, &lab.hot->list[size_class])) {
+    if (Span* span = protocol_.take_reusable(lab, size_class, &lab.hot->list[size_class])) {
       make_hot(lab, span, size_class);
       return span;
     }
@@ -419,8 +454,8 @@ class Frontend {
       const SpanWord seen = span->load_word();
       if (!seen.is_idle() || seen.count() + span->local_free.load_acquire() == 0) continue;
       const OwnerWord owner = span->owner.load_acquire();
-      if (owner != lab.owner_word() && !Protocol::adopt(span, owner, size_class, lab.owner_word())) continue;
-      if (!Protocol::take_idle(lab, span, size_class, &lab.hot->list[size_class])) continue;
+      if (owner != lab.owner_word() && !protocol_.adopt(span, owner, size_class, lab.owner_word())) continue;
+      if (!protocol_.take_idle(lab, span, size_class, &lab.hot->list[size_class])) continue;
       make_hot(lab, span, size_class);
       return span;
     }
@@ -470,7 +505,7 @@ class Frontend {
         Config::at(Step::kBeforeAdopting, span);
         LabScope lab;
         // The block keeps the span alive until it is freed.
-        if (!Protocol::adopt(span, owner, size_class, lab->owner_word())) continue;
+        if (!protocol_.adopt(span, owner, size_class, lab->owner_word())) continue;
         free_owned(*lab, span, p, size_class);
         break;
       }
@@ -555,6 +590,8 @@ class Frontend {
   static inline constinit Atomic<std::uint32_t> started_{0};
   static inline constinit Atomic<std::uint32_t> next_number_{0};
   static inline constinit Atomic<std::size_t> lost_to_fork_{0};
+  // Read by every slow path, written in a fork's child only.
+  static inline constinit Atomic<std::uint32_t> recovery_is_due_{0};
 };
 
 }  // namespace spanalloc::oopsla15

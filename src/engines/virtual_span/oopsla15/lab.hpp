@@ -19,6 +19,7 @@ inline constexpr OwnerWord kTerminated = 0;
 class SpanList {
  public:
   Span* first() const { return first_; }
+  void forget() { first_ = nullptr; }
   void push_front(Span* span) {
     span->set_previous = nullptr;
     span->set_next = first_;
@@ -53,6 +54,12 @@ struct ReusableSet {
     span->in_suspects = suspect;
     span->in_reusable = !suspect;
     if (suspect) has_suspects.store_relaxed(1);
+  }
+  /// In a fork's child: nothing is linked.
+  void forget() {
+    reusable.forget();
+    suspects.forget();
+    has_suspects.store_relaxed(0);
   }
   /// Takes the span out if it is in; false if not.
   bool unlink(Span* span) {
@@ -118,16 +125,14 @@ class LabRegistry {
       free_ = lab->next_free;
       return lab;
     }
-    if (chunk_left_ < sizeof(Lab)) {
-      constexpr std::size_t kChunk = 64 * kKiB;
-      void* chunk = os::map(kChunk, kCacheLine);
-      if (chunk == nullptr) return nullptr;
-      chunk_ = address_of(chunk);
-      chunk_left_ = kChunk;
+    // A fork's child may find this half done: then a LAB or a chunk is lost, none is handed out twice.
+    std::uintptr_t place = chunk_.load_relaxed();
+    if (place % kChunk + sizeof(Lab) > kChunk || place == 0) {
+      place = address_of(os::map(kChunk, kChunk));
+      if (place == 0) return nullptr;
     }
-    Lab* lab = new (pointer_to(chunk_)) Lab;
-    chunk_ += sizeof(Lab);
-    chunk_left_ -= sizeof(Lab);
+    chunk_.store_release(place + sizeof(Lab));
+    Lab* lab = new (pointer_to(place)) Lab;
     publish_locked(lab);
     return lab;
   }
@@ -138,10 +143,12 @@ class LabRegistry {
     free_ = lab;
   }
 
-  /// Makes a LAB that lives elsewhere visible to walkers.
+  /// Makes a LAB that lives elsewhere visible to walkers, once.
   void publish(Lab* lab) {
     LockGuard guard(lock_);
-    publish_locked(lab);
+    bool known = false;
+    for_each([&](const Lab& other) { known = known || &other == lab; });
+    if (!known) publish_locked(lab);
   }
 
   /// Calls f(Lab&) for every LAB, living or not; LABs made meanwhile may be missed.
@@ -150,9 +157,21 @@ class LabRegistry {
     for (Lab* lab = all_.load_acquire(); lab != nullptr; lab = lab->next_of_all) f(*lab);
   }
 
-  SpinLock& lock() { return lock_; }
+  /// In a fork's child: unused is every LAB for which `unused(lab)` says so, whatever a vanished thread was
+  /// about to do here.
+  template <class Unused>
+  void recover_in_child(Unused&& unused) {
+    if (lock_.owner_died()) lock_.reset();
+    free_ = nullptr;
+    for_each([&](Lab& lab) {
+      if (unused(lab)) give_back(&lab);
+    });
+  }
 
  private:
+  static constexpr std::size_t kChunk = 64 * kKiB;
+  static_assert(kChunk % sizeof(Lab) != 0);  // the end of a full chunk must not look like the start of one
+
   void publish_locked(Lab* lab) {
     lab->next_of_all = all_.load_relaxed();
     all_.store_release(lab);  // release: walkers find a constructed LAB
@@ -160,9 +179,8 @@ class LabRegistry {
 
   SpinLock lock_;  // guards everything below
   Lab* free_ = nullptr;
-  std::uintptr_t chunk_ = 0;
-  std::size_t chunk_left_ = 0;
-  Atomic<Lab*> all_{nullptr};  // read without the lock: LABs are only added
+  Atomic<std::uintptr_t> chunk_{0};  // where the next one goes, in a chunk aligned to its size
+  Atomic<Lab*> all_{nullptr};        // read without the lock: LABs are only added
 };
 
 }  // namespace spanalloc::oopsla15

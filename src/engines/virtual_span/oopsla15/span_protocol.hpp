@@ -119,7 +119,7 @@ class SpanProtocol {
     Config::at(Step::kAfterClaim, span);
     if (listed) {
       ReusableSet& set = lab_of(owner)->sets[size_class];
-      LockGuard guard(set.lock);
+      SetGuard guard(*this, *lab_of(owner), size_class);
       set.unlink(span);  // false: the owner has taken it out already and found it free
     }
     backend_.put(span, self.core);
@@ -128,11 +128,11 @@ class SpanProtocol {
 
   /// If the span's owner has terminated, makes `adopter` its owner. True if it is so now. The lock keeps the
   /// owner's LAB from starting a new life meanwhile, which might carry the same 16-bit generation again.
-  static bool adopt(Span* span, OwnerWord owner, unsigned size_class, OwnerWord adopter) {
+  bool adopt(Span* span, OwnerWord owner, unsigned size_class, OwnerWord adopter) {
     if (owner == kTerminated) return false;
     ReusableSet& set = lab_of(owner)->sets[size_class];
     if (set.owner.load_relaxed() == owner) return false;  // lives; not worth the lock
-    LockGuard guard(set.lock);
+    SetGuard guard(*this, *lab_of(owner), size_class);
     if (set.owner.load_relaxed() == owner) return false;
     // A LAB that terminates closes its sets one by one, each after it gave that class's hot span up: only
     // this class's spans are orphans for sure. It takes no spans any more, so this class is of the life
@@ -150,7 +150,7 @@ class SpanProtocol {
     const std::uint32_t blocks = kSizeClasses[size_class].blocks;
     Span* empty = nullptr;
     {
-      LockGuard guard(set.lock);
+      SetGuard guard(*this, lab, size_class);
       while (Span* span = set.suspects.first()) {
         set.unlink(span);
         SpanWord seen = span->load_word();
@@ -178,7 +178,7 @@ class SpanProtocol {
     ReusableSet& set = lab.sets[size_class];
     Span* empty = nullptr;
     {
-      LockGuard guard(set.lock);
+      SetGuard guard(*this, lab, size_class);
       collect_empty(set, set.suspects.first(), kSizeClasses[size_class].blocks, empty);
       collect_empty(set, set.reusable.first(), kSizeClasses[size_class].blocks, empty);
     }
@@ -187,9 +187,9 @@ class SpanProtocol {
   }
 
   /// reusable -> hot: takes a span out of the set; its remote list goes to *list. nullptr: none there.
-  static Span* take_reusable(Lab& lab, unsigned size_class, FreeBlock** list) {
+  Span* take_reusable(Lab& lab, unsigned size_class, FreeBlock** list) {
     ReusableSet& set = lab.sets[size_class];
-    LockGuard guard(set.lock);
+    SetGuard guard(*this, lab, size_class);
     while (Span* span = set.reusable.first()) {
       set.unlink(span);
       if (mark_hot(span, list)) return span;
@@ -198,9 +198,9 @@ class SpanProtocol {
   }
 
   /// The same for an idle span of the LAB that may be in no set. False: it is free by now.
-  static bool take_idle(Lab& lab, Span* span, unsigned size_class, FreeBlock** list) {
+  bool take_idle(Lab& lab, Span* span, unsigned size_class, FreeBlock** list) {
     ReusableSet& set = lab.sets[size_class];
-    LockGuard guard(set.lock);  // whoever would list the span is kept out until it is hot
+    SetGuard guard(*this, lab, size_class);  // whoever would list the span is kept out until it is hot
     set.unlink(span);
     return mark_hot(span, list);
   }
@@ -211,7 +211,7 @@ class SpanProtocol {
     const std::uint32_t blocks = kSizeClasses[size_class].blocks;
     Span* empty = nullptr;
     {
-      LockGuard guard(set.lock);
+      SetGuard guard(*this, lab, size_class);
       // Release: an adopter that sees this sees all that the owner wrote into its spans.
       set.owner.store_release(kTerminated);
       for (Span* span; (span = next_listed(set)) != nullptr;) {
@@ -232,7 +232,36 @@ class SpanProtocol {
     put_chain(empty, self);
   }
 
+  /// Holds the lock of a LAB's set; its lists are whole.
+  class [[nodiscard]] SetGuard {
+   public:
+    SetGuard(SpanProtocol& protocol, Lab& lab, unsigned size_class) : guard_(lab.sets[size_class].lock) {
+      if (SPANALLOC_UNLIKELY(guard_.owner_died())) protocol.repair(lab, size_class);
+    }
+
+   private:
+    LockGuard guard_;
+  };
+
  private:
+  // In a fork's child, with the lock of a set whose last holder vanished: its lists are made anew from the
+  // words. `listed` and the linking are one critical section, so a span with that bit belongs in its owner's
+  // set, whether it had come there or not.
+  void repair(Lab& lab, unsigned size_class) {
+    ReusableSet& set = lab.sets[size_class];
+    set.forget();
+    const Directory& directory = backend_.directory();
+    const std::size_t limit = directory.limit.load_acquire();
+    for (std::size_t granule = 0; granule < limit; ++granule) {
+      if (directory.mark(granule) != size_class) continue;
+      Span* span = directory.span(granule);
+      if (lab_of(span->owner.load_relaxed()) != &lab) continue;
+      span->in_reusable = span->in_suspects = false;
+      const SpanWord word = span->load_word();
+      if (word.is_idle() && word.listed()) set.link(span, word.state() != State::kReusable);
+    }
+  }
+
   static Span* next_listed(const ReusableSet& set) {
     return set.suspects.first() != nullptr ? set.suspects.first() : set.reusable.first();
   }
@@ -258,10 +287,10 @@ class SpanProtocol {
   }
 
   // Links the span into its owner's set if the word is still `seen` and the owner still lives.
-  static bool list(Span* span, SpanWord& seen, OwnerWord owner, unsigned size_class, bool reusable) {
+  bool list(Span* span, SpanWord& seen, OwnerWord owner, unsigned size_class, bool reusable) {
     if (owner == kTerminated) return false;
     ReusableSet& set = lab_of(owner)->sets[size_class];
-    LockGuard guard(set.lock);
+    SetGuard guard(*this, *lab_of(owner), size_class);
     // The set being this owner's, the owner has not terminated, so the span cannot be adopted either.
     if (set.owner.load_relaxed() != owner || span->owner.load_relaxed() != owner) return false;
     if (!(reusable ? span->try_mark_reusable(seen) : span->try_mark_suspect(seen))) return false;

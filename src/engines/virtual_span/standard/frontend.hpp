@@ -135,9 +135,6 @@ class Frontend {
   static std::size_t block_bytes(unsigned c, std::uint32_t number) {
     return c == kLargeClass ? Heap::granules_of(number) << kGranuleBits : kClassTable[c].block_size;
   }
-  static Block* block_at(std::uint32_t number, std::uint32_t mark) {
-    return reinterpret_cast<Block*>(Heap::address(number) + offset_of_mark(mark));
-  }
 
   /// fill(p, zero) writes what the block at p begins with; zero: it reads as zero.
   template <class Fill>

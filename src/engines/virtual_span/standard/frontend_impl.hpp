@@ -25,6 +25,7 @@ namespace spanalloc::standard {
 }
 
 inline void* Frontend::allocate_class(unsigned c) {
+  const InsideHeap inside;
   if (thread_state.run.count != 0) flush_run();
   Lab* lab = lab_of_thread();
   // No LAB left (there is room for 262,144 living threads), or no memory for one.
@@ -39,6 +40,7 @@ inline void* Frontend::allocate_class(unsigned c) {
 // An object with a span of its own, of any size and alignment.
 template <class Fill>
 SPANALLOC_COLD inline void* Frontend::allocate_large(std::size_t n, std::size_t alignment, Fill fill) {
+  const InsideHeap inside;
   if (thread_state.run.count != 0) flush_run();
   if (n > SIZE_MAX / 2 || alignment > SIZE_MAX / 2 || !Heap::start()) return nullptr;
   const std::size_t granules = granules_for(max_of(n, 1));
@@ -96,9 +98,9 @@ inline bool Frontend::refill(Lab* lab, unsigned c, bool& zero) {
       continue;
     }
     Span& span = Heap::span(number);
-    if (span.free_list != no_block()) {
-      head = span.free_list;
-      span.free_list = no_block();
+    if (Block* reserve = span.free_list.load_relaxed(); reserve != no_block()) {
+      span.free_list.store_relaxed(no_block());
+      head = reserve;
     } else if (span.carved < info.blocks) {
       carve(span, number, c, head);
       zero = span.zero;
@@ -106,7 +108,7 @@ inline bool Frontend::refill(Lab* lab, unsigned c, bool& zero) {
       const SpanWord word{span.word.load_relaxed()};  // a stale look only delays the choice
       std::uint32_t count = info.blocks - word.outstanding();
       if (count >= info.refill_remotes) {
-        head = block_at(number, take_remotes(span.word, info.blocks, count));
+        head = Heap::block_of_mark(number, take_remotes(span.word, info.blocks, count));
       } else {
         leave_hot(lab, c);
         Protocol::hot_to_parked(number, lab->number, 0);
@@ -148,7 +150,7 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
   if (fresh == 0) {
     if (number == 0) number = Protocol::orphan_to_hot(c, me, remote_head, true);
     if (number == 0) number = Protocol::floating_to_hot(c, me, remote_head);
-    if (number != 0 && remote_head != 0) head = block_at(number, remote_head);
+    if (number != 0 && remote_head != 0) head = Heap::block_of_mark(number, remote_head);
     return number;
   }
   number = fresh;
@@ -159,7 +161,7 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
   span.start_magic = info.order == 0 ? divisibility_magic32(info.block_size) : 0;
   span.start_limit = info.order == 0 ? multiple_limit32(info.block_size, info.blocks) : 0;
   span.carved = 0;
-  span.free_list = no_block();
+  span.free_list.store_relaxed(no_block());
   span.unpublished.store_relaxed(0);
   span.list = ListId::kNone;
   // Release: a stale freer of an earlier life may look at the record under a lock.
@@ -216,7 +218,7 @@ SPANALLOC_INLINE void Frontend::push_hot(Block*& head, Block* block, unsigned c)
   if (word.identity() == t.hot_identity)
     return push_hot(head_of(t.lab, span.size_class), block, span.size_class);
   if (word.identity() != t.parked_identity) return deallocate_remote(span, number, p);
-  if (SPANALLOC_UNLIKELY(span.free_list == block)) return freed_twice(p);
+  if (SPANALLOC_UNLIKELY(span.free_list.load_relaxed() == block)) return freed_twice(p);
   poison(block + 1, kClassTable[span.size_class].block_size - sizeof(Block));
   Protocol::free_parked(span, number, word, block);
 }
@@ -231,6 +233,12 @@ SPANALLOC_INLINE void Frontend::push_hot(Block*& head, Block* block, unsigned c)
   const auto offset = address_of(p) - address_of(Heap::address(number));
   if (SPANALLOC_UNLIKELY(word.head() == block_mark(offset))) freed_twice(p);
   poison(block + 1, block_bytes(span.size_class, number) - sizeof(Block));
+  // The only block of its span: no list, so no link, whose page may never have been touched.
+  if (word.owner() == kNobody) {
+    if (SPANALLOC_UNLIKELY(!Protocol::free_remote(number, block_mark(0), [](std::uint32_t) {})))
+      freed_twice(p);
+    return;
+  }
   ThreadState& t = thread_state;
   if (t.run.number == number) return gather(number, word, block);
   if (SPANALLOC_UNLIKELY(t.run.count != 0)) flush_run();
@@ -292,7 +300,7 @@ SPANALLOC_INLINE void Frontend::publish_run(std::uint32_t number, Block* newest,
   }
   Block* block = static_cast<Block*>(p);
   if (word.state() == SpanState::kHot) return push_hot(head_of(t.lab, c), block, c);
-  if (SPANALLOC_UNLIKELY(span.free_list == block)) return freed_twice(p);
+  if (SPANALLOC_UNLIKELY(span.free_list.load_relaxed() == block)) return freed_twice(p);
   poison(block + 1, kClassTable[c].block_size - sizeof(Block));
   Protocol::free_parked(span, number, word, block);
 }
@@ -364,6 +372,7 @@ SPANALLOC_INLINE void* Frontend::allocate_filled(std::size_t n, Fill fill) {
   if (n > kMaxBlock) return allocate_large(n, kQuantum, fill);
   Lab* lab = thread_state.lab;
   if (n > kMaxListed) {
+    const InsideHeap inside;
     if (thread_state.run.count != 0) flush_run();
     if (!Heap::start()) return nullptr;
     return allocate_single(class_of(n), Heap::core_of(lab == nullptr ? 0 : lab->number), fill);
@@ -379,6 +388,7 @@ SPANALLOC_INLINE void* Frontend::allocate_filled(std::size_t n, Fill fill) {
 // A block of a page or more is carved alone: when the list was empty, the one that refill() brings is it.
 inline void* Frontend::allocate_listed_page(Lab* lab, unsigned c, bool& zero) {
   if (head_of(lab, c) == no_block()) {
+    const InsideHeap inside;
     if (thread_state.run.count != 0) flush_run();
     if (!refill(lab, c, zero)) return nullptr;
   }
@@ -415,6 +425,7 @@ inline void* Frontend::resize(void* p, std::size_t n) {
 
 // A block of its own takes or gives granules behind it, or its pages move to a larger place.
 inline void* Frontend::resize_single(std::uint32_t number, std::size_t n) {
+  const InsideHeap inside;
   const std::size_t old_granules = Heap::granules_of(number);
   const std::size_t granules = granules_for(n);
   const unsigned c = n > kMaxBlock ? kLargeClass : class_of(n);
@@ -455,6 +466,7 @@ SPANALLOC_COLD inline Lab* Frontend::attach() {
 }
 
 inline void Frontend::thread_exit() {
+  const InsideHeap inside;
   thread_state.exited = true;
   if (thread_state.lab != nullptr) detach(thread_state.lab);
 }
@@ -462,6 +474,10 @@ inline void Frontend::thread_exit() {
 // Ends a LAB: hot spans park with what is free in them, parked spans go to an orphanage, empty ones to the
 // pool.
 inline void Frontend::detach(Lab* lab) {
+  ThreadState& t = thread_state;
+  // For signal handlers that fork while the thread has given its LAB up and is still busy with it.
+  const std::uint32_t outer = t.inside_without_lab.load_relaxed();
+  t.inside_without_lab.store_relaxed(1);
   flush_run();
   thread_state.run.number = 0;  // without a LAB nothing is gathered
   for (unsigned c = 1; c < kFirstSingle; ++c) {
@@ -472,10 +488,10 @@ inline void Frontend::detach(Lab* lab) {
     Protocol::hot_to_parked(number, lab->number, free_blocks);
   }
   Protocol::orphan_all(lab->number, kClasses);
-  ThreadState& t = thread_state;
   t.parked_identity = t.hot_identity = ~std::uint64_t{0};
   t.lab = nullptr;
   Heap::return_lab(lab);
+  t.inside_without_lab.store_release(outer);
 }
 
 // Moves the hot list in front of the span's reserve and counts both and what was never carved.
@@ -493,10 +509,10 @@ inline std::uint32_t Frontend::gather_free_blocks(Lab* lab, unsigned c, Span& sp
     return last;
   };
   Block* last = walk(head);
-  walk(span.free_list);
+  walk(span.free_list.load_relaxed());
   if (last != nullptr) {
-    link_to(last, span.free_list);
-    span.free_list = head;
+    link_to(last, span.free_list.load_relaxed());
+    span.free_list.store_relaxed(head);
     head = no_block();
   }
   return count;
@@ -522,6 +538,7 @@ inline bool Frontend::retire_hot_if_empty(Lab* lab, unsigned c) {
 
 inline bool Frontend::trim() {
   if (!Heap::started()) return false;
+  const InsideHeap inside;
   flush_run();
   if (Lab* lab = thread_state.lab; lab != nullptr) {
     Protocol::settle_attention(lab->number);

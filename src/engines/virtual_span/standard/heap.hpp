@@ -33,12 +33,32 @@ namespace spanalloc::standard {
 
 /// A local allocation buffer: what one thread allocates from. Its hot lists of small classes stand in the
 /// thread's own memory (frontend.hpp). Lives in a table for ever; its number is what spans call their owner.
-struct Lab : LabLists<kClasses> {
+struct alignas(kCacheLine) Lab : LabLists<kClasses> {
   std::uint32_t number = 0;                 ///< constant; unused in orphanages
   std::uint32_t next_free = 0;              ///< registry lock, while unused
   Atomic<std::uint32_t> alive{0};           ///< written by the owner
+  Atomic<std::uint32_t> inside{0};          ///< written by the owner; see InsideHeap
   Atomic<std::uint32_t> hot[kFirstSingle];  ///< written by the owner: hot span of each class, 0: none
   Block* head[kLabClasses] = {};            ///< owner: hot lists of classes above kThreadClasses
+};
+
+// No two LABs share a cache line: each one's lock stands at its beginning.
+static_assert(alignof(Lab) == kCacheLine && sizeof(Lab) % kCacheLine == 0);
+
+/// While it lives, the calling thread may have a span that stands nowhere else, hold a lock, or be anywhere
+/// in the arena's books. Two things follow for a fork's child: what vanished threads were inside of is looked
+/// for (Heap::recover_in_child); and a thread that forks from a signal handler, and was interrupted inside,
+/// first comes out of it before anything is put right.
+class [[nodiscard]] InsideHeap {
+ public:
+  SPANALLOC_INLINE InsideHeap();
+  SPANALLOC_INLINE ~InsideHeap();
+  InsideHeap(const InsideHeap&) = delete;
+  InsideHeap& operator=(const InsideHeap&) = delete;
+
+ private:
+  Lab* lab_;
+  std::uint32_t outer_;
 };
 
 /// Apart from what others read all the time: every thread that misses the pool turns it.
@@ -55,6 +75,7 @@ class Heap {
  public:
   using Lists = LabLists<kClasses>;
   using Reuse = Arena::Reuse;
+  using Inside = InsideHeap;
   using Protocol = SpanProtocol<Heap>;
 
   // --- World of the protocol ----------------------------------------------------------------------------
@@ -68,8 +89,16 @@ class Heap {
   [[noreturn]] static void corrupted(std::uint32_t number) {
     os::fatal("more blocks were freed than allocated (double free) in the span at", address(number));
   }
+  static Block* block_of_mark(std::uint32_t number, std::uint32_t mark) {
+    return reinterpret_cast<Block*>(address(number) + offset_of_mark(mark));
+  }
+  static bool is_mine(std::uint32_t number) {
+    return thread_state.lab != nullptr && thread_state.lab == &labs_[number];
+  }
   /// A claimed span (word: free) goes to this thread's core's stack.
   static void put_in_pool(std::uint32_t number);
+  /// In a fork's child, with the lock of LAB `owner`, whose last holder vanished.
+  static void repair_lists(std::uint32_t owner);
 
   // --- Start --------------------------------------------------------------------------------------------
   /// Reserves everything; idempotent. False: not even tables could be had.
@@ -152,16 +181,16 @@ class Heap {
   static std::uint32_t steal_from_sleeping_labs(std::uint32_t at_most);
 
   // --- Fork ---------------------------------------------------------------------------------------------
-  static void lock_for_fork();
-  static void unlock_in_parent();
-  /// `survivor`: the calling thread's LAB number or 0. Other LABs' threads are gone.
-  static void recover_in_child(std::uint32_t survivor);
+  /// In the child, first of all. Puts the heap right, or leaves that to the end of the call that the fork has
+  /// interrupted.
+  static void enter_child();
 
   static std::size_t spans_lost_to_fork() { return lost_to_fork_.load_relaxed(); }
   static std::size_t live_labs() { return live_labs_.load_relaxed(); }
 
  private:
   friend struct Census;
+  friend class InsideHeap;
   using Pool = SpanPool<kPoolRows, 256, true>;
 
   // LABs that a pool miss looks at: a thousand sleeping threads must not make every fresh span expensive.
@@ -181,24 +210,31 @@ class Heap {
   static void set_order(std::uint32_t number, unsigned order);
   static bool records_reach(std::size_t end);
   static void drain_pool();
+  static void recover_in_child();
+  static bool vanished_threads_were_inside(std::uint32_t survivor);
+  static void find_what_vanished_threads_had(std::uint32_t survivor);
+  static void bury_vanished_thread(Lab& lab);
+  static void lose_hot_span(std::uint32_t number);
 
   static inline constinit Arena arena_;
   static inline constinit GrowingTable<Span> spans_;  // grown under the arena's lock
   static inline constinit GrowingTable<Lab> labs_;
   static inline constinit Pool pool_;
 
-  static inline constinit SpinLock registry_lock_;  // start, LAB numbers, growth of the table of LABs
-  static inline constinit SpinLock purge_lock_;     // whoever purges or ages: no fork comes in between
-  static inline constinit bool single_threaded_at_fork_ = false;  // registry lock
-  static inline constinit std::uint32_t orphanages_ = 1;          // constant after start
+  static inline constinit SpinLock registry_lock_;        // start, LAB numbers, growth of the table of LABs
+  static inline constinit SpinLock purge_lock_;           // whoever purges or ages
+  static inline constinit std::uint32_t orphanages_ = 1;  // constant after start
   static inline constinit Atomic<std::uint32_t> end_of_labs_{0};  // written under the registry lock
   static inline constinit std::uint32_t lab_capacity_ = 0;
-  static inline constinit std::uint32_t labs_at_fork_ = 0;  // registry lock: how many a fork has locked
   static inline constinit std::uint32_t free_lab_ = 0;
   static inline constinit Atomic<std::size_t> known_end_{0};  // written under the arena's lock
   static inline constinit Atomic<std::uint32_t> started_{0};
   static inline constinit Atomic<std::size_t> live_labs_{0};
   static inline constinit Atomic<std::size_t> lost_to_fork_{0};
+  static inline constinit Atomic<std::uint32_t> inside_without_lab_{0};
+  // Read by every slow path, written in a fork's child only.
+  static inline constinit Atomic<std::uint32_t> recovery_is_due_{0};
+  static inline constinit bool lists_repaired_ = false;  // in a child, before its recovery
   static inline constinit Atomic<std::uint64_t> next_purge_{0};
   static inline constinit std::uint64_t decay_ms_ = 0;  // constant after start
   static inline constinit Turn victims_;

@@ -13,9 +13,7 @@ SPANALLOC_COLD inline bool Heap::start_slow() {
   // forks too.
   static constinit Atomic<std::uint32_t> registered{0};
   if (registered.exchange_acq_rel(1) == 0) {
-    thread::register_fork_handlers(
-        [] { lock_for_fork(); }, [] { unlock_in_parent(); },
-        [] { recover_in_child(thread_state.lab == nullptr ? 0 : thread_state.lab->number); });
+    thread::register_fork_handler([] { enter_child(); });
   }
   return true;
 }
@@ -65,6 +63,7 @@ SPANALLOC_COLD inline Lab* Heap::take_lab() {
 
 SPANALLOC_COLD inline void Heap::return_lab(Lab* lab) {
   LockGuard guard(registry_lock_);
+  lab->inside.store_relaxed(0);
   lab->alive.store_relaxed(0);
   lab->next_free = free_lab_;
   free_lab_ = lab->number;
@@ -252,63 +251,135 @@ SPANALLOC_COLD inline std::uint32_t Heap::steal_from_sleeping_labs(std::uint32_t
 
 // --- Fork -------------------------------------------------------------------------------------------------
 
-// Order: purging, registry, threads' LABs, orphanages, arena: the order in which anyone nests them.
-inline void Heap::lock_for_fork() {
-  single_threaded_at_fork_ = thread::process_is_single_threaded();
-  purge_lock_.lock();
-  registry_lock_.lock();
-  // Handlers of other libraries may allocate, and so take new LABs, before the kernel copies the process.
-  labs_at_fork_ = end_of_labs();
-  for (std::uint32_t number = labs_at_fork_; number-- != 0;) labs_[number].lock.lock();
-  arena_.lock_for_fork();
-  SpinLock::begin_fork();
+// The stores are made in this order, as far as a fork's child can tell: what follows the first two begins
+// with a compare-and-swap that releases them, or with a lock or a hold that says the same; the last is a
+// release.
+InsideHeap::InsideHeap() : lab_(thread_state.lab), outer_(0) {
+  if (SPANALLOC_LIKELY(lab_ != nullptr)) {
+    outer_ = lab_->inside.load_relaxed();
+    lab_->inside.store_relaxed(1);
+  } else {
+    outer_ = thread_state.inside_without_lab.load_relaxed();
+    thread_state.inside_without_lab.store_relaxed(1);
+    Heap::inside_without_lab_.fetch_add_acq_rel(1);
+  }
 }
 
-inline void Heap::unlock_in_parent() {
-  SpinLock::end_fork();
-  arena_.unlock_after_fork();
-  for (std::uint32_t number = 0; number < labs_at_fork_; ++number) labs_[number].lock.unlock();
-  registry_lock_.unlock();
-  purge_lock_.unlock();
+InsideHeap::~InsideHeap() {
+  if (SPANALLOC_LIKELY(lab_ != nullptr)) {
+    // A LAB that was given back meanwhile may be somebody else's.
+    if (SPANALLOC_LIKELY(lab_ == thread_state.lab)) lab_->inside.store_release(outer_);
+  } else {
+    Heap::inside_without_lab_.fetch_sub_acq_rel(1);
+    thread_state.inside_without_lab.store_release(outer_);
+  }
+  if (SPANALLOC_UNLIKELY(Heap::recovery_is_due_.load_relaxed() != 0) && outer_ == 0 &&
+      thread_state.inside_without_lab.load_relaxed() == 0) {
+    Heap::recover_in_child();
+  }
 }
 
-inline void Heap::recover_in_child(std::uint32_t survivor) {
-  SpinLock::end_fork();
-  arena_.unlock_after_fork();
-  for (std::uint32_t number = 0; number < labs_at_fork_; ++number) labs_[number].lock.unlock();
-  registry_lock_.unlock();
-  purge_lock_.unlock();
-  if (single_threaded_at_fork_) return;
-  // Whoever claimed a span and waited for a lock to unlink it is gone.
+SPANALLOC_COLD inline void Heap::enter_child() {
+  SpinLock::enter_child();
+  if (!started()) return;
+  recovery_is_due_.store_relaxed(1);
+  const Lab* lab = thread_state.lab;
+  const bool interrupted = thread_state.inside_without_lab.load_relaxed() != 0 ||
+                           (lab != nullptr && lab->inside.load_relaxed() != 0);
+  if (!interrupted) recover_in_child();
+}
+
+// The calling thread is alone and in no call of its own. Costs what the vanished threads had: their LABs, and
+// where one of them was inside a call, a walk over the records for what it had in its hands.
+SPANALLOC_COLD inline void Heap::recover_in_child() {
+  recovery_is_due_.store_relaxed(0);
+  const std::uint32_t survivor = thread_state.lab == nullptr ? 0 : thread_state.lab->number;
+  const bool cut_short = vanished_threads_were_inside(survivor);
+  // Nothing that these two guard can be half changed in a way that matters: the list of unused LABs is made
+  // anew below, purging is the arena's affair.
+  for (SpinLock* lock : {&registry_lock_, &purge_lock_}) {
+    if (lock->owner_died()) lock->reset();
+  }
+  arena_.recover_lock();
+  if (cut_short) find_what_vanished_threads_had(survivor);
+  free_lab_ = 0;
+  live_labs_.store_relaxed(survivor != 0 ? 1 : 0);
+  for (std::uint32_t number = first_lab(); number < end_of_labs(); ++number) {
+    if (number == survivor) continue;
+    Lab& lab = labs_[number];
+    if (lab.alive.load_relaxed() != 0) bury_vanished_thread(lab);
+    lab.next_free = free_lab_;
+    free_lab_ = number;
+  }
+}
+
+inline bool Heap::vanished_threads_were_inside(std::uint32_t survivor) {
+  bool inside = lists_repaired_ || inside_without_lab_.load_relaxed() != 0 || arena_.someone_is_inside();
+  lists_repaired_ = false;
+  inside_without_lab_.store_relaxed(0);
+  for (std::uint32_t number = 0; number < end_of_labs(); ++number) {
+    Lab& lab = labs_[number];
+    inside = inside || lab.lock.owner_died() || (number != survivor && lab.inside.load_relaxed() != 0);
+    lab.inside.store_relaxed(0);
+  }
+  return inside;
+}
+
+SPANALLOC_COLD inline void Heap::repair_lists(std::uint32_t owner) {
+  labs_[owner].forget(kClasses);
+  const std::size_t end = known_granules();
+  // Records that are no span's say "free".
+  for (std::size_t number = 1; number < end; ++number) {
+    Protocol::relist(static_cast<std::uint32_t>(number), owner);
+  }
+  lists_repaired_ = true;
+}
+
+// Claimed spans whose claimers vanished come off their lists. Spans that vanished threads had in their hands
+// are in no stack of the pool: it is emptied, and every range whose record says "free" is the arena's again.
+SPANALLOC_COLD inline void Heap::find_what_vanished_threads_had(std::uint32_t survivor) {
   for (std::uint32_t number = 0; number < end_of_labs(); ++number) Protocol::unlink_claimed(number, kClasses);
-  // Spans that vanished threads had in their hands are in no stack: the pool is emptied, and every range
-  // whose record says "free" is the arena's again.
   for (unsigned row = 0; row < kPoolRows; ++row) {
     for (unsigned core = 0; core < pool_.cores(); ++core) pool_.forget_all(row, core);
   }
   arena_.recover_in_child();
-  arena_.walk([survivor](std::uint32_t number, std::size_t, bool free) {
-    if (free) return;
+  arena_.walk([survivor](std::uint32_t number, std::size_t granules, bool free) {
+    // Taken by a thread that vanished before the range got a record.
+    if (free || number + granules > known_granules()) return;
     Span& s = spans_[number];
-    const SpanWord word{s.word.load_relaxed()};  // this is the only thread
-    if (word.state() == SpanState::kFree) {
+    const SpanWord word{s.word.load_relaxed()};
+    if (word.state() == SpanState::kHot && word.owner() != survivor) {
+      lose_hot_span(number);
+      // What stands on no list is a span of one block, or lost by an earlier fork.
+    } else if (word.state() == SpanState::kFree ||
+               (word.listed() && s.list != ListId::kNone && Protocol::settle_listed(number))) {
       arena_.give(number);
-    } else if (word.state() == SpanState::kHot && word.owner() != survivor) {
-      // Its lists were in its thread's own memory, in whatever state: what is on them is lost, so the span
-      // never becomes empty. Frees into it still work: an orphanage owns it, on no list.
-      s.word.store_relaxed(word.with_state(SpanState::kParked).with_owner(kOrphanageOfForks).bits);
-      s.list = ListId::kNone;
-      lost_to_fork_.fetch_add_relaxed(1);
     }
   });
-  for (std::uint32_t number = first_lab(); number < end_of_labs(); ++number) {
-    Lab& gone = labs_[number];
-    if (number == survivor || gone.alive.load_relaxed() == 0) continue;
-    for (Atomic<std::uint32_t>& hot : gone.hot) hot.store_relaxed(0);
-    for (Block*& head : gone.head) head = no_block();
-    Protocol::orphan_all(number, kClasses);
-    return_lab(&gone);
+}
+
+// Its lists were in its thread's own memory, in whatever state: what is on them is lost, so the span never
+// becomes empty. Frees into it still work: an orphanage owns it, on no list.
+inline void Heap::lose_hot_span(std::uint32_t number) {
+  Span& s = spans_[number];
+  const SpanWord word{s.word.load_relaxed()};  // this is the only thread
+  s.word.store_relaxed(word.with_state(SpanState::kParked).with_owner(kOrphanageOfForks).bits);
+  s.list = ListId::kNone;
+  lost_to_fork_.fetch_add_relaxed(1);
+}
+
+inline void Heap::bury_vanished_thread(Lab& lab) {
+  for (Atomic<std::uint32_t>& hot : lab.hot) {
+    const std::uint32_t number = hot.load_relaxed();
+    hot.store_relaxed(0);
+    // Not if it was found among what vanished threads had, or if its thread was just about to leave it.
+    if (number == 0) continue;
+    const SpanWord word{spans_[number].word.load_relaxed()};
+    if (word.identity() == SpanWord::identity_of(lab.number, SpanState::kHot)) lose_hot_span(number);
   }
+  for (Block*& head : lab.head) head = no_block();
+  Protocol::orphan_all(lab.number, kClasses);
+  lab.alive.store_relaxed(0);
 }
 
 }  // namespace spanalloc::standard

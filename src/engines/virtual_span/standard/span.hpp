@@ -48,7 +48,7 @@ struct alignas(kCacheLine) Span {
   Plain<std::uint32_t> start_magic;  ///< divisibility_magic32 of the block size if the span is one granule of
                                      ///< several blocks, else 0; constant while the span is not free
   Plain<std::uint32_t> start_limit;  ///< multiple_limit32 of it, else 0; likewise
-  Plain<Block*> free_list;         ///< owner: parked: its freed blocks; hot: a reserve behind the LAB's head
+  Atomic<Block*> free_list;        ///< owner: parked: its freed blocks; hot: a reserve behind the LAB's head
   Plain<std::uint32_t> carved;     ///< owner: blocks 1..carved have been on a list; the rest is untouched
   Plain<std::uint32_t> next;       ///< lock of the owning LAB: neighbours on the list `list`
   Plain<std::uint32_t> prev;       ///< "

@@ -24,6 +24,14 @@
 //   static bool is_orphanage(lab_number): LABs that own what nobody owns; their numbers are below 64
 //   static uint32_t orphanage_of(lab_number): the orphanage for what that LAB leaves behind
 //   static Atomic<uint64_t>& orphans(size_class): bit n: orphanage n may have a reusable span
+//   static Block* block_of_mark(number, mark)
+//   static bool is_mine(lab_number): of the calling thread, in a fork's child
+//   static void repair_lists(lab_number): forget_lists(), then relist() for every span there is
+//   type Inside: a scope in which the calling thread may have a span that stands nowhere else
+//
+// Forks (docs/concurrency.md): a child finds every thread but one vanished at any step of this file. Words
+// are the truth about spans; a list is only believed while its lock's owner lives, and is made anew from the
+// words by the next one who takes the lock of a dead one.
 #pragma once
 
 #include <bit>
@@ -46,11 +54,29 @@ struct LabLists {
   Plain<std::uint32_t> floating{0};
   Plain<std::uint32_t> attention{0};
   Atomic<std::uint32_t> reusable[kClassCount];  ///< changed under the lock; a look without it is a hint
+
+  void forget(unsigned class_count) {
+    attention_waiting.store_relaxed(0);
+    floating = attention = 0;
+    for (unsigned c = 0; c < class_count; ++c) reusable[c].store_relaxed(0);
+  }
 };
 
 template <class World>
 class SpanProtocol {
   using Lists = typename World::Lists;
+
+  /// Holds a LAB's lock; its lists are whole.
+  class [[nodiscard]] LabGuard {
+   public:
+    explicit LabGuard(std::uint32_t number) : lock_(World::lab(number).lock) { lock_lab(number); }
+    ~LabGuard() { lock_.unlock(); }
+    LabGuard(const LabGuard&) = delete;
+    LabGuard& operator=(const LabGuard&) = delete;
+
+   private:
+    SpinLock& lock_;
+  };
 
  public:
   /// A thread that does not own the span frees a run of `count` blocks, linked up from the one marked
@@ -59,6 +85,7 @@ class SpanProtocol {
   template <class Link>
   SPANALLOC_INLINE static bool free_remote(std::uint32_t number, std::uint32_t newest, Link&& link,
                                            std::uint32_t count = 1) {
+    const typename World::Inside inside;  // from before the span can be claimed
     Span& span = World::span(number);
     SpanWord after{};
     switch (free_remotely(span.word, newest, count, after, link)) {
@@ -86,8 +113,9 @@ class SpanProtocol {
   SPANALLOC_INLINE static void free_parked(Span& span, std::uint32_t number, SpanWord word, Block* block) {
     const std::uint32_t floor = span.floor;
     const std::uint32_t unpublished = span.unpublished.load_relaxed() + 1;
-    link_to(block, span.free_list);
-    span.free_list = block;
+    link_to(block, span.free_list.load_relaxed());
+    // Release: a fork's child that counts the list finds the link.
+    span.free_list.store_release(block);
     // Release: who finds the span empty by this count hands its memory on, after all that we did to it. From
     // here on the span may be claimed by another thread and belongs to us only if the protocol says so.
     span.unpublished.store_release(unpublished);
@@ -98,9 +126,10 @@ class SpanProtocol {
 
   /// Owner, after a local free into a parked span that reached the span's floor.
   [[gnu::noinline]] static void settle_after_local_free(std::uint32_t number, std::uint32_t me) {
+    const typename World::Inside inside;
     Lists& lab = World::lab(me);
     {
-      LockGuard guard(lab.lock);
+      LabGuard guard(me);
       // Our own free may have let another thread claim the span: then it is no longer ours to look at.
       const SpanWord now{World::span(number).word.load_acquire()};
       if (now.identity() != SpanWord::identity_of(me, SpanState::kParked)) return;
@@ -115,7 +144,7 @@ class SpanProtocol {
     if (lab.attention_waiting.load_relaxed() == 0) return;  // a later slow path will see it
     std::uint32_t emptied = 0;
     {
-      LockGuard guard(lab.lock);
+      LabGuard guard(me);
       lab.attention_waiting.store_relaxed(0);  // set again only under the lock
       for (std::uint32_t number = lab.attention; number != 0;) {
         const std::uint32_t next = World::span(number).next;
@@ -152,7 +181,7 @@ class SpanProtocol {
     Span& span = World::span(number);
     Lists& lab = World::lab(me);
     {
-      LockGuard guard(lab.lock);
+      LabGuard guard(me);
       span.unpublished.store_relaxed(free_blocks);  // nobody reads it before the word says parked
       span.list = ListId::kNone;
       if (!fold_and_place(lab, number)) return;
@@ -166,7 +195,7 @@ class SpanProtocol {
   static std::uint32_t reusable_to_hot(unsigned size_class, std::uint32_t me, std::uint32_t& remote_head) {
     Lists& lab = World::lab(me);
     if (lab.reusable[size_class].load_relaxed() == 0) return 0;  // our own: nobody else puts one there
-    LockGuard guard(lab.lock);
+    LabGuard guard(me);
     return take_reusable(lab, size_class, me, remote_head);
   }
 
@@ -177,7 +206,7 @@ class SpanProtocol {
                                      bool wait = false) {
     const std::uint32_t home = World::orphanage_of(me);
     if (World::lab(home).reusable[size_class].load_relaxed() != 0) {
-      LockGuard guard(World::lab(home).lock);
+      LabGuard guard(home);
       const std::uint32_t number = take_reusable(World::lab(home), size_class, me, remote_head);
       if (number != 0) return number;
     }
@@ -187,14 +216,17 @@ class SpanProtocol {
     for (holders = std::rotr(holders, static_cast<int>(home)); holders != 0; holders &= holders - 1) {
       const std::uint32_t from = (home + static_cast<std::uint32_t>(std::countr_zero(holders))) % 64;
       Lists& orphanage = World::lab(from);
-      const bool locked = wait ? orphanage.lock.lock() : orphanage.lock.try_lock();
-      if (!locked && !wait) continue;  // with `wait`: the forking thread has every lock already
+      if (wait) {
+        lock_lab(from);
+      } else if (!orphanage.lock.try_lock()) {
+        continue;
+      }
       const std::uint32_t number = take_reusable(orphanage, size_class, me, remote_head);
       if (orphanage.reusable[size_class].load_relaxed() == 0) {
         // Relaxed: the bit says nothing but where to look, and the lock orders it with the list (I5).
         World::orphans(size_class).fetch_and_relaxed(~(std::uint64_t{1} << from));
       }
-      if (locked) orphanage.lock.unlock();
+      orphanage.lock.unlock();
       if (number != 0) return number;
     }
     return 0;
@@ -203,7 +235,7 @@ class SpanProtocol {
   /// The same when memory is out: any span of the owner's with a free block, however few.
   static std::uint32_t floating_to_hot(unsigned size_class, std::uint32_t me, std::uint32_t& remote_head) {
     Lists& lab = World::lab(me);
-    LockGuard guard(lab.lock);
+    LabGuard guard(me);
     for (std::uint32_t number = lab.floating; number != 0; number = World::span(number).next) {
       Span& span = World::span(number);
       if (span.size_class != size_class) continue;
@@ -220,8 +252,8 @@ class SpanProtocol {
     const std::uint32_t heir = World::orphanage_of(me);
     std::uint32_t emptied = 0;
     {
-      LockGuard guard(lab.lock);
-      LockGuard orphan_guard(World::lab(heir).lock);
+      LabGuard guard(me);
+      LabGuard orphan_guard(heir);
       lab.attention_waiting.store_relaxed(0);
       orphan_list(lab, heir, lab.floating, emptied);
       orphan_list(lab, heir, lab.attention, emptied);
@@ -232,8 +264,10 @@ class SpanProtocol {
     put_chain_in_pool(emptied);
   }
 
-  /// In a fork's child: takes every span that is free off LAB `owner`'s lists. Their claimers did not come
-  /// along.
+  // --- In a fork's child ----------------------------------------------------------------------------------
+  // The calling thread is alone, and none of its own calls is in the middle of the LAB concerned.
+
+  /// Takes every span that is free off LAB `owner`'s lists: their claimers did not come along.
   static void unlink_claimed(std::uint32_t owner, unsigned class_count) {
     Lists& lab = World::lab(owner);
     const auto collect = [&](std::uint32_t number) {
@@ -244,10 +278,49 @@ class SpanProtocol {
         number = next;
       }
     };
-    LockGuard guard(lab.lock);
+    LabGuard guard(owner);
     collect(lab.floating);
     collect(lab.attention);
     for (unsigned c = 1; c < class_count; ++c) collect(lab.reusable[c].load_relaxed());
+  }
+
+  /// A span on a list, with the `listed` bit, whose freer may not have come as far as the attention list
+  /// (I4). True: it was empty; it is free now, on no list, and the caller's. One of the calling thread's own
+  /// is only pointed out to it: it may be in the middle of free_parked(), which nobody else's steps may come
+  /// between.
+  static bool settle_listed(std::uint32_t number) {
+    const std::uint32_t owner = SpanWord{World::span(number).word.load_relaxed()}.owner();
+    Lists& lab = World::lab(owner);
+    LabGuard guard(owner);
+    if (!World::is_mine(owner)) return fold_and_place(lab, number);
+    unlink(lab, number);
+    push_attention(lab, number);
+    return false;
+  }
+
+  /// For every span there is, after the lists of LAB `owner` were forgotten: links it up if it belongs there.
+  /// What is free in it is counted from its lists: if its owner vanished with the lock, a fold that was cut
+  /// short has changed the word and left `unpublished`, or neither. An empty one becomes free, on no list. Of
+  /// the calling thread's own spans word and count are right, as it was somebody else who had the lock.
+  static void relist(std::uint32_t number, std::uint32_t owner) {
+    Span& span = World::span(number);
+    const SpanWord word{span.word.load_relaxed()};
+    if (word.owner() != owner) return;
+    span.list = ListId::kNone;
+    if (word.state() != SpanState::kParked) return;
+    if (World::is_mine(owner)) {
+      if (word.listed()) return push_attention(World::lab(owner), number);
+      return place(number, word);
+    }
+    const std::uint32_t capacity = World::capacity(span.size_class);
+    std::uint32_t free = capacity - span.carved + length_of(span.free_list.load_relaxed(), capacity);
+    if (word.head() != 0) free += length_of(World::block_of_mark(number, word.head()), capacity);
+    if (free > capacity) World::corrupted(number);
+    SpanWord after = word.with_outstanding(capacity - free).with_listed(false);
+    if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
+    span.word.store_relaxed(after.bits);
+    span.unpublished.store_relaxed(0);
+    if (after.state() != SpanState::kFree) place(number, after);
   }
 
   /// Who claimed the span (I2) takes it off its last owner's lists and gives it to the pool.
@@ -255,18 +328,29 @@ class SpanProtocol {
     // A span of one block is never on a list. The class is still ours to read: the span is claimed.
     if (World::capacity(World::span(number).size_class) > 1) {
       Lists& lab = World::lab(owner);
-      LockGuard guard(lab.lock);
+      LabGuard guard(owner);
       if (World::span(number).list != ListId::kNone) unlink(lab, number);
     }
     World::put_in_pool(number);
   }
 
  private:
+  static void lock_lab(std::uint32_t number) {
+    if (World::lab(number).lock.lock() == Locked::kOwnerDied) World::repair_lists(number);
+  }
+
+  // Blocks of a list; more than `most` are as good as `most` + 1.
+  static std::uint32_t length_of(Block* block, std::uint32_t most) {
+    std::uint32_t length = 0;
+    for (; block != no_block() && length <= most; block = next_of(block)) ++length;
+    return length;
+  }
+
   // Puts a span that a remote free was first to touch before its owner's eyes; or claims it, if it is empty.
   [[gnu::noinline]] static void raise_attention(std::uint32_t number, std::uint32_t owner) {
     Lists& lab = World::lab(owner);
     {
-      LockGuard guard(lab.lock);
+      LabGuard guard(owner);
       Span& span = World::span(number);
       // We no longer hold a block of it: it may have gone anywhere. If it says that it is parked with this
       // LAB then, under this LAB's lock, it is on its lists (I1), in this life or another: both are served.
@@ -278,16 +362,19 @@ class SpanProtocol {
         return;
       }
       if (!claim_if_hidden_empty(number)) {
-        if (span.list != ListId::kAttention) {
-          unlink(lab, number);
-          push(lab, number, ListId::kAttention);
-        }
-        lab.attention_waiting.store_relaxed(1);  // the lock orders it
+        if (span.list != ListId::kAttention) unlink(lab, number);
+        push_attention(lab, number);
         return;
       }
       unlink(lab, number);
     }
     World::put_in_pool(number);
+  }
+
+  // Under the LAB's lock; unless the span is there already it is on no list.
+  static void push_attention(Lists& lab, std::uint32_t number) {
+    if (World::span(number).list != ListId::kAttention) push(lab, number, ListId::kAttention);
+    lab.attention_waiting.store_relaxed(1);  // the lock orders it
   }
 
   // Under the owner's lock: outstanding == unpublished means that no block is out, and that stays so: only

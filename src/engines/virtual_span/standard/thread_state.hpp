@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "engines/virtual_span/standard/config.hpp"
 #include "engines/virtual_span/standard/span.hpp"
@@ -53,7 +54,8 @@ struct ThreadState {
       parked_identity;         ///< (my LAB, parked) and (my LAB, hot) as in SpanWord::identity(); all ones,
   std::uint64_t hot_identity;  ///< which equals nothing, while there is no LAB
   RemoteRun run;
-  bool exited;  ///< the exit hook has run: a LAB is taken for one call at a time
+  bool exited;                               ///< the exit hook has run: a LAB is taken for one call at a time
+  Atomic<std::uint32_t> inside_without_lab;  ///< owner, and its signal handlers; see InsideHeap
 
   constexpr ThreadState()
       : head{},
@@ -63,7 +65,8 @@ struct ThreadState {
         parked_identity(~0ull),
         hot_identity(~0ull),
         run{},
-        exited(false) {
+        exited(false),
+        inside_without_lab(0) {
     for (Block*& h : head) h = const_cast<Block*>(&kNoBlock);
     for (unsigned c = 1; c <= kThreadClasses; ++c) {
       const ClassInfo& info = kClassTable[c];
