@@ -6,11 +6,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "api/dlopen.hpp"
 #include "api/malloc_api.hpp"
 
 namespace spanalloc {
 using LibraryMalloc = MallocApi<LibraryEngine>;
+
+bool library_owns(const void* address) noexcept {
+  return LibraryEngine::owns(address);
 }
+}  // namespace spanalloc
 
 // default: the rest of the library is hidden. The version script repeats the list.
 #define SPANALLOC_SYMBOL extern "C" [[gnu::visibility("default")]]

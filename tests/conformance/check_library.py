@@ -45,7 +45,10 @@ def operators():
 
 
 TOGETHER = set(FAMILY + SP + operators())
-EXPORTS = TOGETHER | set(SP_PAGES)
+ARCHIVED = TOGETHER | set(SP_PAGES)
+# A static program has libc's dlopen: the archive must not have another.
+SHARED_ONLY = {"dlopen"}
+EXPORTS = ARCHIVED | SHARED_ONLY
 
 
 def run(tool, *arguments):
@@ -100,7 +103,9 @@ def check_archive(path):
             for name, letter in defined_symbols(os.path.join(folder, member)):
                 if letter in "TWV" and name in EXPORTS:
                     definers.setdefault(name, []).append(member)
-    problems = [f"no member defines {name}" for name in sorted(EXPORTS - set(definers))]
+    problems = [f"no member defines {name}" for name in sorted(ARCHIVED - set(definers))]
+    problems += [f"{member} defines {name}, which is for shared libraries only"
+                 for name in sorted(SHARED_ONLY) for member in definers.get(name, ())]
     homes = {part: {tuple(definers.get(name, ())) for name in names}
              for part, names in (("family", TOGETHER), ("page manager", SP_PAGES))}
     problems += [f"the {part} is spread over members: {sorted(found)}" for part, found in homes.items()

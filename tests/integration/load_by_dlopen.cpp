@@ -1,5 +1,6 @@
 // The library itself loaded by dlopen into a program that runs on libc's malloc: early and late, beside
-// libraries that use much thread-local storage, from another thread, and closed again.
+// libraries that use much thread-local storage, from another thread, and closed again. Its dlopen changes
+// nothing then.
 //
 // Runs without LD_PRELOAD; SPANALLOC_LIBRARY names the library.
 #include <dlfcn.h>
@@ -12,6 +13,11 @@
 #include <thread>
 
 #include "support/harness.hpp"
+
+// deep_plugin.cpp has one, too.
+extern "C" [[gnu::visibility("default")]] const char* deep_probe() {
+  return "program";
+}
 
 namespace {
 
@@ -165,6 +171,27 @@ void closed_again(const Arguments&) {
   churn_in_threads(load(RTLD_NOW | RTLD_LOCAL, "sp_"));
 }
 
+// libc's malloc is the program's: the library's own dlopen, if somebody finds it, leaves RTLD_DEEPBIND alone.
+void keeps_deep_binding(const Arguments&) {
+  const char* folder = getenv("SPANALLOC_TEST_PLUGINS");
+  CHECK(folder != nullptr, "SPANALLOC_TEST_PLUGINS is not set");
+  for (const int mode : {RTLD_NOW | RTLD_GLOBAL, RTLD_NOW | RTLD_DEEPBIND}) {
+    const auto outcome = harness::run_forked([&] {
+      const Heap heap = load(mode, "");
+      auto* open = reinterpret_cast<void* (*)(const char*, int)>(dlsym(heap.handle, "dlopen"));
+      Dl_info where{};
+      CHECK(dladdr(reinterpret_cast<void*>(open), &where) != 0 &&
+                std::string(realpath(where.dli_fname, nullptr)) == harness::library_path(),
+            "dlopen comes from %s", where.dli_fname);
+      void* plugin = open((std::string(folder) + "/libdeep_plugin.so").c_str(), RTLD_NOW | RTLD_DEEPBIND);
+      CHECK(plugin != nullptr, "dlopen: %s", dlerror());
+      auto* sees = reinterpret_cast<const char* (*)()>(dlsym(plugin, "plugin_sees"));
+      CHECK(sees != nullptr && strcmp(sees(), "plugin") == 0, "RTLD_DEEPBIND was dropped");
+    });
+    harness::expect_success(outcome, "a library loaded by dlopen");
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -176,5 +203,6 @@ int main(int argc, char** argv) {
                             {"from_second_thread", from_second_thread},
                             {"beside_running_threads", beside_running_threads},
                             {"beside_big_tls", beside_big_tls},
-                            {"closed_again", closed_again}});
+                            {"closed_again", closed_again},
+                            {"keeps_deep_binding", keeps_deep_binding}});
 }
