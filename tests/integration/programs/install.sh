@@ -3,7 +3,8 @@
 # sudo. What cannot be installed is named; the tests that need it are skipped then. Exit code: how many failed.
 set -u
 if [ $# -eq 0 ]; then
-  set -- python3 libpython3.11-testsuite git g++ coreutils xz-utils redis-server redis-tools sqlite3 nodejs
+  set -- python3 libpython3.11-testsuite git g++ coreutils xz-utils redis-server redis-tools sqlite3 nodejs \
+    php-cli php-mbstring php-xml php-sqlite3
   # Any Java compiler will do.
   command -v javac >/dev/null 2>&1 || set -- "$@" default-jdk-headless
 fi
