@@ -14,6 +14,7 @@
 #pragma once
 
 #include <errno.h>
+#include <malloc.h>
 #include <string.h>
 
 #include <cstddef>
@@ -170,8 +171,12 @@ struct MallocApi : Introspection<E> {
   /// 1 if memory went back to the kernel, 0 otherwise. There is no top of a heap that could keep the padding.
   static int malloc_trim(std::size_t /*padding*/) noexcept { return E::trim() ? 1 : 0; }
 
-  /// 0: glibc's parameters describe glibc's heap, every one of them is ignored.
-  static int mallopt(int /*parameter*/, int /*value*/) noexcept { return 0; }
+  /// What glibc 2.36 answers: 1, for parameters that nobody knows, too; 0 for an M_MXFAST beyond glibc's.
+  /// They describe glibc's heap, so that none has an effect.
+  static int mallopt(int parameter, int value) noexcept {
+    constexpr int kLargestFast = 80 * sizeof(std::size_t) / 4;
+    return parameter == M_MXFAST && (value < 0 || value > kLargestFast) ? 0 : 1;
+  }
 
  private:
   SPANALLOC_COLD static void* malloc_slow(std::size_t n) noexcept {

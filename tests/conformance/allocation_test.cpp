@@ -1,5 +1,7 @@
 // malloc, calloc, free and their kin: alignment, uniqueness, limits, zeroing, errno.
 #include <errno.h>
+#include <limits.h>
+#include <malloc.h>
 
 #include <cstdint>
 #include <set>
@@ -182,10 +184,21 @@ TYPED_TEST(Allocation, FreedMemoryIsUsedAgain) {
   EXPECT_LT(TypeParam::statistics().small_bytes_carved + TypeParam::statistics().large_bytes, 64 * kMiB);
 }
 
-TYPED_TEST(Allocation, MalloptIgnoresEverything) {
+// Every parameter of malloc.h, those that no version uses any more, and unknown ones. The answers were taken
+// from glibc 2.36.
+TYPED_TEST(Allocation, MalloptAnswersAsGlibc) {
   using Api = MallocApi<TypeParam>;
   errno = kMarker;
-  for (int parameter = -10; parameter < 10; ++parameter) EXPECT_EQ(Api::mallopt(parameter, 1), 0);
+  for (int parameter :
+       {M_NLBLKS, M_GRAIN, M_KEEP, M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_THRESHOLD, M_MMAP_MAX, M_CHECK_ACTION,
+        M_PERTURB, M_ARENA_TEST, M_ARENA_MAX, 0, 5, 100, -9, -10, INT_MIN, INT_MAX}) {
+    for (int value : {INT_MIN, -1, 0, 1, 160, 161, 4096, 64 << 20, INT_MAX}) {
+      EXPECT_EQ(Api::mallopt(parameter, value), 1) << parameter << ", " << value;
+    }
+  }
+  for (int value : {0, 1, 64, 159, 160}) EXPECT_EQ(Api::mallopt(M_MXFAST, value), 1) << value;
+  for (int value : {INT_MIN, -1, 161, 176, 4096, INT_MAX})
+    EXPECT_EQ(Api::mallopt(M_MXFAST, value), 0) << value;
   EXPECT_EQ(errno, kMarker);
 }
 

@@ -1,4 +1,4 @@
-// mallinfo, mallinfo2, malloc_info, malloc_stats.
+// mallinfo, mallinfo2, malloc_info.
 #include <errno.h>
 #include <stdio.h>
 
@@ -117,15 +117,6 @@ TEST(Mallinfo, ShowsIntMaxForWhatDoesNotFit) {
   EXPECT_EQ(MallocApi<Huge>::mallinfo().arena, INT_MAX);
   EXPECT_EQ(MallocApi<Huge>::mallinfo().hblks, 7);
   EXPECT_EQ(MallocApi<Huge>::mallinfo2().arena, std::size_t{1} << 40);
-}
-
-TYPED_TEST(IntrospectionTest, MallocStatsWritesToStderr) {
-  using Api = MallocApi<TypeParam>;
-  ::testing::internal::CaptureStderr();
-  Api::malloc_stats();
-  const std::string text = ::testing::internal::GetCapturedStderr();
-  EXPECT_NE(text.find(TypeParam::kName), std::string::npos);
-  EXPECT_NE(text.find("address space held"), std::string::npos);
 }
 
 }  // namespace

@@ -130,7 +130,8 @@ static void check_errors(void) {
 }
 
 static void check_introspection(void) {
-  CHECK(mallopt(M_MMAP_THRESHOLD, 4096) == 0);
+  CHECK(mallopt(M_MMAP_THRESHOLD, 4096) == 1);
+  CHECK(mallopt(M_MXFAST, -1) == 0);
   malloc_trim(0);
   void* p = malloc(3000000);
   CHECK(mallinfo2().hblks >= 1 && mallinfo2().hblkhd >= 3000000);
