@@ -2,12 +2,12 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 
 #include <cstring>
 #include <memory>
 #include <set>
 
+#include "address_limit.hpp"
 #include "sanitizers.hpp"
 
 namespace spanalloc {
@@ -89,19 +89,10 @@ TEST(BumpArena, ASmallArenaEndsAndStaysUsable) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-// Leaves `bytes` of address space beyond what the process (with other tests' arenas) has already.
-void limit_address_space(std::size_t bytes) {
-  const rlimit large{std::size_t{1} << 60, std::size_t{1} << 60};
-  ASSERT_EQ(setrlimit(RLIMIT_AS, &large), 0);
-  const std::size_t used = large.rlim_cur - os::address_space_left();
-  const rlimit limit{used + bytes, large.rlim_max};
-  ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
-}
-
 TEST(BumpArena, UnderAnAddressLimitNothingIsReserved) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   in_child([] {
-    limit_address_space(512 * kMiB);
+    ASSERT_TRUE(test::leave_address_space(512 * kMiB));
     auto arena = std::make_unique<Arena>();
     ASSERT_TRUE(arena->start());
     std::size_t bytes = 0;
@@ -118,7 +109,7 @@ TEST(BumpArena, UnderAnAddressLimitNothingIsReserved) {
 TEST(BumpArena, ARefusalLosesNothing) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   in_child([] {
-    limit_address_space(64 * kMiB);
+    ASSERT_TRUE(test::leave_address_space(64 * kMiB));
     auto arena = std::make_unique<Arena>();
     ASSERT_TRUE(arena->start());
     while (arena->allocate(0) != 0) {
@@ -127,7 +118,7 @@ TEST(BumpArena, ARefusalLosesNothing) {
     for (int i = 0; i < 1000; ++i) EXPECT_EQ(arena->allocate(4), 0u);
     EXPECT_EQ(arena->limit(), limit);
     EXPECT_LE(arena->statistics().lost_bytes, kMiB) << "at most what alignment skipped";
-    limit_address_space(kGiB);
+    ASSERT_TRUE(test::leave_address_space(kGiB));
     for (int i = 0; i < 100; ++i) EXPECT_NE(arena->allocate(4), 0u) << "the limit was lifted";
   });
 }
@@ -135,7 +126,7 @@ TEST(BumpArena, ARefusalLosesNothing) {
 TEST(BumpArena, StepsOverForeignMappings) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   in_child([] {
-    limit_address_space(kGiB);
+    ASSERT_TRUE(test::leave_address_space(kGiB));
     auto arena = std::make_unique<Arena>();
     ASSERT_TRUE(arena->start());
     const std::uint32_t first = arena->allocate(0);

@@ -1,7 +1,6 @@
 #include "pages/large_objects.hpp"
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <thread>
 #include <vector>
 
+#include "address_limit.hpp"
 #include "memory_pattern.hpp"
 #include "sanitizers.hpp"
 
@@ -166,12 +166,7 @@ TEST(LargeObjects, SurvivesAnAddressSpaceLimit) {
   ASSERT_GE(child, 0);
   if (child == 0) {
     LargeObjects<> objects;
-    if (os::address_space_left() == SIZE_MAX) {
-      rlimit limit{};
-      getrlimit(RLIMIT_AS, &limit);
-      limit.rlim_cur = 32 * kGiB;
-      setrlimit(RLIMIT_AS, &limit);
-    }
+    if (os::address_space_left() == SIZE_MAX && !test::leave_address_space(32 * kGiB)) _exit(5);
     std::size_t count = 0;
     void* last = nullptr;
     while (void* p = objects.allocate(kGiB, 16)) {

@@ -3,16 +3,15 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstring>
 #include <future>
 #include <set>
 #include <type_traits>
 
+#include "address_limit.hpp"
 #include "engine_list.hpp"
 #include "memory_pattern.hpp"
 #include "oopsla15_test_support.hpp"
@@ -264,15 +263,6 @@ TEST(Oopsla15Memory, OneFreeAtTheLimitServesTheNextRequest) {
 }
 
 // Other heaps of this process may have reserved terabytes: a limit counts from there.
-std::size_t address_space_used() {
-  std::size_t pages = 0;
-  if (FILE* file = fopen("/proc/self/statm", "r")) {
-    if (fscanf(file, "%zu", &pages) != 1) pages = 0;
-    fclose(file);
-  }
-  return pages * os::page_size();
-}
-
 // Allocates until nothing is left, frees all, three times over; 0 if the heap is as good as new after that.
 template <class E>
 int exhaust() {
@@ -319,14 +309,9 @@ TEST(Oopsla15Memory, OutOfMemoryIsSurvived) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a limit on address space does not go with sanitizers";
 #endif
-  if (address_space_used() > kGiB * 1024)
-    GTEST_SKIP() << "other heaps of this process hold the address space";
   const pid_t child = fork();
   if (child == 0) {
-    rlimit limit{};
-    getrlimit(RLIMIT_AS, &limit);
-    limit.rlim_cur = address_space_used() + 512 * kMiB;
-    setrlimit(RLIMIT_AS, &limit);
+    if (!test::leave_address_space(512 * kMiB)) _exit(9);
     if (EngineOf<HookedConfig<56>>::allocate(2 * kGiB) != nullptr) _exit(1);
     _exit(exhaust<EngineOf<HookedConfig<56>>>());
   }
@@ -339,15 +324,10 @@ TEST(Oopsla15Memory, LimitOnAddressSpaceCountsRealSpans) {
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "a limit on address space does not go with sanitizers";
 #endif
-  if (address_space_used() > kGiB * 1024)
-    GTEST_SKIP() << "other heaps of this process hold the address space";
   const pid_t child = fork();
   if (child == 0) {
     using E = EngineOf<HookedConfig<58>>;
-    rlimit limit{};
-    getrlimit(RLIMIT_AS, &limit);
-    limit.rlim_cur = address_space_used() + 256 * kMiB;
-    setrlimit(RLIMIT_AS, &limit);
+    if (!test::leave_address_space(256 * kMiB)) _exit(9);
     void* chain = nullptr;
     for (std::size_t bytes = 0; bytes < 64 * kMiB; bytes += 256) {
       void* p = E::allocate(256);
@@ -461,20 +441,21 @@ void* hidden(void* p) {
 }
 
 TEST(Oopsla15DeathTest, ForeignPointers) {
+  using Fresh = EngineOf<HookedConfig<59>>;  // of whose spans no other test has carved any
   int variable = 0;
   void* foreign = hidden(&variable);
-  EXPECT_DEATH(Bad::deallocate(foreign), "spanalloc: .*not an object's 0x");
-  auto* p = static_cast<char*>(Bad::allocate(100));
+  EXPECT_DEATH(Fresh::deallocate(foreign), "spanalloc: .*not an object's 0x");
+  auto* p = static_cast<char*>(Fresh::allocate(100));
   char* span = reinterpret_cast<char*>(span_of(p));
-  EXPECT_DEATH(Bad::deallocate(span - 16), "holds no objects|not an object's");
-  EXPECT_DEATH(Bad::deallocate(span - (std::size_t{1} << 21)), "holds no objects|not an object's");
-  EXPECT_DEATH(Bad::deallocate(span + (std::size_t{1} << 21)), "holds no objects|not an object's");
-  EXPECT_DEATH(Bad::deallocate(span + (std::size_t{1} << 30)), "holds no objects|not an object's");
-  EXPECT_DEATH(Bad::deallocate(pointer_to(std::uintptr_t{1} << 63)), "not an object's");
-  EXPECT_DEATH(Bad::usable_size(foreign), "not an object's");
-  EXPECT_DEATH(Bad::resize(foreign, 10), "not an object's");
-  EXPECT_FALSE(Bad::owns(foreign));
-  Bad::deallocate(p);
+  EXPECT_DEATH(Fresh::deallocate(span - 16), "holds no objects|not an object's");
+  EXPECT_DEATH(Fresh::deallocate(span - (std::size_t{1} << 21)), "holds no objects|not an object's");
+  EXPECT_DEATH(Fresh::deallocate(span + (std::size_t{1} << 21)), "holds no objects|not an object's");
+  EXPECT_DEATH(Fresh::deallocate(span + (std::size_t{1} << 30)), "holds no objects|not an object's");
+  EXPECT_DEATH(Fresh::deallocate(pointer_to(std::uintptr_t{1} << 63)), "not an object's");
+  EXPECT_DEATH(Fresh::usable_size(foreign), "not an object's");
+  EXPECT_DEATH(Fresh::resize(foreign, 10), "not an object's");
+  EXPECT_FALSE(Fresh::owns(foreign));
+  Fresh::deallocate(p);
 }
 
 TEST(Oopsla15DeathTest, NotTheStartOfABlock) {

@@ -1,13 +1,12 @@
 // The global heap of the superblock engine: runs of superblocks, large objects.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
-#include <cstdio>
 #include <cstring>
 #include <vector>
 
+#include "address_limit.hpp"
 #include "sanitizers.hpp"
 #include "superblock_test_support.hpp"
 
@@ -153,12 +152,7 @@ TEST_F(SuperblockGlobalHeap, ZeroedLargeObjectsAfterDirtyOnes) {
 // In a process with a limit on its address space, of which this heap has had nothing yet.
 template <class E>
 [[noreturn]] void expect_room_after_a_refusal() {
-  std::size_t pages = 0;
-  FILE* statm = std::fopen("/proc/self/statm", "r");
-  if (statm == nullptr || std::fscanf(statm, "%zu", &pages) != 1) _exit(2);
-  const rlim_t limit = pages * os::page_size() + 350 * kMiB;
-  const rlimit limits{limit, limit};
-  if (setrlimit(RLIMIT_AS, &limits) != 0) _exit(3);
+  if (!test::leave_address_space(350 * kMiB)) _exit(3);
   int objects = 0;
   while (E::allocate(100 * kMiB) != nullptr) ++objects;
   if (objects != 3 || !E::census().consistent()) _exit(4);
