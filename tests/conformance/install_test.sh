@@ -50,7 +50,8 @@ target_compile_options(by_spanalloc_pages PRIVATE -ffreestanding -fno-stack-prot
 target_link_options(by_spanalloc_pages PRIVATE -nostdlib -static -no-pie)
 target_link_libraries(by_spanalloc_pages PRIVATE spanalloc::spanalloc_pages)
 PROJECT
-"$cmake" -S "$scratch/project" -B "$scratch/project/build" -DCMAKE_PREFIX_PATH="$prefix" \
+# Ninja, which built what is installed: CMake's own choice, make, need not be there.
+"$cmake" -G Ninja -S "$scratch/project" -B "$scratch/project/build" -DCMAKE_PREFIX_PATH="$prefix" \
   -DCMAKE_C_COMPILER="$cc" >"$scratch/configure.log" && "$cmake" --build "$scratch/project/build" >"$scratch/build.log" || {
   cat "$scratch"/*.log
   exit 1

@@ -1,8 +1,10 @@
 // `ulimit -v`: the reservation shrinks to what is allowed, and programs run.
-#include <unistd.h>
-
+#include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "support/harness.hpp"
 
@@ -35,12 +37,31 @@ void few_threads_in_256_mib(const Arguments&) {
   printf("%s", outcome.out.c_str());
 }
 
+// A file of 5000 lines that are not in order. Not one of the system's: none need be there.
+class Lines {
+ public:
+  Lines() {
+    const int file = mkstemp(path_);
+    CHECK(file >= 0, "mkstemp: %s", strerror(errno));
+    for (unsigned i = 0; i < 5000; ++i) dprintf(file, "%08x a line to be sorted\n", i * 2654435761u);
+    close(file);
+  }
+  ~Lines() { unlink(path_); }
+  Lines(const Lines&) = delete;
+  Lines& operator=(const Lines&) = delete;
+  const char* path() const { return path_; }
+
+ private:
+  char path_[40] = "/tmp/spanalloc-lines-XXXXXX";
+};
+
 void simple_programs(std::size_t limit) {
+  const Lines lines;
   const std::vector<std::vector<std::string>> commands = {
       {"/bin/true"},
       {"/bin/ls", "-la", "/usr/bin"},
       {"/bin/sh", "-c", "echo hello | sort | wc -l"},
-      {"/usr/bin/sort", "/etc/services"},
+      {"/usr/bin/sort", lines.path()},
       {"/usr/bin/python3", "-c", "pass"},
       {"/usr/bin/python3", "-c", "print(sum(len(str(i)) for i in range(100000)))"},
   };
