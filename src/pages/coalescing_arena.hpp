@@ -87,17 +87,25 @@ class CoalescingArena {
   Taken take_growing(std::size_t count, std::size_t alignment, BeforeUse before_use, bool closing = false) {
     if (count == 0 || count >= capacity() || alignment >= capacity()) return {};
     LockGuard guard(grow_lock_);
+    const auto has_room = [&](coalescing::Block run) {
+      const std::size_t start = aligned(run.first, alignment);
+      return start < run.end() && run.end() - start >= count;
+    };
     for (;;) {
-      // Others may have grown or given meanwhile. That nothing is free is proved only where the kernel
-      // refuses: to wait for a quiet moment each time would stop the growth while many threads take and give.
-      const auto search = coalescing::Search::kExhaustive;
-      const Taken taken = as_taken(manager_.try_allocate(count, alignment, Reuse::kDirtyFirst, search));
+      // Others may have grown or given meanwhile. Every block is looked at only once the kernel has refused:
+      // among many that are too small that would take long, under the lock that all growing threads need. And
+      // that nothing is free is proved only then: to wait for a quiet moment each time would stop the growth
+      // while many threads take and give.
+      Taken taken = look_for(count, alignment, coalescing::Search::kThorough);
       if (taken.first != 0) return taken;
-      const auto has_room = [&](coalescing::Block run) {
-        const std::size_t start = aligned(run.first, alignment);
-        return start < run.end() && run.end() - start >= count;
-      };
-      if (reopen_run(has_room) || open_more(count, alignment, before_use)) continue;
+      if (reopen_run(has_room)) continue;
+      if (open_more(count, alignment, before_use)) {
+        taken = as_taken(manager_.try_allocate_last(count, alignment));
+        if (taken.first != 0) return taken;
+        continue;
+      }
+      taken = look_for(count, alignment, coalescing::Search::kExhaustive);
+      if (taken.first != 0) return taken;
       if (closing) {
         closing = false;
         close_free_locked();
@@ -268,6 +276,9 @@ class CoalescingArena {
   coalescing::UnitSet& moved_set() { return manager_.extra_set(kMoved); }
   coalescing::UnitSet& seams_set() { return manager_.extra_set(kSeams); }
 
+  Taken look_for(std::size_t count, std::size_t alignment, coalescing::Search search) {
+    return as_taken(manager_.try_allocate(count, alignment, Reuse::kDirtyFirst, search));
+  }
   static Taken as_taken(const coalescing::Allocation& got) {
     return {static_cast<std::uint32_t>(got.block.first), got.zero};
   }

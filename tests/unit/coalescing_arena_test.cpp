@@ -2,6 +2,7 @@
 #include <sys/mman.h>
 
 #include <array>
+#include <chrono>
 #include <thread>
 
 #include "coalescing_arena_test_support.hpp"
@@ -54,6 +55,46 @@ TEST_F(CoalescingArenaTest, AlignsBeyondItsOwnAlignment) {
     EXPECT_EQ(tenant->take_growing(1, arena->capacity()).first, 0u);
     EXPECT_EQ(arena->take_growing(1, std::size_t{1} << 63, kAnyUse).first, 0u);
   }
+}
+
+// A request is not weighed against each of many holes that are a little too small: they would all be looked at
+// under the lock that every growing thread needs.
+TEST_F(CoalescingArenaTest, GrowsPastManyHolesThatAreTooSmall) {
+  const auto mean_time = [&](std::size_t holes) {
+    start();
+    std::vector<std::uint32_t> ranges(holes);
+    for (std::uint32_t& range : ranges) {
+      range = arena->take_growing(8, 1, kAnyUse).first;
+      EXPECT_NE(arena->take_growing(1, 1, kAnyUse).first, 0u);
+    }
+    for (const std::uint32_t range : ranges) arena->give(range);
+    constexpr int kRequests = 100;
+    const auto begin = std::chrono::steady_clock::now();
+    for (int i = 0; i < kRequests; ++i) EXPECT_NE(arena->take_growing(9, 1, kAnyUse).first, 0u);
+    const std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - begin;
+    return taken.count() / kRequests;
+  };
+  const double few = mean_time(10);
+  const double many = mean_time(1600);
+  EXPECT_LE(many, 4 * few + 5) << "microseconds, where " << few << " are taken beside ten holes";
+}
+
+// When the kernel refuses, each of them is looked at.
+TEST_F(CoalescingArenaTest, LooksAtEveryHoleBeforeItReportsThatMemoryIsOut) {
+  start();
+  std::vector<std::uint32_t> holes(500);
+  for (std::uint32_t& hole : holes) {
+    hole = arena->take_growing(12, 1, kAnyUse).first;
+    ASSERT_NE(arena->take_growing(1, 1, kAnyUse).first, 0u);
+  }
+  const std::uint32_t large = arena->take_growing(13, 1, kAnyUse).first;
+  while (arena->take(1, 1).first != 0) {
+  }
+  for (const std::uint32_t hole : holes) arena->give(hole);
+  arena->give(large);
+  Calls::refuse_all(Calls::kOpen);
+  EXPECT_EQ(arena->take_growing(13, 1, kAnyUse).first, large) << "behind 500 that are too small";
+  EXPECT_EQ(arena->take_growing(13, 1, kAnyUse).first, 0u);
 }
 
 TEST_F(CoalescingArenaTest, TheRangeEndsAndStaysUsable) {

@@ -162,6 +162,17 @@ class CoalescingManager {
     return taken ? carve(taken, size, alignment, reuse, hold) : Allocation{};
   }
 
+  /// The same from the free block at the range's end, if that is large enough: what extend() has just added.
+  Allocation try_allocate_last(std::size_t size, std::size_t alignment) {
+    if (!is_possible(size, alignment)) return {};
+    Guard hold(registry_);
+    const Block last = mapper_.block_before(mapper_.limit());
+    const std::size_t start = controller_.aligned(last.first, alignment);
+    if (!is_free(last) || start >= last.end() || last.end() - start < size) return {};
+    const Claimed taken = controller_.remove(last, hold);
+    return taken ? carve(taken, size, alignment, Reuse::kDirtyFirst, hold) : Allocation{};
+  }
+
   /// Units of the block handed out at `first`; 0 when there is none.
   std::size_t size_of(std::size_t first) const {
     if (first >= mapper_.limit()) return 0;

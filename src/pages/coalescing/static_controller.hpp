@@ -7,7 +7,7 @@
 //
 // Fit: of the lists that may hold a large enough block, the one with the smallest sizes, in it the lowest
 // address; dirty memory before clean, unless the caller wants it otherwise. Within the first list (sizes
-// differ by less than a quarter) up to kTries blocks are looked at before larger sizes are; what is not used
+// differ by less than a quarter) a few blocks are looked at before larger sizes are; what is not used
 // of a block is split off, so nothing is wasted but the fit's quality.
 #pragma once
 
@@ -27,8 +27,8 @@ struct Claimed {
   explicit operator bool() const { return static_cast<bool>(block); }
 };
 
-/// How thoroughly take() looks: at the likely blocks, or at every one.
-enum class Search { kQuick, kExhaustive };
+/// How thoroughly take() looks: at the first few blocks of each list, at more of them, or at every one.
+enum class Search { kQuick, kThorough, kExhaustive };
 
 /// Which memory is wanted: dirty memory is warm, clean memory is known to be zero and has no pages yet.
 enum class Reuse { kDirtyFirst, kDirtyOnly, kCleanFirst };
@@ -87,18 +87,21 @@ class StaticController {
   }
 
  private:
-  static constexpr unsigned kTries = 8;
+  // Blocks of a list that are looked at. In all lists but the first every block is large enough.
+  static constexpr unsigned kQuickTries = 8;
+  static constexpr unsigned kThoroughTries = 64;
 
   template <class Hold>
   Claimed take_from(unsigned list, std::size_t size, std::size_t alignment, Search search, Hold& hold) {
     std::size_t unit = index_.find(list, 0, hold);
     if (unit == Index::kNone) index_.clear_list(list, hold);
+    const unsigned most = search == Search::kQuick ? kQuickTries : kThoroughTries;
     for (unsigned tries = 0; unit != Index::kNone; unit = index_.find(list, unit + 1, hold)) {
       BlockWord word = mapper_.load(unit);
       while (word.is(BlockState::kFree) && fits({unit, word.size()}, size, alignment)) {
         if (claim(unit, word, hold)) return {{unit, word.size()}, word.dirty()};
       }
-      if (search == Search::kQuick && ++tries == kTries) break;
+      if (search != Search::kExhaustive && ++tries == most) break;
     }
     return {};
   }
