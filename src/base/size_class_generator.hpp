@@ -22,17 +22,18 @@ struct SizeClass {
   constexpr std::size_t overhead() const { return real_span - payload(); }
 };
 
-/// Smallest multiplier M with: x % d == 0 exactly when uint32(x * M) < M, for all x < 2^32 / d
-/// (D. Lemire, O. Kaser, N. Kurz, "Faster remainder by direct computation", SPE 2019, section 3.2).
+/// A multiplier M with: x % d == 0 exactly when uint32(x * M) < M, for all x < 2^32 / d (D. Lemire, O. Kaser,
+/// N. Kurz, "Faster remainder by direct computation", SPE 2019, section 3.2): the least M above 2^32 / d. (Of
+/// a power of two 2^32 / d itself would do, but see below.)
 constexpr std::uint32_t divisibility_magic32(std::uint32_t d) {
-  return static_cast<std::uint32_t>(UINT32_MAX / d + 1);
+  return static_cast<std::uint32_t>((std::uint64_t{1} << 32) / d + 1);
 }
 /// Limit L with: uint32(x * M) < L exactly when x is one of 0, d, 2d, ... (count - 1) * d, for all x < 2^32 /
-/// d and count * d < 2^32 / d: at a multiple i * d the product is i * (M * d - 2^32), which does not fall
-/// with i. (A power of two has no such step: there every multiple passes, so count * d must be the whole
-/// range.)
+/// d and count * d < 2^32 / d: at a multiple i * d the product is i * (M * d - 2^32), which grows with i; at
+/// others it is at least M - 1. 0 of no multiples.
 constexpr std::uint32_t multiple_limit32(std::uint32_t d, std::uint32_t count) {
-  return (count - 1) * (divisibility_magic32(d) * d) + 1;  // M * d - 2^32 is M * d in 32 bits
+  return count == 0 ? 0
+                    : (count - 1) * (divisibility_magic32(d) * d) + 1;  // M * d - 2^32 is M * d in 32 bits
 }
 /// The same with 64 bits: exact for all x < 2^64 / d. d > 1.
 constexpr std::uint64_t divisibility_magic64(std::uint64_t d) {

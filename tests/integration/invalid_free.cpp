@@ -94,6 +94,63 @@ void unopened_address(const Arguments&) {
   free(p);
 }
 
+// Blocks of a span that nobody has had yet, some way behind the only one that was handed out.
+void untouched_block(const Arguments&) {
+  harness::require_library_malloc();
+  const bool has_headers = getenv("SPANALLOC_CONFIG") == std::string("superblock");
+  const auto ask_size = [](void* block) {
+    volatile std::size_t size = malloc_usable_size(opaque(block));
+    static_cast<void>(size);
+  };
+  for (const std::size_t size :
+       {240u, 432u, 512u, 1000u, 1024u, 2000u, 5000u, 8192u, 10000u, 20000u, 32768u}) {
+    auto* first = static_cast<char*>(malloc(size));
+    auto* second = static_cast<char*>(malloc(size));
+    auto* p = std::max(first, second);
+    const std::size_t stride = malloc_usable_size(p) + (has_headers ? 16 : 0);
+    const std::size_t blocks = std::max<std::size_t>(16 * 1024 / stride, 2);
+    char* bad = p + blocks * stride;
+    printf("%zu bytes, %zu blocks on: ", size, blocks);
+    // With headers it lies in a free block, which its owner may have freed as well.
+    const auto expect = [&](const char* what, const std::function<void(void*)>& body) {
+      has_headers ? void(expect_address_named(what, bad, body)) : expect_named_but_not_freed(what, bad, body);
+    };
+    expect("free", free_it);
+    expect("free by another thread", [](void* block) { std::thread([block] { free_it(block); }).join(); });
+    expect("realloc", [](void* block) { free_it(realloc(opaque(block), 70000)); });
+    expect("size asked", ask_size);
+    free(first);
+    free(second);
+  }
+}
+
+// A small block that was freed last: its size is no longer anybody's to ask.
+void size_of_freed_block(const Arguments&) {
+  harness::require_library_malloc();
+  const auto ask_size = [](void* block) {
+    volatile std::size_t size = malloc_usable_size(opaque(block));
+    static_cast<void>(size);
+  };
+  for (const std::size_t size : {64u, 240u, 1000u, 2000u, 5000u, 20000u}) {
+    void* keep = malloc(size);
+    void* p = malloc(size);
+    expect_address_named("size asked after free", p, [&](void* block) {
+      free(block);
+      ask_size(block);
+    });
+    expect_address_named("size asked after another thread's free", p, [&](void* block) {
+      std::thread([block] { free(block); }).join();
+      ask_size(block);
+    });
+    expect_address_named("realloc after free", p, [&](void* block) {
+      free(block);
+      free_it(realloc(opaque(block), 70000));
+    });
+    free(p);
+    free(keep);
+  }
+}
+
 void interior_pointers(const Arguments&) {
   harness::require_library_malloc();
   for (const std::size_t size : {32u, 64u, 200u, 1000u, 5000u, 40000u, 200000u}) {
@@ -235,6 +292,8 @@ int main(int argc, char** argv) {
   return harness::run_case(argc, argv,
                            {{"foreign_pointers", foreign_pointers},
                             {"unopened_address", unopened_address},
+                            {"untouched_block", untouched_block},
+                            {"size_of_freed_block", size_of_freed_block},
                             {"interior_pointers", interior_pointers},
                             {"interior_pointers_of_large", interior_pointers_of_large},
                             {"double_free_in_a_row", double_free_in_a_row},

@@ -144,7 +144,7 @@ class StandardWorld {
   /// list. Returns 0 when it has none.
   std::uint32_t allocate_hot(std::uint32_t number) {
     Span& s = span(number);
-    if (s.free_list.load_relaxed() == standard::no_block() && s.carved == shape_.capacity) {
+    if (s.free_list.load_relaxed() == standard::no_block() && s.carved.load_relaxed() == shape_.capacity) {
       std::uint32_t count = 0;
       const std::uint32_t head = standard::take_remotes(s.word, shape_.capacity, count);
       if (head != 0) s.free_list.store_relaxed(block(number, head));
@@ -155,9 +155,9 @@ class StandardWorld {
       Block* first = s.free_list.load_relaxed();
       s.free_list.store_relaxed(next_of(first));
       b = number_of(number, first);
-    } else if (s.carved < shape_.capacity) {
-      s.carved = s.carved + 1;
-      b = s.carved;
+    } else if (s.carved.load_relaxed() < shape_.capacity) {
+      s.carved.store_relaxed(s.carved.load_relaxed() + 1);
+      b = s.carved.load_relaxed();
     }
     if (b != 0) hand_out(number, b);
     return b;
@@ -165,7 +165,7 @@ class StandardWorld {
   /// The frontend's way out of a hot span: counts what is free in it and parks it.
   void park(std::uint32_t number, std::uint32_t me) {
     Span& s = span(number);
-    std::uint32_t free_blocks = shape_.capacity - s.carved;
+    std::uint32_t free_blocks = shape_.capacity - s.carved.load_relaxed();
     for (Block* b = s.free_list.load_relaxed(); b != standard::no_block(); b = next_of(b)) ++free_blocks;
     const Inside inside;
     Protocol::hot_to_parked(number, me, free_blocks);
@@ -196,7 +196,7 @@ class StandardWorld {
   void make_hot(std::uint32_t number, std::uint32_t me) {
     Span& s = span(number);
     s.size_class = kClass;
-    s.carved = 0;
+    s.carved.store_relaxed(0);
     s.free_list.store_relaxed(standard::no_block());
     s.unpublished.store_relaxed(0);
     s.list = ListId::kNone;
@@ -332,7 +332,7 @@ class StandardWorld {
     Span& s = span(n);
     std::uint32_t places[kMaxBlocks + 1] = {};
     for (std::uint32_t b = 1; b <= shape_.capacity; ++b) places[b] += out_[n][b];
-    for (std::uint32_t b = s.carved + 1; b <= shape_.capacity; ++b) ++places[b];
+    for (std::uint32_t b = s.carved.load_relaxed() + 1; b <= shape_.capacity; ++b) ++places[b];
     for (Block* b = s.free_list.load_relaxed(); b != standard::no_block(); b = next_of(b))
       MODEL_CHECK(++places[number_of(n, b)] == 1);
     std::uint32_t remote = 0;
@@ -396,7 +396,7 @@ class StandardWorld {
   /// How often block b of a span in use is somewhere: out, on a list of the span's, or untouched.
   std::uint32_t places_of(std::uint32_t n, std::uint32_t b) {
     Span& s = span(n);
-    std::uint32_t places = out_[n][b] + (b > s.carved);
+    std::uint32_t places = out_[n][b] + (b > s.carved.load_relaxed());
     std::uint32_t steps = 0;
     for (Block* at = s.free_list.load_relaxed(); at != standard::no_block(); at = next_of(at)) {
       MODEL_CHECK(++steps <= kMaxBlocks);

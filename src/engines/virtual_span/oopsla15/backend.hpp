@@ -85,7 +85,7 @@ class Backend {
     directory_.marks.load_relaxed()[number].store_relaxed(kFreeClass);
     const SizeClass& c = kSizeClasses[span->size_class.load_relaxed()];
     span->dirty_to = static_cast<std::uint32_t>(
-        max_of(span->dirty_to, c.first_block + std::size_t{span->carved} * c.block_size));
+        max_of(span->dirty_to, c.first_block + std::size_t{span->carved.load_relaxed()} * c.block_size));
     if (Config::kMadvise && c.real_span > kMadviseThreshold) purge(span);
     pool_.put(span->real_span_index, core, number, links());
   }
@@ -168,7 +168,7 @@ class Backend {
     span->shift = static_cast<std::uint8_t>(std::countr_zero(c.block_size));
     span->real_span_index = kRealSpanIndex[size_class];
     span->local_list = nullptr;
-    span->carved = 0;
+    span->carved.store_relaxed(0);
     span->shifted.store_relaxed(0);
     span->local_free.store_relaxed(0);
     // Release, after the span became free in its former life: who reads this class sees that life's end.

@@ -42,8 +42,9 @@ class Oopsla15Engine {
     if (SPANALLOC_UNLIKELY(granule >= view.limit)) return deallocate_outside(p);
     const std::size_t mark = view.mark(granule);
     auto* span = pointer_to<Span>(align_down(address, oopsla15::kVirtualSpan));
+    if (span == nullptr) __builtin_unreachable();  // null lies in no granule
     // Only this thread's own hot span of the class matches; marks that are no class index a null.
-    if (SPANALLOC_LIKELY(Frontend::thread.spans.hot[mark] == span && span->is_block(p))) {
+    if (SPANALLOC_LIKELY(Frontend::thread.spans.hot[mark] == span && span->is_carved(p))) {
       FreeBlock* list = Frontend::thread.spans.list[mark];
       if (SPANALLOC_UNLIKELY(list == p)) return double_free(p);
       auto* block = static_cast<FreeBlock*>(p);
@@ -96,7 +97,12 @@ class Oopsla15Engine {
     if (mark == oopsla15::kFreeClass) os::fatal("size asked of memory that is free", p);
     const Span* span = span_of(p);
     const std::size_t size = oopsla15::kSizeClasses[mark].block_size;
-    if (SPANALLOC_LIKELY(span->is_block(p))) return size;
+    if (SPANALLOC_LIKELY(span->is_carved(p))) {
+      if (SPANALLOC_UNLIKELY(Frontend::is_newest_free(span, p, mark))) {
+        os::fatal("size asked of memory that is free", p);
+      }
+      return size;
+    }
     return size - (address_of(p) - address_of(Frontend::snap_to_block(span, p)));
   }
 

@@ -60,7 +60,7 @@ class Frontend {
     if (SPANALLOC_UNLIKELY(mark == 0)) os::fatal("free of a pointer into memory that holds no objects", p);
     if (SPANALLOC_UNLIKELY(mark == kFreeClass))
       os::fatal("free of memory that is free already (double free)", p);
-    if (SPANALLOC_UNLIKELY(!span->is_block(p))) p = snap_to_block(span, p);
+    if (SPANALLOC_UNLIKELY(!span->is_carved(p))) p = snap_to_block(span, p);
     const Inside inside;
     const auto size_class = static_cast<unsigned>(mark);
     poison_free(p, size_class);
@@ -80,6 +80,13 @@ class Frontend {
     poison(static_cast<FreeBlock*>(block) + 1, kSizeClasses[size_class].block_size - sizeof(FreeBlock));
   }
 
+  /// Whether the block is the first of a list of free ones. (Of the others it is not known without a search.)
+  static bool is_newest_free(const Span* span, const void* p, std::size_t size_class) {
+    if (span->load_word().head_offset() == span->offset_of(p)) return true;
+    if (thread.spans.hot[size_class] == span && thread.spans.list[size_class] == p) return true;
+    return thread.owner != 0 && span->owner.load_relaxed() == thread.owner && span->local_list == p;
+  }
+
   /// Brings the thread's copy of the directory up to date.
   static void refresh_view() {
     const Directory& directory = backend.directory();
@@ -91,6 +98,7 @@ class Frontend {
 
   /// The start of the block that a pointer beyond it belongs to. Ends the process if none can be meant.
   static void* snap_to_block(const Span* span, const void* p) {
+    if (span->is_block(p)) os::fatal("memory was never handed out:", p);
     const std::uint32_t offset = span->offset_of(p) - span->first_block;
     const std::uint32_t size =
         kSizeClasses[span->size_class.load_relaxed() % kClassEntries % kClasses].block_size;
@@ -100,7 +108,9 @@ class Frontend {
       // Aligned blocks are handed out at the first multiple of some power of two above 4 KiB: nothing of that
       // alignment lies between the block's start and the pointer.
       const std::uintptr_t alignment = address & (0 - address);
-      if (into < alignment && alignment > kNaturalMax) return pointer_to(address - into);
+      if (into < alignment && alignment > kNaturalMax && span->is_carved(pointer_to(address - into))) {
+        return pointer_to(address - into);
+      }
     }
     os::fatal("pointer is not the start of an object:", p);
   }
@@ -150,7 +160,8 @@ class Frontend {
   /// Free blocks that the owner of a hot span knows of; for the owner, or while it stands still.
   static std::uint32_t owned_free(const Span* span, FreeBlock* list) {
     FreeBlock* last = nullptr;
-    return walk(span, list, &last) + walk(span, span->local_list, &last) + (span->blocks - span->carved);
+    return walk(span, list, &last) + walk(span, span->local_list, &last) +
+           (span->blocks - span->carved.load_relaxed());
   }
 
   static std::size_t living_labs() {
@@ -343,7 +354,7 @@ class Frontend {
       SpanWord seen = span->load_word();
       if (seen.state() != State::kHot) continue;
       span->local_list = nullptr;
-      span->carved = span->blocks;
+      span->carved.store_relaxed(span->blocks);
       span->local_free.store_relaxed(0);
       span->try_mark_floating(seen, false);  // nobody else runs: cannot fail
       lost_to_fork_.fetch_add_relaxed(1);
@@ -374,7 +385,7 @@ class Frontend {
       span->local_list = nullptr;
       return pop(spans, size_class);
     }
-    if (span->carved < span->blocks) return carve(spans, size_class, span, zero);
+    if (span->carved.load_relaxed() < span->blocks) return carve(spans, size_class, span, zero);
     SpanWord seen = span->load_word();
     for (;;) {
       const std::uint32_t remote = seen.count();
@@ -396,10 +407,11 @@ class Frontend {
   static void* carve(HotSpans& spans, unsigned size_class, Span* span, bool* zero) {
     constexpr std::uint32_t kPiece = 4096;
     const std::uint32_t size = kSizeClasses[size_class].block_size;
-    const std::uint32_t offset = span->first_block + span->carved * size;
+    const std::uint32_t carved = span->carved.load_relaxed();
+    const std::uint32_t offset = span->first_block + carved * size;
     const auto piece_end = static_cast<std::uint32_t>(align_up(offset + 1, kPiece));
     const std::size_t count =
-        min_of(max_of((piece_end - offset) / size, 1), std::size_t{span->blocks} - span->carved);
+        min_of(max_of((piece_end - offset) / size, 1), std::size_t{span->blocks} - carved);
     FreeBlock* list = nullptr;
     unpoison(pointer_to(span->address() + offset), count * size);
     for (std::size_t i = count - 1; i > 0; --i) {
@@ -409,7 +421,7 @@ class Frontend {
       poison_free(block, size_class);
     }
     spans.list[size_class] = list;
-    span->carved += static_cast<std::uint32_t>(count);
+    span->carved.store_relaxed(carved + static_cast<std::uint32_t>(count));
     if (zero != nullptr) *zero = offset >= span->dirty_to;
     return pointer_to(span->address() + offset);
   }
@@ -469,7 +481,8 @@ class Frontend {
       if (natural_alignment(c) < natural_alignment(size_class)) continue;
       if (spans.list[c] != nullptr) return pop(spans, c);
       Span* span = spans.hot[c];
-      if (span == nullptr || (span->local_list == nullptr && span->carved == span->blocks)) continue;
+      if (span == nullptr || (span->local_list == nullptr && span->carved.load_relaxed() == span->blocks))
+        continue;
       return refill(spans, c, span, zero);
     }
     return nullptr;

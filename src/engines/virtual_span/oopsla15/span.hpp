@@ -97,8 +97,9 @@ struct alignas(kCacheLine) Span {
   // Written by the owner, read by anybody: blocks the owner (or a former one) freed and still knows of,
   // including those never carved. Last write of a local free: from then on the span may change hands.
   Atomic<std::uint32_t> local_free{0};
-  // Owner-only: blocks below this index have been handed out at least once.
-  Plain<std::uint32_t> carved{0};
+  // Written by the owner: blocks below this index have been handed out, or listed. Who holds a block sees
+  // that its own has been.
+  Atomic<std::uint32_t> carved{0};
   // Shared: some block may be referred to by a pointer beyond its start (large alignments).
   Atomic<std::uint32_t> shifted{0};
 
@@ -128,6 +129,8 @@ struct alignas(kCacheLine) Span {
     return std::rotr(offset_of(p) * inverse + bias, int{shift});  // block_index of offset - first_block
   }
   bool is_block(const void* p) const { return index_of(p) < blocks; }
+  /// Of those that were ever carved.
+  bool is_carved(const void* p) const { return index_of(p) < carved.load_relaxed(); }
 
   SpanWord load_word() const {
     // Acquire: pairs with the release of the transition that made this word, so that owner, class and

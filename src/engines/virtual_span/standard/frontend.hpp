@@ -110,12 +110,15 @@ class Frontend {
   SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) { os::fatal("double free of", p); }
 
   /// What somebody wanted to do with an address that is no block's, and where it lies instead: in a live
-  /// block (or between blocks of one span); in memory that was a block's and is free; in memory that is free
-  /// and was never a block's beginning; in none that the arena gives out now.
+  /// block (or between blocks of one span); where a live span has never had a block; in memory that was a
+  /// block's and is free; in memory that is free and was never a block's beginning; in none that the arena
+  /// gives out now.
   enum class Deed { kFree, kAskSize };
-  enum class Place { kInsideBlock, kFreedBlock, kFreeMemory, kNoMemory };
+  enum class Place { kInsideBlock, kUntouched, kFreedBlock, kFreeMemory, kNoMemory };
   [[noreturn]] static void bad_pointer(const void* p, Deed deed);
   static Place place_of(std::uintptr_t a);
+  static bool is_untouched(std::uintptr_t a, std::uint32_t number, const Span& span);
+  static bool is_newest_free(const void* p, std::uint32_t number, SpanWord word);
   static void deallocate_outside_spans(void* p);
 
   // The LAB of this thread; with none to be had, nullptr.
@@ -153,6 +156,7 @@ class Frontend {
   static void carve(Span& span, std::uint32_t number, unsigned c, Block*& head);
   static std::uint32_t find_span(Lab* lab, unsigned c, Block*& head);
   static void make_hot(Lab* lab, unsigned c, std::uint32_t number);
+  static void let_carved_blocks_pass(Span& span, unsigned c);
   static void leave_hot(Lab* lab, unsigned c);
   static std::uint32_t gather_free_blocks(Lab* lab, unsigned c, Span& span);
   static bool retire_hot_if_empty(Lab* lab, unsigned c);

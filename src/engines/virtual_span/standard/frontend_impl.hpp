@@ -101,7 +101,7 @@ inline bool Frontend::refill(Lab* lab, unsigned c, bool& zero) {
     if (Block* reserve = span.free_list.load_relaxed(); reserve != no_block()) {
       span.free_list.store_relaxed(no_block());
       head = reserve;
-    } else if (span.carved < info.blocks) {
+    } else if (span.carved.load_relaxed() < info.blocks) {
       carve(span, number, c, head);
       zero = span.zero;
     } else {
@@ -121,11 +121,12 @@ inline bool Frontend::refill(Lab* lab, unsigned c, bool& zero) {
 // Links up the untouched blocks that start in the next page (at least one), in address order.
 inline void Frontend::carve(Span& span, std::uint32_t number, unsigned c, Block*& head) {
   const ClassInfo& info = kClassTable[c];
-  const std::size_t offset = std::size_t{span.carved} * info.block_size;
+  const std::uint32_t carved = span.carved.load_relaxed();
+  const std::size_t offset = std::size_t{carved} * info.block_size;
   const std::size_t page_end = align_down(offset, kPageForTail) + kPageForTail;
   std::uint32_t count =
       static_cast<std::uint32_t>((page_end - offset + info.block_size - 1) / info.block_size);
-  count = static_cast<std::uint32_t>(min_of(count, info.blocks - span.carved));
+  count = static_cast<std::uint32_t>(min_of(count, info.blocks - carved));
   char* first = Heap::address(number) + offset;
   char* at = first;
   for (std::uint32_t i = 1; i < count; ++i, at += info.block_size) {
@@ -134,7 +135,8 @@ inline void Frontend::carve(Span& span, std::uint32_t number, unsigned c, Block*
   }
   unpoison(at, sizeof(Block));
   link_to(reinterpret_cast<Block*>(at), no_block());
-  span.carved += count;
+  span.carved.store_relaxed(carved + count);
+  let_carved_blocks_pass(span, c);
   head = reinterpret_cast<Block*>(first);
 }
 
@@ -159,8 +161,8 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
   span.shown_class.store_relaxed(static_cast<std::uint8_t>(c));
   const ClassInfo& info = kClassTable[c];
   span.start_magic = info.order == 0 ? divisibility_magic32(info.block_size) : 0;
-  span.start_limit = info.order == 0 ? multiple_limit32(info.block_size, info.blocks) : 0;
-  span.carved = 0;
+  span.start_limit.store_relaxed(0);
+  span.carved.store_relaxed(0);
   span.free_list.store_relaxed(no_block());
   span.unpublished.store_relaxed(0);
   span.list = ListId::kNone;
@@ -169,9 +171,20 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
   return number;
 }
 
+// Blocks that were never carved are nobody's to free: the checks for a block's start refuse them, too.
+inline void Frontend::let_carved_blocks_pass(Span& span, unsigned c) {
+  const ClassInfo& info = kClassTable[c];
+  if (info.order != 0) return;  // is_start() looks at `carved` itself
+  const std::uint32_t limit = multiple_limit32(info.block_size, span.carved.load_relaxed());
+  // Relaxed: whoever is handed a block by another thread has been given this limit with it.
+  span.start_limit.store_relaxed(limit);
+  if (c <= kThreadClasses) thread_state.start[c].limit = limit;
+}
+
 inline void Frontend::make_hot(Lab* lab, unsigned c, std::uint32_t number) {
   lab->hot[c].store_relaxed(number);
   if (c > kThreadClasses) return;
+  let_carved_blocks_pass(Heap::span(number), c);
   const std::uintptr_t page = address_of(Heap::address(number)) >> kGranuleBits;
   // An empty list begins with kNoBlock. What shares that granule is nobody's block: its hint stays class 0,
   // where no address is a block's start.
@@ -189,7 +202,9 @@ inline void Frontend::leave_hot(Lab* lab, unsigned c) {
 inline bool Frontend::is_start(std::uintptr_t a, std::uint32_t number, unsigned c) {
   const ClassInfo& info = kClassTable[c];
   const std::uint64_t offset = a - address_of(Heap::address(number));
-  return info.blocks == 1 ? offset == 0 : offset * info.magic < info.magic && offset < info.payload();
+  if (info.blocks == 1) return offset == 0;
+  const std::uint64_t carved = Heap::span(number).carved.load_relaxed();
+  return offset * info.magic < info.magic && offset < carved * info.block_size;
 }
 
 SPANALLOC_INLINE void Frontend::push_hot(Block*& head, Block* block, unsigned c) {
@@ -212,7 +227,8 @@ SPANALLOC_INLINE void Frontend::push_hot(Block*& head, Block* block, unsigned c)
   // still.
   const SpanWord word{span.word.load_relaxed()};
   const auto offset = static_cast<std::uint32_t>(a & (kGranule - 1));
-  if (SPANALLOC_UNLIKELY(offset * span.start_magic >= span.start_limit)) return deallocate_by_record(p);
+  if (SPANALLOC_UNLIKELY(offset * span.start_magic >= span.start_limit.load_relaxed()))
+    return deallocate_by_record(p);
   const ThreadState& t = thread_state;
   Block* block = static_cast<Block*>(p);
   if (word.identity() == t.hot_identity)
@@ -315,12 +331,21 @@ SPANALLOC_COLD inline void Frontend::bad_pointer(const void* p, Deed deed) {
   static constexpr const char* kSentences[][2] = {
       {"free of a pointer that is not the start of a block:",
        "size asked of a pointer that is not the start of a block:"},
+      {"free of memory that was never handed out:", "size asked of memory that was never handed out:"},
       {"free of memory that is free already (double free):", "size asked of memory that is free:"},
       {"free of memory that is free (double free, or never handed out):",
        "size asked of memory that is free, or was never handed out:"},
       {"free of an address that lies in no block:", "size asked of an address that lies in no block:"},
   };
   os::fatal(kSentences[static_cast<int>(place_of(address_of(p)))][static_cast<int>(deed)], p);
+}
+
+// In a block of a live span that nobody has had yet.
+inline bool Frontend::is_untouched(std::uintptr_t a, std::uint32_t number, const Span& span) {
+  const ClassInfo& info = kClassTable[span.size_class];
+  const std::uint64_t offset = a - address_of(Heap::address(number));
+  return info.blocks != 1 && offset >= std::uint64_t{span.carved.load_relaxed()} * info.block_size &&
+         offset < info.payload();
 }
 
 SPANALLOC_COLD inline Frontend::Place Frontend::place_of(std::uintptr_t a) {
@@ -332,7 +357,10 @@ SPANALLOC_COLD inline Frontend::Place Frontend::place_of(std::uintptr_t a) {
     const Span& span = Heap::span(number);
     const bool live = !free && SpanWord{span.word.load_relaxed()}.state() != SpanState::kFree;
     // The start of a live block: it has become one since the caller looked, in other hands.
-    place = live && !is_start(a, number, span.size_class) ? Place::kInsideBlock : Place::kFreeMemory;
+    place = !live                                  ? Place::kFreeMemory
+            : is_start(a, number, span.size_class) ? Place::kFreeMemory
+            : is_untouched(a, number, span)        ? Place::kUntouched
+                                                   : Place::kInsideBlock;
   });
   std::uint32_t first = 0;
   const bool was_span = Heap::span_of_granule(granule, first).shown_class.load_relaxed() != 0;
@@ -409,7 +437,19 @@ inline std::size_t Frontend::usable_size(const void* p) {
   if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree || !is_start(a, number, span.size_class))) {
     bad_pointer(p, Deed::kAskSize);
   }
+  if (SPANALLOC_UNLIKELY(is_newest_free(p, number, word))) os::fatal("size asked of memory that is free:", p);
   return block_bytes(span.size_class, number);
+}
+
+// Whether the block is the first of a list of free ones. (Of the others it is not known without a search.)
+inline bool Frontend::is_newest_free(const void* p, std::uint32_t number, SpanWord word) {
+  const Span& span = Heap::span(number);
+  const ThreadState& t = thread_state;
+  if (word.head() == block_mark(address_of(p) - address_of(Heap::address(number)))) return true;
+  if (t.run.count != 0 && t.run.newest == p) return true;
+  if (word.identity() == t.hot_identity && head_of(t.lab, span.size_class) == p) return true;
+  const bool mine = word.identity() == t.hot_identity || word.identity() == t.parked_identity;
+  return mine && span.free_list.load_relaxed() == p;
 }
 
 inline void* Frontend::resize(void* p, std::size_t n) {
@@ -498,7 +538,7 @@ inline void Frontend::detach(Lab* lab) {
 inline std::uint32_t Frontend::gather_free_blocks(Lab* lab, unsigned c, Span& span) {
   const ClassInfo& info = kClassTable[c];
   Block*& head = head_of(lab, c);
-  std::uint32_t count = info.blocks - span.carved;
+  std::uint32_t count = info.blocks - span.carved.load_relaxed();
   const auto walk = [&](Block* block) {
     Block* last = nullptr;
     for (; block != no_block(); block = next_of(block)) {

@@ -143,7 +143,8 @@ inline void Heap::make_single(std::uint32_t number, unsigned c) {
   Span& span = spans_[number];
   span.size_class = static_cast<std::uint8_t>(c);
   span.shown_class.store_relaxed(static_cast<std::uint8_t>(c));
-  span.start_magic = span.start_limit = 0;
+  span.start_magic = 0;
+  span.start_limit.store_relaxed(0);
   span.unpublished.store_relaxed(0);
   span.list = ListId::kNone;
   // Release: a stale freer of an earlier life may look at the record under a lock.
@@ -154,7 +155,8 @@ inline void Heap::set_order(std::uint32_t number, unsigned order) {
   for (std::uint32_t i = 0; i < (1u << order); ++i) {
     spans_[number + i].order = static_cast<std::uint8_t>(order);
     // A granule inside a span must not pass for the start of the small span it once was.
-    spans_[number + i].start_magic = spans_[number + i].start_limit = 0;
+    spans_[number + i].start_magic = 0;
+    spans_[number + i].start_limit.store_relaxed(0);
   }
 }
 

@@ -47,12 +47,14 @@ struct alignas(kCacheLine) Span {
   Plain<std::uint32_t> floor;         ///< owner: a local free that leaves <= floor blocks out is an event
   Plain<std::uint32_t> start_magic;  ///< divisibility_magic32 of the block size if the span is one granule of
                                      ///< several blocks, else 0; constant while the span is not free
-  Plain<std::uint32_t> start_limit;  ///< multiple_limit32 of it, else 0; likewise
-  Atomic<Block*> free_list;        ///< owner: parked: its freed blocks; hot: a reserve behind the LAB's head
-  Plain<std::uint32_t> carved;     ///< owner: blocks 1..carved have been on a list; the rest is untouched
-  Plain<std::uint32_t> next;       ///< lock of the owning LAB: neighbours on the list `list`
-  Plain<std::uint32_t> prev;       ///< "
-  Plain<ListId> list;              ///< "
+  Atomic<std::uint32_t> start_limit;  ///< owner: multiple_limit32 of it and `carved`, else 0; who holds a
+                                      ///< block sees a limit that lets it pass
+  Atomic<Block*> free_list;      ///< owner: parked: its freed blocks; hot: a reserve behind the LAB's head
+  Atomic<std::uint32_t> carved;  ///< owner: blocks 1..carved have been on a list; the rest is untouched; who
+                                 ///< holds a block sees that it was carved
+  Plain<std::uint32_t> next;     ///< lock of the owning LAB: neighbours on the list `list`
+  Plain<std::uint32_t> prev;     ///< "
+  Plain<ListId> list;            ///< "
   Plain<std::uint8_t> size_class;  ///< constant while the span is not free
   std::uint8_t order;  ///< log2 of the span's granules if it has several blocks, else 0; constant while the
                        ///< span is not free, and the same in the records of all its granules

@@ -313,7 +313,8 @@ class SpanProtocol {
       return place(number, word);
     }
     const std::uint32_t capacity = World::capacity(span.size_class);
-    std::uint32_t free = capacity - span.carved + length_of(span.free_list.load_relaxed(), capacity);
+    std::uint32_t free =
+        capacity - span.carved.load_relaxed() + length_of(span.free_list.load_relaxed(), capacity);
     if (word.head() != 0) free += length_of(World::block_of_mark(number, word.head()), capacity);
     if (free > capacity) World::corrupted(number);
     SpanWord after = word.with_outstanding(capacity - free).with_listed(false);

@@ -28,7 +28,8 @@ constexpr std::array<std::uint8_t, kMaxInThread + 1> make_thread_class_of() {
 inline constexpr std::array<std::uint8_t, kMaxInThread + 1> kThreadClassOf = make_thread_class_of();
 
 /// Is an offset in a span the start of one of its blocks? uint32(offset * magic) < limit; see
-/// divisibility_magic32 and multiple_limit32. {0, 0}: nothing is.
+/// divisibility_magic32 and multiple_limit32. The limit is that of the hot span: what it has carved. 0:
+/// nothing is.
 struct StartCheck {
   std::uint32_t magic;
   std::uint32_t limit;
@@ -70,7 +71,7 @@ struct ThreadState {
     for (Block*& h : head) h = const_cast<Block*>(&kNoBlock);
     for (unsigned c = 1; c <= kThreadClasses; ++c) {
       const ClassInfo& info = kClassTable[c];
-      start[c] = {divisibility_magic32(info.block_size), multiple_limit32(info.block_size, info.blocks)};
+      start[c] = {divisibility_magic32(info.block_size), 0};
     }
   }
 };
