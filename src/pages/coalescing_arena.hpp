@@ -91,6 +91,7 @@ class CoalescingArena {
       const std::size_t start = aligned(run.first, alignment);
       return start < run.end() && run.end() - start >= count;
     };
+    bool has_closed = false;
     for (;;) {
       // Others may have grown or given meanwhile. Every block is looked at only once the kernel has refused:
       // among many that are too small that would take long, under the lock that all growing threads need. And
@@ -106,15 +107,19 @@ class CoalescingArena {
       }
       taken = look_for(count, alignment, coalescing::Search::kExhaustive);
       if (taken.first != 0) return taken;
-      if (closing) {
+      // To close what is free makes the kernel grant more, behind the range or of what is closed.
+      if (closing && (has_space_behind(count, alignment) || closed_count_.load_relaxed() != 0)) {
         closing = false;
+        has_closed = true;
         close_free_locked();
         if (open_more(count, alignment, before_use)) continue;
       }
       // Smaller ones only now: they would take the memory that the new range needs. But together with what is
       // free they may do.
       if (reopen_run([](coalescing::Block) { return true; })) continue;
-      return as_taken(manager_.allocate(count, alignment));
+      taken = as_taken(manager_.allocate(count, alignment));
+      if (taken.first == 0 && has_closed) next_closing_.store_relaxed(os::now_ms() + kNoClosingMs);
+      return taken;
     }
   }
 
@@ -133,15 +138,21 @@ class CoalescingArena {
     }
   }
 
-  /// Whether closing everything that is free could let the kernel grant `count` granules more.
+  /// Whether closing everything that is free could let the kernel grant `count` granules more. It costs two
+  /// calls of the kernel a free range, so when it was no use it is not tried again for a while, unless a
+  /// range is given back.
   bool closing_may_help(std::size_t count) {
+    if (os::now_ms() < next_closing_.load_relaxed()) return false;
     const std::size_t open = statistics().opened_bytes >> kGranuleBits;
     return count <= open || (count < capacity() && Calls::would_grant((count - open) << kGranuleBits));
   }
 
   /// Gives a range back. `zero`: all of it reads as zero. The whole range that take() returned (or resizing
   /// made of it).
-  void give(std::uint32_t first, bool zero = false) { manager_.free(first, zero); }
+  void give(std::uint32_t first, bool zero = false) {
+    manager_.free(first, zero);
+    allow_closing();
+  }
 
   /// Granules of the range taken at `first`.
   std::size_t count_of(std::uint32_t first) const { return manager_.size_of(first); }
@@ -150,7 +161,10 @@ class CoalescingArena {
   bool resize_in_place(std::uint32_t first, std::size_t count) { return manager_.grow(first, count); }
 
   /// Gives back what the range at `first` has beyond `count` granules; `zero`: all of that reads as zero.
-  void give_tail(std::uint32_t first, std::size_t count, bool zero) { manager_.shrink(first, count, zero); }
+  void give_tail(std::uint32_t first, std::size_t count, bool zero) {
+    manager_.shrink(first, count, zero);
+    allow_closing();
+  }
 
   /// Moves the pages of the taken range `from` (`count` granules) to the taken range `to`; pages that were
   /// there are lost, and `from` reads as zero afterwards. False: not moved; then `to` is given back, or lost.
@@ -276,6 +290,11 @@ class CoalescingArena {
   coalescing::UnitSet& moved_set() { return manager_.extra_set(kMoved); }
   coalescing::UnitSet& seams_set() { return manager_.extra_set(kSeams); }
 
+  // Relaxed: a hint; who misses it waits for the time to pass.
+  void allow_closing() {
+    if (next_closing_.load_relaxed() != 0) next_closing_.store_relaxed(0);
+  }
+
   Taken look_for(std::size_t count, std::size_t alignment, coalescing::Search search) {
     return as_taken(manager_.try_allocate(count, alignment, Reuse::kDirtyFirst, search));
   }
@@ -300,15 +319,24 @@ class CoalescingArena {
     return align_up(origin + first, alignment) - origin;
   }
 
+  // Under grow_lock_: where a range that needs new address space begins. What is free at the end already need
+  // not be opened again. It may be gone by the time it is needed: then the next round opens the rest.
+  std::size_t place_behind(std::size_t alignment) const {
+    const std::size_t end = manager_.limit();
+    return aligned(end - min_of(manager_.free_tail(), end - 1), alignment);
+  }
+  bool has_space_behind(std::size_t count, std::size_t alignment) const {
+    const std::size_t start = place_behind(alignment);
+    return start < capacity() && count <= capacity() - start;
+  }
+
   // Under grow_lock_. New address space for `count` granules; true: try again, something has changed.
   template <class BeforeUse>
   bool open_more(std::size_t count, std::size_t alignment, BeforeUse before_use) {
     if (manager_.limit() == range_.opened()) {
       const std::size_t old_end = range_.opened();
-      // What is free at the end already need not be opened again. It may be gone by the time it is needed:
-      // then the next round opens the rest.
-      const std::size_t start = aligned(old_end - min_of(manager_.free_tail(), old_end - 1), alignment);
-      if (start >= capacity() || count > capacity() - start) return false;
+      const std::size_t start = place_behind(alignment);
+      if (!has_space_behind(count, alignment)) return false;
       if (range_.open_up_to(max_of(start + count, old_end + 1)) == Range::OpenResult::kRefused) return false;
     }
     return book_opened(before_use);
@@ -429,6 +457,8 @@ class CoalescingArena {
   std::size_t table_end_[Manager::kMaxTables] = {};
   std::size_t booked_skipped_ = 0;
 
+  static constexpr std::uint64_t kNoClosingMs = 100;
+  Atomic<std::uint64_t> next_closing_{0};          // not before this time; 0: now
   Atomic<std::size_t> closed_count_{0};            // granules; written under grow_lock_
   Atomic<std::size_t> lost_count_{0};              // granules
   static constexpr std::size_t kMaxSeams = 16384;  // of the 65,530 mappings that a process may have

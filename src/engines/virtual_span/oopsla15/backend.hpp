@@ -88,6 +88,8 @@ class Backend {
         max_of(span->dirty_to, c.first_block + std::size_t{span->carved.load_relaxed()} * c.block_size));
     if (Config::kMadvise && c.real_span > kMadviseThreshold) purge(span);
     pool_.put(span->real_span_index, core, number, links());
+    // After the put, so that whoever finds it set finds the span.
+    if (SPANALLOC_UNLIKELY(closes_tails_) && closable_.load_relaxed() == 0) closable_.store_relaxed(1);
   }
 
   /// The paper's compaction call: gives back the pages of all pooled spans, all but the first one of each.
@@ -99,7 +101,8 @@ class Backend {
 
   /// When address space is out, under a limit on it: gives back that of all pooled spans, too.
   bool close_pooled() {
-    if (!closes_tails_) return false;
+    // Every large object that is refused comes here: the walk is for what was pooled since the last one.
+    if (!closes_tails_ || closable_.exchange_acq_rel(0) == 0) return false;
     bool any = false;
     const std::size_t page = os::page_size();
     for_each_pooled([&](Span* span) {
@@ -254,6 +257,7 @@ class Backend {
   static constexpr std::uint32_t kMaxClosedTails = 16384;
   bool closes_tails_ = false;              // constant once started
   Atomic<std::uint32_t> closed_tails_{0};  // how many spans were cut
+  Atomic<std::uint32_t> closable_{0};      // whether spans were pooled since the last close_pooled()
   SpinLock carve_lock_;                    // guards the two below, and starting
   SpinLock walk_lock_;                     // taking the pool's stacks apart
   std::uint32_t spare_ = 0;
