@@ -20,7 +20,7 @@ struct Forked : Scene {
     SpinLock::enter_child();
     this->believe_shown_blocks();
     if (this->someone_was_inside()) find_what_vanished_threads_had();
-    for (const std::uint32_t lab : {1u, 2u, 3u}) Protocol::orphan_all(lab, 3);
+    for (const std::uint32_t lab : {1u, 2u, 3u}) Protocol::orphan_all(lab);
     check_child();
     free_everything();
     // A block that its owner was just freeing counts as out until somebody adopts the span, and counts anew.
@@ -186,7 +186,7 @@ struct HandsAreForgotten : Forked<Scene> {
   bool someone_was_inside() const { return false; }
   void at_rest() {
     SpinLock::enter_child();
-    for (const std::uint32_t lab : {1u, 2u, 3u}) StandardWorld::Protocol::orphan_all(lab, 3);
+    for (const std::uint32_t lab : {1u, 2u, 3u}) StandardWorld::Protocol::orphan_all(lab);
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       const bool is_free = SpanWord{this->span(n).word.load_relaxed()}.state() == SpanState::kFree;
       if (is_free) MODEL_CHECK(this->take_from_pool() != 0);

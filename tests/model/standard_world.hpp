@@ -223,7 +223,7 @@ class StandardWorld {
   /// The end of the thread whose LAB is `me`, apart from its hot spans.
   void orphan(std::uint32_t me) {
     const Inside inside;
-    Protocol::orphan_all(me, 3);
+    Protocol::orphan_all(me);
   }
   void set_heir(std::uint32_t me, std::uint32_t orphanage) { heirs_[me] = orphanage; }
 

@@ -1,6 +1,8 @@
 // Slow paths of Frontend; see frontend.hpp for the call tree.
 #pragma once
 
+#include <bit>
+
 #include "engines/virtual_span/standard/frontend.hpp"
 
 namespace spanalloc::standard {
@@ -127,6 +129,8 @@ inline void Frontend::carve(Span& span, std::uint32_t number, unsigned c, Block*
   std::uint32_t count =
       static_cast<std::uint32_t>((page_end - offset + info.block_size - 1) / info.block_size);
   count = static_cast<std::uint32_t>(min_of(count, info.blocks - carved));
+  // Past its exit hook a thread gives the span back after each call, and what is free in it must be counted.
+  if (SPANALLOC_UNLIKELY(thread_state.exited)) count = 1;
   char* first = Heap::address(number) + offset;
   char* at = first;
   for (std::uint32_t i = 1; i < count; ++i, at += info.block_size) {
@@ -183,6 +187,7 @@ inline void Frontend::let_carved_blocks_pass(Span& span, unsigned c) {
 
 inline void Frontend::make_hot(Lab* lab, unsigned c, std::uint32_t number) {
   lab->hot[c].store_relaxed(number);
+  lab->hot_classes[c / 64] |= std::uint64_t{1} << c % 64;
   if (c > kThreadClasses) return;
   let_carved_blocks_pass(Heap::span(number), c);
   const std::uintptr_t page = address_of(Heap::address(number)) >> kGranuleBits;
@@ -520,14 +525,17 @@ inline void Frontend::detach(Lab* lab) {
   t.inside_without_lab.store_relaxed(1);
   flush_run();
   thread_state.run.number = 0;  // without a LAB nothing is gathered
-  for (unsigned c = 1; c < kFirstSingle; ++c) {
-    const std::uint32_t number = lab->hot[c].load_relaxed();
-    if (number == 0) continue;
-    const std::uint32_t free_blocks = gather_free_blocks(lab, c, Heap::span(number));
-    leave_hot(lab, c);
-    Protocol::hot_to_parked(number, lab->number, free_blocks);
+  for (std::uint64_t& classes : lab->hot_classes) {
+    for (; classes != 0; classes &= classes - 1) {
+      const auto c = static_cast<unsigned>((&classes - lab->hot_classes) * 64 + std::countr_zero(classes));
+      const std::uint32_t number = lab->hot[c].load_relaxed();
+      if (number == 0) continue;
+      const std::uint32_t free_blocks = gather_free_blocks(lab, c, Heap::span(number));
+      leave_hot(lab, c);
+      Protocol::hot_to_parked(number, lab->number, free_blocks);
+    }
   }
-  Protocol::orphan_all(lab->number, kClasses);
+  Protocol::orphan_all(lab->number);
   t.parked_identity = t.hot_identity = ~std::uint64_t{0};
   t.lab = nullptr;
   Heap::return_lab(lab);

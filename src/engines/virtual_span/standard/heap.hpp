@@ -39,7 +39,8 @@ struct alignas(kCacheLine) Lab : LabLists<kClasses> {
   Atomic<std::uint32_t> alive{0};           ///< written by the owner
   Atomic<std::uint32_t> inside{0};          ///< written by the owner; see InsideHeap
   Atomic<std::uint32_t> hot[kFirstSingle];  ///< written by the owner: hot span of each class, 0: none
-  Block* head[kLabClasses] = {};            ///< owner: hot lists of classes above kThreadClasses
+  std::uint64_t hot_classes[(kFirstSingle + 63) / 64] = {};  ///< owner: bit c: class c may have one
+  Block* head[kLabClasses] = {};  ///< owner: hot lists of classes above kThreadClasses
 };
 
 // No two LABs share a cache line: each one's lock stands at its beginning.

@@ -379,8 +379,9 @@ inline void Heap::bury_vanished_thread(Lab& lab) {
     const SpanWord word{spans_[number].word.load_relaxed()};
     if (word.identity() == SpanWord::identity_of(lab.number, SpanState::kHot)) lose_hot_span(number);
   }
+  for (std::uint64_t& classes : lab.hot_classes) classes = 0;
   for (Block*& head : lab.head) head = no_block();
-  Protocol::orphan_all(lab.number, kClasses);
+  Protocol::orphan_all(lab.number);
   lab.alive.store_relaxed(0);
 }
 

@@ -54,11 +54,15 @@ struct LabLists {
   Plain<std::uint32_t> floating{0};
   Plain<std::uint32_t> attention{0};
   Atomic<std::uint32_t> reusable[kClassCount];  ///< changed under the lock; a look without it is a hint
+  /// Bit c: class c may have reusable spans. So that a thread's end need not look at all of them.
+  static constexpr unsigned kWords = (kClassCount + 63) / 64;
+  Plain<std::uint64_t> reusable_classes[kWords];
 
   void forget(unsigned class_count) {
     attention_waiting.store_relaxed(0);
     floating = attention = 0;
     for (unsigned c = 0; c < class_count; ++c) reusable[c].store_relaxed(0);
+    for (Plain<std::uint64_t>& word : reusable_classes) word = 0;
   }
 };
 
@@ -247,7 +251,7 @@ class SpanProtocol {
   }
 
   /// Owner's end: gives every parked span of LAB `me` to its orphanage; empty ones go to the pool.
-  static void orphan_all(std::uint32_t me, unsigned class_count) {
+  static void orphan_all(std::uint32_t me) {
     Lists& lab = World::lab(me);
     const std::uint32_t heir = World::orphanage_of(me);
     std::uint32_t emptied = 0;
@@ -257,8 +261,12 @@ class SpanProtocol {
       lab.attention_waiting.store_relaxed(0);
       orphan_list(lab, heir, lab.floating, emptied);
       orphan_list(lab, heir, lab.attention, emptied);
-      for (unsigned c = 1; c < class_count; ++c) {
-        orphan_list(lab, heir, lab.reusable[c].load_relaxed(), emptied);
+      for (unsigned word = 0; word < Lists::kWords; ++word) {
+        for (std::uint64_t bits = lab.reusable_classes[word]; bits != 0; bits &= bits - 1) {
+          const unsigned c = word * 64 + static_cast<unsigned>(std::countr_zero(bits));
+          orphan_list(lab, heir, lab.reusable[c].load_relaxed(), emptied);
+        }
+        lab.reusable_classes[word] = 0;
       }
     }
     put_chain_in_pool(emptied);
@@ -497,6 +505,8 @@ class SpanProtocol {
   static void set_head(Lists& lab, ListId list, unsigned size_class, std::uint32_t number) {
     if (list == ListId::kReusable) {
       lab.reusable[size_class].store_relaxed(number);
+      Plain<std::uint64_t>& classes = lab.reusable_classes[size_class / 64];
+      if (number != 0) classes = classes | std::uint64_t{1} << size_class % 64;
     } else {
       (list == ListId::kAttention ? lab.attention : lab.floating) = number;
     }
