@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Instructions a malloc/free pair takes, counted exactly by callgrind.
 
-The program is workloads/pair_loop.c: 100 blocks allocated, one byte written into each, all freed. Two runs of
-different length are counted and subtracted, so that start-up does not matter. The count includes the loop and
+The program is workloads/pair_loop.c: 100 blocks allocated, one byte written into each, all freed; and one block
+after the other in the last round of a thread's specific destructors. Two runs of different length are counted and subtracted, so that start-up does not matter. The count includes the loop and
 the procedure linkage table (14 on x86-64).
 
     bench/instruction_count.py              the table
@@ -22,6 +22,9 @@ ORDERS = ("forward", "reverse")
 ROUNDS = 500
 PAIRS_A_ROUND = 100
 BOUNDS = {"standard": 45.0, "oopsla15": 70.0}
+# In the last round of a thread's specific destructors, 64 bytes, one pair after the other.
+LAST_ROUND = (64, "last-round")
+LAST_ROUND_BOUNDS = {"standard": 1800.0, "oopsla15": 600.0}
 
 
 def count(program, library, size, order, rounds):
@@ -55,7 +58,8 @@ def main():
     checks = common.Checks()
 
     allocators = [a for a in build.allocators() if not options.check or (a[2] and a[0] in BOUNDS)]
-    headings = [f"{size} {order}" for size in SIZES for order in ORDERS]
+    columns = [(size, order) for size in SIZES for order in ORDERS] + [LAST_ROUND]
+    headings = [f"{size} {order}" for size, order in columns]
     print(f"{'instructions a pair':<22}" + "".join(f"{h:>14}" for h in headings), flush=True)
     for name, library, ours in allocators:
         label = f"spanalloc {name}" if ours else name
@@ -64,15 +68,15 @@ def main():
             continue
         print(f"{label:<22}", end="", flush=True)
         figures = {}
-        for size in SIZES:
-            for order in ORDERS:
-                figures[size, order] = pair_count(program, library, size, order)
-                print(f"{figures[size, order]:14.1f}", end="", flush=True)
+        for size, order in columns:
+            figures[size, order] = pair_count(program, library, size, order)
+            print(f"{figures[size, order]:14.1f}", end="", flush=True)
         print()
         if options.check:
             for (size, order), figure in figures.items():
-                text = f"{label}, {size} bytes, {order}: {figure:.1f} instructions, at most {BOUNDS[name]:.0f}"
-                checks.check(figure <= BOUNDS[name], text)
+                bound = (LAST_ROUND_BOUNDS if (size, order) == LAST_ROUND else BOUNDS)[name]
+                text = f"{label}, {size} bytes, {order}: {figure:.1f} instructions, at most {bound:.0f}"
+                checks.check(figure <= bound, text)
     if options.check:
         measured = {name for name, _, _ in allocators}
         for name in BOUNDS:

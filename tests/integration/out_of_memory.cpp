@@ -4,10 +4,13 @@
 #include <malloc.h>
 #include <pthread.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <time.h>
 
+#include <algorithm>
 #include <atomic>
 #include <new>
 #include <thread>
@@ -228,6 +231,76 @@ void limit_at_run_time(const Arguments&) {
   }
 }
 
+// The lowest time of several, in microseconds.
+template <class Work>
+double microseconds(int times, Work work) {
+  double best = 1e9;
+  for (int i = 0; i < times; ++i) {
+    timespec begin{};
+    timespec end{};
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    work();
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    best = std::min(best, static_cast<double>(end.tv_sec - begin.tv_sec) * 1e6 +
+                              static_cast<double>(end.tv_nsec - begin.tv_nsec) / 1e3);
+  }
+  return best;
+}
+
+// A refusal does not turn the heap upside down each time: large objects beside many free small ones, and
+// blocks of large alignment, where everything between them is free.
+void refusals_are_quick(const Arguments&) {
+  harness::expect_success(
+      harness::run_self({"refused"}, [] { harness::limit_resource(RLIMIT_AS, 400 * kMiB); }), "refusals");
+}
+void refused(const Arguments&) {
+  harness::require_library_malloc();
+  constexpr double kMost = 2000;
+  {
+    Pile small;
+    while (small.count < 30000 && small.add(5000)) {
+    }
+    small.clear(5000);
+  }
+  Pile large;
+  while (large.add(20 * kMiB)) {
+  }
+  const double refusal =
+      microseconds(50, [] { expect_refused(malloc(opaque(200 * kMiB)), "malloc", 200 * kMiB); });
+  CHECK(refusal < kMost, "a refusal of 200 MiB takes %.0f us", refusal);
+  large.clear(20 * kMiB);
+  std::vector<void*> aligned;
+  aligned.reserve(4096);
+  void* p = nullptr;
+  while (posix_memalign(&p, kMiB, 1000) == 0) aligned.push_back(p);
+  const double refusal_aligned = microseconds(50, [] {
+    void* q = nullptr;
+    const int result = posix_memalign(&q, kMiB, 1000);
+    CHECK(result == ENOMEM, "posix_memalign: %d", result);
+  });
+  CHECK(refusal_aligned < kMost, "a refusal of 1000 bytes at 1 MiB takes %.0f us", refusal_aligned);
+  printf("%zu blocks; refusals: %.1f us, aligned %.1f us\n", aligned.size(), refusal, refusal_aligned);
+  for (void* block : aligned) free(block);
+}
+
+// To free what was never touched takes no page.
+void untouched_blocks_stay_untouched(const Arguments&) {
+  harness::require_library_malloc();
+  std::vector<void*> blocks(200);
+  const auto faults = [] {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_minflt;
+  };
+  for (const std::size_t size : {std::size_t{50'000}, std::size_t{300'000}, 3 * kMiB}) {
+    for (void*& p : blocks) p = malloc(size);
+    const long before = faults();
+    for (void* p : blocks) free(p);
+    const long more = faults() - before;
+    CHECK(more < 50, "%ld page faults for freeing 200 untouched blocks of %zu bytes", more, size);
+  }
+}
+
 void* reserve_of_handler = nullptr;
 int handler_calls = 0;
 
@@ -267,6 +340,9 @@ int main(int argc, char** argv) {
                             {"threads_until_null", threads_until_null},
                             {"limit_at_run_time", limit_at_run_time},
                             {"new_handler_frees", new_handler_frees},
+                            {"refusals_are_quick", refusals_are_quick},
+                            {"refused", refused},
+                            {"untouched_blocks_stay_untouched", untouched_blocks_stay_untouched},
                             {"fill", fill_to_the_brim},
                             {"threads_fill", threads_fill},
                             {"handler", handler}});
