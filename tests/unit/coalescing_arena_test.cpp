@@ -57,8 +57,8 @@ TEST_F(CoalescingArenaTest, AlignsBeyondItsOwnAlignment) {
   }
 }
 
-// A request is not weighed against each of many holes that are a little too small: they would all be looked at
-// under the lock that every growing thread needs.
+// A request is not weighed against each of many holes that are a little too small: they would all be looked
+// at under the lock that every growing thread needs.
 TEST_F(CoalescingArenaTest, GrowsPastManyHolesThatAreTooSmall) {
   const auto mean_time = [&](std::size_t holes) {
     start();
