@@ -16,22 +16,25 @@ SPANALLOC_TLS constinit thread_local unsigned exit_rounds = 0;
 
 }  // namespace
 
+unsigned ExitHook::key() {
+  os::ErrnoGuard keep;
+  unsigned known = key_plus_one_.load_acquire();
+  if (known != 0) return known;
+  // No lock: a fork could leave it locked in the child. Who loses the race gives its key back.
+  pthread_key_t key{};
+  if (pthread_key_create(&key, key_destructor) != 0) return 0;
+  // Release: for the destructors of threads that find the key made.
+  if (key_plus_one_.compare_exchange_strong_acq_rel(known, key + 1)) return key + 1;
+  pthread_key_delete(key);
+  return known;
+}
+
 bool ExitHook::watch_this_thread(void (*on_exit)()) {
   os::ErrnoGuard keep;
-  on_exit_.store_relaxed(on_exit);  // every caller passes the same function
-  unsigned known = key_plus_one_.load_acquire();
-  if (known == 0) {
-    // No lock: a fork could leave it locked in the child. Who loses the race gives its key back.
-    pthread_key_t key{};
-    if (pthread_key_create(&key, key_destructor) != 0) return false;
-    // Release: on_exit_, for the destructors of threads that find the key made.
-    if (key_plus_one_.compare_exchange_strong_acq_rel(known, key + 1)) {
-      known = key + 1;
-    } else {
-      pthread_key_delete(key);
-    }
-  }
-  return pthread_setspecific(known - 1, this) == 0;
+  on_exit_.store_relaxed(
+      on_exit);  // every caller passes the same function, in the thread that it is for, too
+  const unsigned known = key();
+  return known != 0 && pthread_setspecific(known - 1, this) == 0;
 }
 
 void ExitHook::key_destructor(void* argument) {

@@ -19,9 +19,15 @@ class ExitHook {
   /// keys beyond the first 32 do): the caller's state must be usable before it calls. False when the process
   /// has no pthread key left: then the caller's thread must not keep state.
   bool watch_this_thread(void (*on_exit)());
+  /// Takes the process's key already, where a library is started: one of the first 32, which a thread's own
+  /// block has room for. Of a later one libc allocates room with the thread's first use; if that is what
+  /// first calls malloc in a thread, libc loses what our nested use has noted, and the thread's exit goes
+  /// unseen.
+  void prepare() { (void)key(); }
 
  private:
   static void key_destructor(void* hook);
+  unsigned key();  // plus one; 0: there is none left
 
   // A thread's own watch call precedes its destructor, which therefore may read both relaxed.
   Atomic<void (*)()> on_exit_{nullptr};

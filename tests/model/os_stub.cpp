@@ -149,6 +149,9 @@ namespace spanalloc::thread {
 void register_fork_handler(void (*)()) {}
 
 // Models end their threads themselves.
+unsigned ExitHook::key() {
+  return 1;
+}
 bool ExitHook::watch_this_thread(void (*)()) {
   return true;
 }

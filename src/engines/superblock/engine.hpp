@@ -10,6 +10,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/poison.hpp"
+#include "base/signal_flag.hpp"
 #include "engines/engine.hpp"
 #include "engines/superblock/block.hpp"
 #include "engines/superblock/census.hpp"
@@ -148,14 +149,15 @@ class SuperblockEngine {
   /// Registers the fork handler, once: from the library's constructor or with the first allocation.
   static void process_start() {
     if (registered_.exchange_acq_rel(1) != 0) return;
+    exit_hook_.prepare();
     thread::register_fork_handler(enter_child);
   }
 
  private:
   struct ThreadState {
     Heap* heap = nullptr;
-    bool without_heap = false;            // the thread is past its exit hook, or no hook could be had
-    Atomic<std::uint8_t> in_registry{0};  // read by this thread's signal handlers, if they fork
+    bool without_heap = false;  // the thread is past its exit hook, or no hook could be had
+    SignalFlag in_registry;     // looked at by this thread's signal handlers, if they fork
   };
 
   /// Holds a heap's lock; its superblocks are whole.
@@ -340,16 +342,16 @@ class SuperblockEngine {
   // the child first comes out of it before that list is made anew.
   class [[nodiscard]] InRegistry {
    public:
-    InRegistry() : outer_(thread.in_registry.load_relaxed()) { thread.in_registry.store_relaxed(1); }
+    InRegistry() : outer_(thread.in_registry.enter()) {}
     ~InRegistry() {
-      thread.in_registry.store_release(outer_);
-      if (SPANALLOC_UNLIKELY(recovery_is_due_.load_relaxed() != 0) && outer_ == 0) recover_in_child();
+      thread.in_registry.leave(outer_);
+      if (SPANALLOC_UNLIKELY(recovery_is_due_.load_relaxed() != 0) && !outer_) recover_in_child();
     }
     InRegistry(const InRegistry&) = delete;
     InRegistry& operator=(const InRegistry&) = delete;
 
    private:
-    std::uint8_t outer_;
+    bool outer_;
   };
 
   static void enter_child() {
@@ -359,7 +361,7 @@ class SuperblockEngine {
     global_.enter_child();
     huge_.enter_child();
     recovery_is_due_.store_relaxed(1);
-    if (thread.in_registry.load_relaxed() == 0) recover_in_child();
+    if (!thread.in_registry.is_set()) recover_in_child();
   }
   static void recover_in_child() {
     recovery_is_due_.store_relaxed(0);

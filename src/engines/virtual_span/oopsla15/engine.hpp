@@ -154,6 +154,7 @@ class Oopsla15Engine {
   /// Registers the fork handlers, once: with the first slow path or from the library's constructor.
   static void process_start() {
     if (registered_.exchange_acq_rel(1) != 0) return;
+    Frontend::prepare_thread_exits();
     thread::register_fork_handler([] {
       SpinLock::enter_child();
       large_.enter_child();

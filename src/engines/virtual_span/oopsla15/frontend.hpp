@@ -139,6 +139,7 @@ class Frontend {
     return backend.close_pooled();
   }
 
+  static void prepare_thread_exits() { exit_hook_.prepare(); }
   static void thread_exit() {
     const Inside inside;
     thread.without_lab = true;
@@ -154,7 +155,7 @@ class Frontend {
       for (ReusableSet& set : lab.sets) set.lock.abandon_if_owner_died();
     });
     recovery_is_due_.store_relaxed(1);
-    if (thread.inside.load_relaxed() == 0) recover_in_child();
+    if (!thread.inside.is_set()) recover_in_child();
   }
 
   /// Free blocks that the owner of a hot span knows of; for the owner, or while it stands still.
@@ -184,16 +185,16 @@ class Frontend {
   // handler forks meanwhile, the child first comes out of it before anything is put right.
   class [[nodiscard]] Inside {
    public:
-    Inside() : outer_(thread.inside.load_relaxed()) { thread.inside.store_relaxed(1); }
+    Inside() : outer_(thread.inside.enter()) {}
     ~Inside() {
-      thread.inside.store_release(outer_);
-      if (SPANALLOC_UNLIKELY(recovery_is_due_.load_relaxed() != 0) && outer_ == 0) recover_in_child();
+      thread.inside.leave(outer_);
+      if (SPANALLOC_UNLIKELY(recovery_is_due_.load_relaxed() != 0) && !outer_) recover_in_child();
     }
     Inside(const Inside&) = delete;
     Inside& operator=(const Inside&) = delete;
 
    private:
-    std::uint8_t outer_;
+    bool outer_;
   };
 
   // Holds the lock of a shared LAB.

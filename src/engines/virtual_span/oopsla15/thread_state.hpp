@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "base/atomic.hpp"
+#include "base/signal_flag.hpp"
 #include "engines/virtual_span/oopsla15/backend.hpp"
 #include "engines/virtual_span/oopsla15/lab.hpp"
 
@@ -26,9 +26,9 @@ struct ThreadState {
   DirectoryView view;
   OwnerWord owner = 0;  // of `lab`, 0 without
   Lab* lab = nullptr;
-  std::uint32_t number = 0;        // this thread's identifier, counted from 1; 0: not yet given
-  bool without_lab = false;        // the thread is past its exit hook, or no hook could be had
-  Atomic<std::uint8_t> inside{0};  // in a slow path; read by this thread's signal handlers, if they fork
+  std::uint32_t number = 0;  // this thread's identifier, counted from 1; 0: not yet given
+  bool without_lab = false;  // the thread is past its exit hook, or no hook could be had
+  SignalFlag inside;         // in a slow path; looked at by this thread's signal handlers, if they fork
 };
 static_assert(sizeof(ThreadState) <= 640);
 

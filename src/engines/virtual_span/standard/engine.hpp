@@ -36,7 +36,10 @@ struct StandardEngine {
   static EngineStatistics statistics() { return standard::Census::statistics(); }
   static SpanCensus census() { return standard::Census::take(); }
 
-  static void process_start() { standard::Heap::start(); }
+  static void process_start() {
+    standard::Frontend::prepare_thread_exits();
+    standard::Heap::start();
+  }
 };
 static_assert(Engine<StandardEngine>);
 

@@ -95,6 +95,7 @@ class Frontend {
   /// Gives back what this thread and the pools hold without need.
   static bool trim();
   static void thread_exit();
+  static void prepare_thread_exits() { exit_hook_.prepare(); }
 
  private:
   friend struct Census;
