@@ -84,10 +84,10 @@ class AddressRange {
   /// Granules the range can ever hold.
   std::size_t capacity() const { return capacity_; }
   /// Granules below this number are open, or skipped.
-  std::size_t opened() const { return opened_; }
+  std::size_t opened() const { return opened_.load_relaxed(); }
   /// Of these: foreign mappings, never ours.
-  std::size_t skipped() const { return skipped_; }
-  std::size_t opened_bytes() const { return (opened_ - skipped_) * kGranule; }
+  std::size_t skipped() const { return skipped_.load_relaxed(); }
+  std::size_t opened_bytes() const { return (opened() - skipped()) * kGranule; }
   std::size_t reserved_bytes() const { return reserved_ ? capacity_ * kGranule : opened_bytes(); }
 
   enum class OpenResult { kOpened, kRefused, kSkipped };
@@ -96,11 +96,11 @@ class AddressRange {
   /// it again for the rest. kSkipped: nothing was opened, the mapping lies at what was opened() and opened()
   /// is behind it now, or behind a part of it; what was skipped is not ours.
   OpenResult open_up_to(std::size_t end) {
-    const std::size_t needed = end - opened_;
+    const std::size_t needed = end - opened();
     if (end > capacity_) return OpenResult::kRefused;
     const bool locked = is_locked();
     if (!locked) {
-      const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened_);
+      const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened());
       // Without a reservation what is opened ahead takes from the limit that everything else needs too.
       const std::size_t largest = reserved_ ? kMaxStep : kMaxStep / 16;
       step_ = min_of(step * 2, max_of(largest >> kGranuleBits, 1));
@@ -146,7 +146,7 @@ class AddressRange {
     capacity_ = bytes >> kGranuleBits;
     if (capacity_ > UINT32_MAX) capacity_ = UINT32_MAX;
     reserved_ = reserved;
-    opened_ = 1;
+    opened_.store_relaxed(1);
     base_.store_release(base);  // release: start() may have been called by another thread
   }
 
@@ -174,16 +174,17 @@ class AddressRange {
   // Twice as much each time in a row: large mappings cost few calls, and no more than their size is lost
   // besides.
   OpenResult skip() {
-    const std::size_t granules = min_of(next_skip_, capacity_ - 1 - opened_);
+    const std::size_t granules = min_of(next_skip_, capacity_ - 1 - opened());
     if (granules == 0) return OpenResult::kRefused;  // nothing is behind it
     next_skip_ = granules * 2;
-    skipped_ += granules;
-    opened_ += granules;
+    skipped_.store_relaxed(skipped_.load_relaxed() + granules);
+    // Release: a fork's child that finds the range behind them finds them skipped.
+    opened_.store_release(opened_.load_relaxed() + granules);
     return OpenResult::kSkipped;
   }
 
   os::Placed try_open(std::size_t granules, bool locked) {
-    void* start = address(opened_);
+    void* start = address(opened());
     const std::size_t bytes = granules * kGranule;
     if (reserved_) {
       // A reservation is not charged, so opening it is granted whatever its size: ask what a mapping of this
@@ -195,7 +196,7 @@ class AddressRange {
       if (placed != os::Placed::kYes) return placed;
       advise(start, bytes);
     }
-    opened_ += granules;
+    opened_.store_relaxed(opened() + granules);
     next_skip_ = 1;
     return os::Placed::kYes;
   }
@@ -206,9 +207,9 @@ class AddressRange {
   Atomic<std::uintptr_t> base_{0};  // constant after start()
   bool reserved_ = false;           // constant after start()
   std::size_t capacity_ = 0;        // constant after start()
-  std::size_t opened_ = 0;
+  Atomic<std::size_t> opened_{0};
   std::size_t step_ = 1;
-  std::size_t skipped_ = 0;
+  Atomic<std::size_t> skipped_{0};
   std::size_t next_skip_ = 1;
 };
 

@@ -241,7 +241,6 @@ class CoalescingArena {
   /// Who closes says so before: see recover_in_child(). Only the count may be behind.
   void recover_lock() {
     generation_ = SpinLock::generation();
-    if (!grow_lock_.owner_died()) return;
     std::size_t closed = 0;
     const coalescing::Block all{0, manager_.limit()};
     for (coalescing::Block run = closed_set().next_run(all, 0); run;
@@ -249,7 +248,7 @@ class CoalescingArena {
       closed += run.size;
     }
     closed_count_.store_relaxed(closed);
-    grow_lock_.reset();
+    if (grow_lock_.owner_died()) grow_lock_.reset();
   }
 
   /// Ranges that vanished threads had claimed but not taken, or half given back, are free again. What they
@@ -350,9 +349,12 @@ class CoalescingArena {
     if (!open_tables(range_.opened()) || !before_use(range_.opened())) return false;
     const std::size_t skipped = range_.skipped() - booked_skipped_;
     if (skipped == 0) return manager_.extend(units, true);
-    booked_skipped_ = range_.skipped();
+    // In this order: a fork's child that finds it half done may lose more, but takes no foreign mapping for
+    // its own.
     lose({manager_.limit(), units});
-    return manager_.extend_used(units);
+    if (!manager_.extend_used(units)) return false;
+    booked_skipped_ = range_.skipped();
+    return true;
   }
 
   // Granules that are nobody's for ever. In the set before anybody can see them in use.

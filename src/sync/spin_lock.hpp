@@ -41,9 +41,9 @@ class SpinLock {
     for (unsigned spins = 0;; ++spins) {
       const std::uint64_t seen = word_.load_relaxed();
       if (seen == 0) {
-        if (take_from(0, mine)) return Locked::kClean;
+        if (take_from(0, mine)) return taken(mine, Locked::kClean);
       } else if (is_dead(seen, mine)) {
-        if (take_from(seen, mine)) return Locked::kOwnerDied;
+        if (take_from(seen, mine)) return taken(mine, Locked::kOwnerDied);
       }
       if (spins < 64) {
         spin_hint();
@@ -99,6 +99,12 @@ class SpinLock {
   static bool is_dead(std::uint64_t holder, std::uint64_t mine) noexcept {
     if (holder <= kAbandoned) return holder == kAbandoned;
     return holder >> kGenerationShift != mine >> kGenerationShift && ((holder ^ mine) & kMarkMask) != 0;
+  }
+  // A signal handler may have forked since `mine` was made up: threads that the child starts know this one by
+  // the child's generation only.
+  Locked taken(std::uint64_t mine, Locked how) noexcept {
+    if (SPANALLOC_UNLIKELY(mine != my_word())) word_.store_relaxed(my_word());
+    return how;
   }
   // Acquire: everything done under the lock before happens before what this holder reads. Of a dead holder
   // that is what the kernel has copied.

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { kKeys = 64, kThreads = 3000 };
+enum { kKeys = 40, kThreads = 3000 };
 
 static pthread_key_t keys[kKeys];
 

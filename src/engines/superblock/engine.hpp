@@ -364,8 +364,13 @@ class SuperblockEngine {
     if (!thread.in_registry.is_set()) recover_in_child();
   }
   static void recover_in_child() {
-    recovery_is_due_.store_relaxed(0);
-    registry_.keep_only(thread.heap);
+    // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on there.
+    while (recovery_is_due_.load_relaxed() != 0) {
+      const bool outer = thread.in_registry.enter();
+      recovery_is_due_.store_relaxed(0);
+      registry_.keep_only(thread.heap);
+      thread.in_registry.leave(outer);
+    }
   }
 
   // With the lock of a heap that a vanished thread was changing: it has the superblocks that say so and are
@@ -374,8 +379,9 @@ class SuperblockEngine {
     heap.forget_all();
     global_.for_each_superblock_of(heap, [&](Piece* piece) {
       if (piece->recount()) return heap.take_back(piece);
-      piece->heap.store_relaxed(nullptr);
+      // In this order: who still finds the heap waits for its lock and then sees that the piece is lost.
       global_.lose(piece);
+      piece->heap.store_release(nullptr);
     });
   }
 

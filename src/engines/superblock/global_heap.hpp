@@ -206,6 +206,7 @@ class GlobalHeap {
     free_.forget();
     free_pieces_ = superblocks_ = large_ = heap_records_ = large_objects_ = lost_to_fork_ = 0;
     const std::size_t end = limit_.load_relaxed();
+    if (spare_ < end) spare_ = 0;  // it has been made known already
     std::size_t first_free = 1;
     for (std::size_t number = 1; number < end;) {
       Piece& piece = table_[number];

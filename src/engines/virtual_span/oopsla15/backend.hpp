@@ -121,6 +121,8 @@ class Backend {
   template <class F>
   void for_each_pooled(F&& f) {
     LockGuard guard(walk_lock_);
+    // In a fork's child: whoever was walking there had a stack in its hands.
+    if (SPANALLOC_UNLIKELY(guard.owner_died())) stacks_lost_ = true;
     for (std::size_t size = 0; size < kRealSpanSizes; ++size) {
       for (unsigned core = 0; core < pool_.cores(); ++core) {
         const std::uint32_t first = pool_.take_all(size, core);
@@ -143,8 +145,12 @@ class Backend {
   /// pool had whole stacks in its hands; then every free span goes back.
   void recover_in_child() {
     if (carve_lock_.owner_died()) carve_lock_.reset();
-    if (!walk_lock_.owner_died()) return;
-    walk_lock_.reset();
+    if (walk_lock_.owner_died()) {
+      walk_lock_.reset();
+      stacks_lost_ = true;
+    }
+    if (!stacks_lost_) return;
+    stacks_lost_ = false;
     for (std::size_t size = 0; size < kRealSpanSizes; ++size) {
       for (unsigned core = 0; core < pool_.cores(); ++core) pool_.forget_all(size, core);
     }
@@ -260,6 +266,7 @@ class Backend {
   Atomic<std::uint32_t> closable_{0};      // whether spans were pooled since the last close_pooled()
   SpinLock carve_lock_;                    // guards the two below, and starting
   SpinLock walk_lock_;                     // taking the pool's stacks apart
+  bool stacks_lost_ = false;               // under walk_lock_
   std::uint32_t spare_ = 0;
   std::size_t marks_open_ = 0;
 };

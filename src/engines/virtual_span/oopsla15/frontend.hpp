@@ -323,7 +323,16 @@ class Frontend {
   // spans in which they were allocating keep an unknown number of free blocks and never become empty: lost,
   // and counted.
   SPANALLOC_COLD static void recover_in_child() {
-    recovery_is_due_.store_relaxed(0);
+    // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on in that
+    // child: there was no second thread to lose.
+    while (recovery_is_due_.load_relaxed() != 0) {
+      const bool outer = thread.inside.enter();
+      recovery_is_due_.store_relaxed(0);
+      put_right();
+      thread.inside.leave(outer);
+    }
+  }
+  static void put_right() {
     if (start_lock_.owner_died()) start_lock_.reset();
     if (started_.load_relaxed() == 0) return;
     backend.recover_in_child();

@@ -212,6 +212,7 @@ class Heap {
   static bool records_reach(std::size_t end);
   static void drain_pool();
   static void recover_in_child();
+  static void put_right();
   static bool vanished_threads_were_inside(std::uint32_t survivor);
   static void find_what_vanished_threads_had(std::uint32_t survivor);
   static void bury_vanished_thread(Lab& lab);

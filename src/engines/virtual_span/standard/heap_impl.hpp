@@ -8,14 +8,13 @@ namespace spanalloc::standard {
 // --- Start ------------------------------------------------------------------------------------------------
 
 SPANALLOC_COLD inline bool Heap::start_slow() {
-  if (!start_locked()) return false;
-  // With the first allocation: a library without the constructor's help (static, or an engine in a test)
-  // forks too.
+  // Before anything else: a fork may find another thread in the middle of it. With the first allocation: a
+  // library without the constructor's help (static, or an engine in a test) forks too.
   static constinit Atomic<std::uint32_t> registered{0};
   if (registered.exchange_acq_rel(1) == 0) {
     thread::register_fork_handler([] { enter_child(); });
   }
-  return true;
+  return start_locked();
 }
 
 inline bool Heap::start_locked() {
@@ -283,7 +282,10 @@ InsideHeap::~InsideHeap() {
 
 SPANALLOC_COLD inline void Heap::enter_child() {
   SpinLock::enter_child();
-  if (!started()) return;
+  if (!started()) {
+    registry_lock_.abandon_if_owner_died();
+    return;
+  }
   recovery_is_due_.store_relaxed(1);
   const Lab* lab = thread_state.lab;
   const bool interrupted = thread_state.inside_without_lab.load_relaxed() != 0 ||
@@ -294,7 +296,18 @@ SPANALLOC_COLD inline void Heap::enter_child() {
 // The calling thread is alone and in no call of its own. Costs what the vanished threads had: their LABs, and
 // where one of them was inside a call, a walk over the records for what it had in its hands.
 SPANALLOC_COLD inline void Heap::recover_in_child() {
-  recovery_is_due_.store_relaxed(0);
+  // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on in that
+  // child: there was no second thread to lose.
+  Atomic<std::uint32_t>& inside = thread_state.inside_without_lab;
+  while (recovery_is_due_.load_relaxed() != 0) {
+    inside.store_relaxed(1);
+    recovery_is_due_.store_relaxed(0);
+    put_right();
+    inside.store_release(0);
+  }
+}
+
+SPANALLOC_COLD inline void Heap::put_right() {
   const std::uint32_t survivor = thread_state.lab == nullptr ? 0 : thread_state.lab->number;
   const bool cut_short = vanished_threads_were_inside(survivor);
   // Nothing that these two guard can be half changed in a way that matters: the list of unused LABs is made
@@ -313,11 +326,11 @@ SPANALLOC_COLD inline void Heap::recover_in_child() {
     lab.next_free = free_lab_;
     free_lab_ = number;
   }
+  lists_repaired_ = false;
 }
 
 inline bool Heap::vanished_threads_were_inside(std::uint32_t survivor) {
   bool inside = lists_repaired_ || inside_without_lab_.load_relaxed() != 0 || arena_.someone_is_inside();
-  lists_repaired_ = false;
   inside_without_lab_.store_relaxed(0);
   for (std::uint32_t number = 0; number < end_of_labs(); ++number) {
     Lab& lab = labs_[number];
