@@ -52,8 +52,8 @@ void use_the_heap(std::vector<std::unique_ptr<Slots>>& all) {
 }
 
 // A thread that purges holds whole stacks of free spans; a child that is made meanwhile must not lose them.
-// Another library's fork handlers, registered before ours: between ours they run in the forking thread, while
-// it holds every lock of the heap.
+// Another library's fork handlers, registered before ours: in the child they run before the heap has been
+// told that it is one.
 std::atomic<bool> handlers_allocate{false};
 void allocate_in_handler() {
   if (!handlers_allocate) return;

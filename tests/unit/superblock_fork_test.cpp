@@ -64,8 +64,8 @@ struct Names {
 };
 TYPED_TEST_SUITE(SuperblockFork, Engines, Names);
 
-// Another library's fork handlers, registered before those of every engine: between an engine's they run in
-// the forking thread, while it holds every lock of the heap.
+// Another library's fork handlers, registered before those of every engine: in the child they run before an
+// engine has been told that it is one.
 std::atomic<void (*)()> allocate_in_handler{nullptr};
 void fork_handler() {
   if (void (*allocate)() = allocate_in_handler; allocate != nullptr) allocate();
@@ -137,8 +137,8 @@ TYPED_TEST(SuperblockFork, ChildrenOfBusyParentsHaveWholeHeaps) {
   EXPECT_TRUE(E::census().all_returned());
 }
 
-// The forking thread has no heap yet, and makes one in the handler. Meanwhile another thread trims: it must
-// not be in that heap when the process forks.
+// The forking thread has no heap yet, and makes one in the handler. Meanwhile another thread trims, and may be in
+// that heap when the process forks.
 struct HandlerConfig : SuperblockReport {};
 using HandlerEngine = SuperblockEngine<HandlerConfig>;
 std::atomic<bool> trim_now{false};
@@ -149,7 +149,7 @@ void make_a_heap_to_be_trimmed() {
   usleep(100'000);
 }
 
-TEST(SuperblockForkHandler, AHeapMadeInItIsHeldLikeAllOthers) {
+TEST(SuperblockForkHandler, AHeapMadeInItIsWholeInTheChild) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;

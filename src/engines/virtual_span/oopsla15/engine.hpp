@@ -151,7 +151,7 @@ class Oopsla15Engine {
   /// Where every span is; exact while no other thread uses the heap.
   static oopsla15::Census census() { return oopsla15::take_census<Config>(); }
 
-  /// Registers the fork handlers, once: with the first slow path or from the library's constructor.
+  /// Registers the fork handler, once: with the first slow path or from the library's constructor.
   static void process_start() {
     if (registered_.exchange_acq_rel(1) != 0) return;
     Frontend::prepare_thread_exits();
@@ -209,7 +209,7 @@ class Oopsla15Engine {
   }
 
   static inline constinit oopsla15::LargeSource large_{};
-  static inline constinit Atomic<std::uint32_t> registered_{0};  // fork handlers
+  static inline constinit Atomic<std::uint32_t> registered_{0};  // the fork handler
 };
 
 }  // namespace spanalloc
