@@ -137,8 +137,8 @@ TYPED_TEST(SuperblockFork, ChildrenOfBusyParentsHaveWholeHeaps) {
   EXPECT_TRUE(E::census().all_returned());
 }
 
-// The forking thread has no heap yet, and makes one in the handler. Meanwhile another thread trims, and may be in
-// that heap when the process forks.
+// The forking thread has no heap yet, and makes one in the handler. Meanwhile another thread trims, and may
+// be in that heap when the process forks.
 struct HandlerConfig : SuperblockReport {};
 using HandlerEngine = SuperblockEngine<HandlerConfig>;
 std::atomic<bool> trim_now{false};
