@@ -98,19 +98,19 @@ class AddressRange {
   OpenResult open_up_to(std::size_t end) {
     const std::size_t needed = end - opened();
     if (end > capacity_) return OpenResult::kRefused;
-    const bool locked = is_locked();
-    if (!locked) {
-      const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened());
-      // Without a reservation what is opened ahead takes from the limit that everything else needs too.
-      const std::size_t largest = reserved_ ? kMaxStep : kMaxStep / 16;
-      step_ = min_of(step * 2, max_of(largest >> kGranuleBits, 1));
-      if (step > needed && try_open(step, locked) == os::Placed::kYes) return OpenResult::kOpened;
-    }
-    for (std::size_t step = needed; step != 0; step /= 2) {
-      const os::Placed placed = try_open(step, locked);
+    const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened());
+    // Without a reservation what is opened ahead takes from the limit that everything else needs too.
+    const std::size_t largest = reserved_ ? kMaxStep : kMaxStep / 16;
+    step_ = min_of(step * 2, max_of(largest >> kGranuleBits, 1));
+    if (step > needed && !is_locked() && try_open(step) == os::Placed::kYes) return OpenResult::kOpened;
+    for (std::size_t part = needed; part != 0; part /= 2) {
+      const os::Placed placed = try_open(part);
       if (placed == os::Placed::kYes) return OpenResult::kOpened;
-      // Memory is short: another time the same range may do.
-      if (placed == os::Placed::kRefused) return OpenResult::kRefused;
+      // Memory is short: another time the same range may do. Then as much as is needed is asked for at once.
+      if (placed == os::Placed::kRefused) {
+        step_ = 1;
+        return OpenResult::kRefused;
+      }
     }
     return skip();
   }
@@ -122,15 +122,16 @@ class AddressRange {
     if (reserved_) return Calls::close(address(first), count * kGranule);
     return Calls::release(address(first), count * kGranule);
   }
-  bool reopen(std::size_t first, std::size_t count) {
+  os::Placed reopen(std::size_t first, std::size_t count) {
     const std::size_t bytes = count * kGranule;
-    if (reserved_) {
-      if (!Calls::open(address(first), bytes)) return false;
-    } else if (Calls::open_at(address(first), bytes) != os::Placed::kYes) {
-      return false;
+    os::Placed placed = os::Placed::kYes;
+    if (!reserved_) {
+      placed = Calls::open_at(address(first), bytes);
+    } else if (!Calls::open(address(first), bytes)) {
+      placed = os::Placed::kRefused;
     }
-    advise(address(first), bytes);
-    return true;
+    if (placed == os::Placed::kYes) advise(address(first), bytes);
+    return placed;
   }
 
   /// Opening more than is used would make it resident at once. (Granule 0 is never opened: it tells whether
@@ -183,13 +184,13 @@ class AddressRange {
     return OpenResult::kSkipped;
   }
 
-  os::Placed try_open(std::size_t granules, bool locked) {
+  os::Placed try_open(std::size_t granules) {
     void* start = address(opened());
     const std::size_t bytes = granules * kGranule;
     if (reserved_) {
       // A reservation is not charged, so opening it is granted whatever its size: ask what a mapping of this
       // size would be told; not where the mapping itself would take the memory.
-      if (bytes >= kAskFirst && !locked && !Calls::would_grant(bytes)) return os::Placed::kRefused;
+      if (bytes >= kAskFirst && !is_locked() && !Calls::would_grant(bytes)) return os::Placed::kRefused;
       if (!Calls::open(start, bytes)) return os::Placed::kRefused;
     } else {
       const os::Placed placed = Calls::open_at(start, bytes);

@@ -26,6 +26,7 @@
 #include "pages/coalescing/manager.hpp"
 #include "pages/growing_table.hpp"
 #include "pages/page_source.hpp"
+#include "pages/refusal_memo.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc {
@@ -79,48 +80,61 @@ class CoalescingArena {
     return as_taken(manager_.try_allocate(count, alignment, reuse));
   }
 
+  /// What take_growing() does when the kernel refuses to open more: nothing; searches everything that is open
+  /// and opens again everything that is closed; or closes everything that is free (close_free), so that the
+  /// kernel may grant more, before that.
+  enum class Effort { kGrow, kSearch, kClose };
+
   /// After a failed take(): makes room, or finds that there is room again, and takes. `before_use(end)` is
   /// called before granules up to `end` can be handed out for the first time; when it returns false they
-  /// cannot. `closing`: when the kernel refuses, everything free is closed (close_free) before it is asked
-  /// again, and nobody opens it meanwhile. first == 0: memory or address space is out.
+  /// cannot. first == 0: memory or address space is out; with Effort::kGrow, out of what is quickly found.
   template <class BeforeUse>
-  Taken take_growing(std::size_t count, std::size_t alignment, BeforeUse before_use, bool closing = false) {
+  Taken take_growing(std::size_t count, std::size_t alignment, BeforeUse before_use,
+                     Effort effort = Effort::kSearch) {
     if (count == 0 || count >= capacity() || alignment >= capacity()) return {};
     LockGuard guard(grow_lock_);
-    const auto has_room = [&](coalescing::Block run) {
-      const std::size_t start = aligned(run.first, alignment);
-      return start < run.end() && run.end() - start >= count;
-    };
     bool has_closed = false;
     for (;;) {
       // Others may have grown or given meanwhile. Every block is looked at only once the kernel has refused:
       // among many that are too small that would take long, under the lock that all growing threads need. And
       // that nothing is free is proved only then: to wait for a quiet moment each time would stop the growth
-      // while many threads take and give.
-      Taken taken = look_for(count, alignment, coalescing::Search::kThorough);
+      // while many threads take and give. What was not there a moment ago is not looked for again.
+      const bool absent = refused_.known_absent(count, alignment);
+      Taken taken = absent ? Taken{} : look_for(count, alignment, coalescing::Search::kThorough);
       if (taken.first != 0) return taken;
-      if (reopen_run(has_room)) continue;
+      const bool ask_for_closed = closed_may_be_granted();
+      if (ask_for_closed && reopen_run_for(count, alignment)) continue;
       if (open_more(count, alignment, before_use)) {
         taken = as_taken(manager_.try_allocate_last(count, alignment));
         if (taken.first != 0) return taken;
         continue;
       }
-      taken = look_for(count, alignment, coalescing::Search::kExhaustive);
+      if (effort == Effort::kGrow) return {};
+      if (!absent) taken = look_for(count, alignment, coalescing::Search::kExhaustive);
       if (taken.first != 0) return taken;
-      // To close what is free makes the kernel grant more, behind the range or of what is closed.
-      if (closing && (has_space_behind(count, alignment) || closed_count_.load_relaxed() != 0)) {
-        closing = false;
+      if (effort == Effort::kClose && !has_closed) {
         has_closed = true;
-        close_free_locked();
-        if (open_more(count, alignment, before_use)) continue;
+        if (close_free_locked() != 0) {
+          open_more(count, alignment, before_use);  // sooner done than to look through all that is closed
+          continue;
+        }
       }
-      // Smaller ones only now: they would take the memory that the new range needs. But together with what is
-      // free they may do.
-      if (reopen_run([](coalescing::Block) { return true; })) continue;
-      taken = as_taken(manager_.allocate(count, alignment));
+      // All the others only now: they take the memory that the new range needs. But together they may do.
+      if (ask_for_closed && reopen_all_runs()) continue;
+      if (!refused_.known_absent(count, alignment)) {
+        refused_.arm();
+        taken = as_taken(manager_.allocate(count, alignment));
+        if (taken.first == 0) refused_.note(count, alignment);
+      }
       if (taken.first == 0 && has_closed) next_closing_.store_relaxed(os::now_ms() + kNoClosingMs);
       return taken;
     }
+  }
+
+  /// Whether a search of everything has failed to find such a range, or a smaller one, since memory was last
+  /// given back. A hint: take_growing() knows.
+  bool was_refused(std::size_t count, std::size_t alignment) const {
+    return refused_.known_absent(count, alignment);
   }
 
   /// Makes the range at `first` `count` granules long by opening new space behind it, if it is the last one.
@@ -151,19 +165,23 @@ class CoalescingArena {
   /// made of it).
   void give(std::uint32_t first, bool zero = false) {
     manager_.free(first, zero);
-    allow_closing();
+    memory_came_back();
   }
 
   /// Granules of the range taken at `first`.
   std::size_t count_of(std::uint32_t first) const { return manager_.size_of(first); }
 
   /// Makes the range at `first` `count` granules long where it stands. False: its neighbour is not free.
-  bool resize_in_place(std::uint32_t first, std::size_t count) { return manager_.grow(first, count); }
+  bool resize_in_place(std::uint32_t first, std::size_t count) {
+    if (!manager_.grow(first, count)) return false;
+    memory_came_back();  // if it was made shorter
+    return true;
+  }
 
   /// Gives back what the range at `first` has beyond `count` granules; `zero`: all of that reads as zero.
   void give_tail(std::uint32_t first, std::size_t count, bool zero) {
     manager_.shrink(first, count, zero);
-    allow_closing();
+    memory_came_back();
   }
 
   /// Moves the pages of the taken range `from` (`count` granules) to the taken range `to`; pages that were
@@ -248,6 +266,8 @@ class CoalescingArena {
       closed += run.size;
     }
     closed_count_.store_relaxed(closed);
+    memory_came_back();
+    least_closed_ = 1;
     if (grow_lock_.owner_died()) grow_lock_.reset();
   }
 
@@ -262,6 +282,7 @@ class CoalescingArena {
       lose(block);
       return true;
     });
+    memory_came_back();
   }
 
  private:
@@ -276,9 +297,11 @@ class CoalescingArena {
       }
       if (moved_set().any(block)) note_pages(block, false);
       closed += block.size;
+      least_closed_ = min_of(least_closed_, block.size);
       return true;
     });
     closed_count_.fetch_add_relaxed(closed);
+    if (closed != 0) no_closed_room_.memory_came_back();
     return closed;
   }
 
@@ -289,8 +312,10 @@ class CoalescingArena {
   coalescing::UnitSet& moved_set() { return manager_.extra_set(kMoved); }
   coalescing::UnitSet& seams_set() { return manager_.extra_set(kSeams); }
 
-  // Relaxed: a hint; who misses it waits for the time to pass.
-  void allow_closing() {
+  void memory_came_back() {
+    refused_.memory_came_back();
+    no_closed_room_.memory_came_back();
+    // Relaxed: a hint; who misses it waits for the time to pass.
     if (next_closing_.load_relaxed() != 0) next_closing_.store_relaxed(0);
   }
 
@@ -348,7 +373,11 @@ class CoalescingArena {
     const std::size_t units = range_.opened() - manager_.limit();
     if (!open_tables(range_.opened()) || !before_use(range_.opened())) return false;
     const std::size_t skipped = range_.skipped() - booked_skipped_;
-    if (skipped == 0) return manager_.extend(units, true);
+    if (skipped == 0) {
+      if (!manager_.extend(units, true)) return false;
+      refused_.memory_came_back();
+      return true;
+    }
     // In this order: a fork's child that finds it half done may lose more, but takes no foreign mapping for
     // its own.
     lose({manager_.limit(), units});
@@ -424,28 +453,63 @@ class CoalescingArena {
     seam_count_.fetch_add_relaxed(made - gone);  // never less than none: what has gone was counted once
   }
 
-  // Under grow_lock_. The first run of closed ranges that is wanted and that the kernel lets us have again,
-  // or a part of it.
+  // Under grow_lock_. False: the kernel refuses the smallest of the closed ranges, or there is none.
+  bool closed_may_be_granted() const {
+    return closed_count_.load_relaxed() != 0 && Calls::would_grant(least_closed_ << kGranuleBits);
+  }
+  // Under grow_lock_. Opens a run of closed ranges again in which, or in which together with its free
+  // neighbours, there is room; or a part of it. False: none, or the kernel refuses.
+  bool reopen_run_for(std::size_t count, std::size_t alignment) {
+    const auto has_room = [&](coalescing::Block run) {
+      const coalescing::Block room = manager_.with_free_neighbours(run);
+      const std::size_t start = aligned(room.first, alignment);
+      return start < room.end() && room.end() - start >= count;
+    };
+    if (no_closed_room_.known_absent(count, alignment)) return false;
+    no_closed_room_.arm();
+    const Reopened reopened = reopen_runs(has_room, false);
+    if (reopened.least_left == SIZE_MAX && !reopened.some) no_closed_room_.note(count, alignment);
+    return reopened.some;
+  }
+  // Under grow_lock_. As many as the kernel grants; false: none.
+  bool reopen_all_runs() {
+    const Reopened reopened = reopen_runs([](coalescing::Block) { return true; }, true);
+    least_closed_ = reopened.least_left;
+    return reopened.some;
+  }
+
+  struct Reopened {
+    bool some = false;
+    std::size_t least_left = SIZE_MAX;  // the smallest of the ranges that were wanted and are closed still
+  };
+  // Under grow_lock_. Opens wanted runs of closed ranges again, all or the first one that the kernel lets us
+  // have. When it has refused one it is only asked for smaller ones.
   template <class Wanted>
-  bool reopen_run(Wanted wanted) {
-    if (closed_count_.load_relaxed() == 0) return false;
-    const coalescing::Block all{0, manager_.limit()};
-    for (coalescing::Block run = closed_set().next_run(all, 0); run;
-         run = closed_set().next_run(all, run.end())) {
+  Reopened reopen_runs(Wanted wanted, bool all) {
+    Reopened result;
+    std::size_t least_refused = SIZE_MAX;
+    const coalescing::Block everything{0, manager_.limit()};
+    for (coalescing::Block run = closed_set().next_run(everything, 0); run && !(result.some && !all);
+         run = closed_set().next_run(everything, run.end())) {
       if (!wanted(run)) continue;
-      const std::size_t closed = closed_count_.load_relaxed();
       std::size_t size = 0;
       for (std::size_t first = run.first; first < run.end(); first += size) {
         size = manager_.size_of(first);  // neighbours were closed one by one
         if (size == 0) break;            // in a fork's child that is not put right yet: half closed
-        if (!range_.reopen(first, size)) continue;
+        const os::Placed placed = size < least_refused ? range_.reopen(first, size) : os::Placed::kRefused;
+        if (placed == os::Placed::kRefused) least_refused = min_of(least_refused, size);
+        if (placed != os::Placed::kYes) {
+          result.least_left = min_of(result.least_left, size);
+          continue;
+        }
         closed_set().erase({first, size});
         closed_count_.fetch_sub_relaxed(size);
         manager_.free(first, true);
+        memory_came_back();
+        result.some = true;
       }
-      if (closed_count_.load_relaxed() != closed) return true;
     }
-    return false;
+    return result;
   }
 
   Range range_;  // base and capacity: constant after start(); the rest under grow_lock_
@@ -454,12 +518,18 @@ class CoalescingArena {
   char* tables_ = nullptr;  // constant after start()
   std::size_t tables_bytes_ = 0;
 
-  SpinLock grow_lock_;  // opening and closing; gives access to the two below
+  SpinLock grow_lock_;  // opening and closing; gives access to the three below
   // Offset in tables_ up to which each table is open.
   std::size_t table_end_[Manager::kMaxTables] = {};
   std::size_t booked_skipped_ = 0;
+  std::size_t least_closed_ = SIZE_MAX;  // each closed range has at least so many granules
 
   static constexpr std::uint64_t kNoClosingMs = 100;
+  // Written under grow_lock_, but for memory_came_back(): what is not there at all, and for what no run of
+  // closed ranges and its free neighbours have room. The second is a hint: nothing hangs on it but which
+  // memory is asked for first.
+  RefusalMemo refused_;
+  RefusalMemo no_closed_room_;
   Atomic<std::uint64_t> next_closing_{0};          // not before this time; 0: now
   Atomic<std::size_t> closed_count_{0};            // granules; written under grow_lock_
   Atomic<std::size_t> lost_count_{0};              // granules

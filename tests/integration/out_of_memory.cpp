@@ -253,6 +253,29 @@ void refusals_are_quick(const Arguments&) {
   harness::expect_success(
       harness::run_self({"refused"}, [] { harness::limit_resource(RLIMIT_AS, 400 * kMiB); }), "refusals");
 }
+// Of every kind of block, filled up and freed in turn: a refusal is one question to the kernel, not a search.
+// Engines of papers that keep no list of what is nearly full do search, for small blocks.
+void aligned_refusals() {
+  const double most = harness::is_standard() ? 5 : 300;
+  std::vector<void*> blocks;
+  blocks.reserve(200'000);
+  for (const std::size_t alignment : {std::size_t{64}, std::size_t{4096}, std::size_t{65536}, kMiB}) {
+    for (const std::size_t size : {std::size_t{5'000}, std::size_t{100'000}, std::size_t{2'000'000}}) {
+      void* p = nullptr;
+      while (posix_memalign(&p, alignment, size) == 0) blocks.push_back(p);
+      const double refusal = microseconds(50, [&] {
+        const int result = posix_memalign(&p, alignment, size);
+        CHECK(result == ENOMEM, "posix_memalign: %d", result);
+      });
+      CHECK(refusal < most, "a refusal of %zu bytes at %zu takes %.1f us", size, alignment, refusal);
+      free(blocks.back());
+      CHECK(posix_memalign(&blocks.back(), alignment, size) == 0, "%zu bytes freed, and refused", size);
+      for (void* block : blocks) free(block);
+      blocks.clear();
+    }
+  }
+}
+
 void refused(const Arguments&) {
   harness::require_library_malloc();
   constexpr double kMost = 2000;
@@ -281,6 +304,7 @@ void refused(const Arguments&) {
   CHECK(refusal_aligned < kMost, "a refusal of 1000 bytes at 1 MiB takes %.0f us", refusal_aligned);
   printf("%zu blocks; refusals: %.1f us, aligned %.1f us\n", aligned.size(), refusal, refusal_aligned);
   for (void* block : aligned) free(block);
+  aligned_refusals();
 }
 
 // To free what was never touched takes no page.

@@ -33,7 +33,7 @@ struct Forked : Scene {
 
  private:
   void find_what_vanished_threads_had() {
-    for (std::uint32_t lab = 0; lab < this->kLabs; ++lab) Protocol::unlink_claimed(lab, 3);
+    for (std::uint32_t lab = 0; lab < this->kLabs; ++lab) Protocol::unlink_claimed(lab);
     this->pool().take_all();
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       Span& s = this->span(n);

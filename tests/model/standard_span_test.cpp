@@ -333,6 +333,35 @@ struct LeaveHot : StandardWorld {
 using LeaveHotAgainstOne = LeaveHot<1>;
 using LeaveHotAgainstTwo = LeaveHot<2>;
 
+// Memory is out, and no span has a free block: full ones step aside. The first block that is freed into one
+// brings it back, whoever frees it.
+template <bool kRemote, bool kLocal>
+struct FullStepsAside : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  FullStepsAside() : StandardWorld({.capacity = 3, .reuse_outstanding = 0}) { start_parked(1, 1, 3); }
+  void thread(unsigned self) {
+    if (self == 1) {
+      if (kRemote) return free_remote(1, 2);
+      Protocol::steal_hidden_empties(1);
+      return;
+    }
+    const std::uint32_t found = find_floating(1);
+    if (!kRemote) MODEL_CHECK(found == 0 && span(1).list == ListId::kFull);
+    if (kLocal) free_any(1, 1, 1);
+  }
+  void at_rest() {
+    const bool hot = SpanWord{span(1).word.load_relaxed()}.state() == SpanState::kHot;
+    if (!hot) {
+      Protocol::settle_attention(1);
+      MODEL_CHECK(find_floating(1) == 1);
+    }
+    check_at_rest();
+  }
+};
+using FullThenRemote = FullStepsAside<true, false>;
+using FullThenLocal = FullStepsAside<false, true>;
+using FullThenBoth = FullStepsAside<true, true>;
+
 TEST(StandardSpan, ReusableSetOpenAndClose) {
   EXPECT_FINDS(naive::ReusableThenLinked, "in_pool", {});
   EXPECT_FINDS(naive::PutIntoClosedSet, "reachable", {});
@@ -341,6 +370,9 @@ TEST(StandardSpan, ReusableSetOpenAndClose) {
   EXPECT_HOLDS_EVERYWHERE(OpenAndTakeAgainstOne, 5, 2);
   EXPECT_HOLDS_EVERYWHERE(OpenAndTakeAgainstTwo, 2, 1);
   EXPECT_HOLDS_EVERYWHERE(TakeFloating, 4, 2);
+  EXPECT_HOLDS_EVERYWHERE(FullThenRemote, 6, 4);
+  EXPECT_HOLDS_EVERYWHERE(FullThenLocal, 6, 4);
+  EXPECT_HOLDS_EVERYWHERE(FullThenBoth, 5, 3);
   EXPECT_HOLDS_EVERYWHERE(Neighbours, 2, 1);
   EXPECT_HOLDS_EVERYWHERE(LeaveHotAgainstOne, 8, 6);
   EXPECT_HOLDS_EVERYWHERE(LeaveHotAgainstTwo, 4, 2);

@@ -90,7 +90,7 @@ class StandardWorld {
   static Block* block_of_mark(std::uint32_t number, std::uint32_t mark) { return block(number, mark); }
   static bool is_mine(std::uint32_t) { return false; }  // who forks has nothing here
   static void repair_lists(std::uint32_t owner) {
-    lab(owner).forget(3);
+    lab(owner).forget();
     for (std::uint32_t n = 1; n <= current_->shape_.spans; ++n) Protocol::relist(n, owner);
   }
 
@@ -285,7 +285,8 @@ class StandardWorld {
   }
   static std::uint32_t times_listed(std::uint32_t number, std::uint32_t owner) {
     const Lists& l = lab(owner);
-    return times_listed(number, l.floating, ListId::kFloating) +
+    return times_listed(number, l.floating[kClass], ListId::kFloating) +
+           times_listed(number, l.full, ListId::kFull) +
            times_listed(number, l.attention, ListId::kAttention) +
            times_listed(number, l.reusable[kClass].load_relaxed(), ListId::kReusable);
   }
@@ -370,7 +371,8 @@ class StandardWorld {
     for (std::uint32_t l = 0; l < kLabs; ++l) {
       name_variable(&labs_[l].lock, kLocks[l]);
       name_variable(&labs_[l].attention_waiting, "lab.attention_waiting");
-      name_variable(&labs_[l].floating, "lab.floating");
+      name_variable(&labs_[l].floating[kClass], "lab.floating");
+      name_variable(&labs_[l].full, "lab.full");
       name_variable(&labs_[l].attention, "lab.attention");
       name_variable(&labs_[l].reusable[kClass], "lab.reusable");
     }

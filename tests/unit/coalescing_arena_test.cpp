@@ -3,6 +3,9 @@
 
 #include <array>
 #include <chrono>
+#include <iterator>
+#include <map>
+#include <random>
 #include <thread>
 
 #include "coalescing_arena_test_support.hpp"
@@ -95,6 +98,77 @@ TEST_F(CoalescingArenaTest, LooksAtEveryHoleBeforeItReportsThatMemoryIsOut) {
   Calls::refuse_all(Calls::kOpen);
   EXPECT_EQ(arena->take_growing(13, 1, kAnyUse).first, large) << "behind 500 that are too small";
   EXPECT_EQ(arena->take_growing(13, 1, kAnyUse).first, 0u);
+}
+
+// What has been refused is remembered until memory comes back, by whatever way.
+TEST_F(CoalescingArenaTest, WhatIsRefusedIsNotThere) {
+  start();
+  constexpr std::uint32_t kEnd = 129;
+  const std::uint32_t everything = arena->take_growing(kEnd - 1, 1, kAnyUse).first;
+  ASSERT_EQ(arena->limit(), kEnd);
+  Calls::refuse_all(Calls::kOpen);
+  std::map<std::uint32_t, std::uint32_t> taken{{everything, kEnd - 1}};
+  const auto has_room = [&](std::uint32_t count, std::uint32_t alignment) {
+    std::uint32_t begin = 1;
+    const auto fits = [&](std::uint32_t end) {
+      const std::size_t origin = arena->base() / kGranule;
+      return align_up(origin + begin, alignment) - origin + count <= end;
+    };
+    for (const auto& [first, length] : taken) {
+      if (fits(first)) return true;
+      begin = first + length;
+    }
+    return fits(kEnd);
+  };
+  std::mt19937 random(7);
+  unsigned refused = 0;
+  for (int i = 0; i < 40'000; ++i) {
+    const auto some = std::next(taken.begin(), taken.empty() ? 0 : random() % taken.size());
+    const auto count = static_cast<std::uint32_t>(1 + random() % (i % 1000 < 500 ? 6 : 40));
+    const std::uint32_t alignment = 1u << random() % 6;
+    switch (taken.empty() ? 0 : random() % 8) {
+      case 1:
+        arena->give(some->first);
+        taken.erase(some);
+        break;
+      case 2:
+        if (some->second <= 1) break;
+        arena->give_tail(some->first, some->second - 1, false);
+        --some->second;
+        break;
+      case 3:
+        if (arena->resize_in_place(some->first, count)) some->second = count;
+        break;
+      default: {
+        const bool room = has_room(count, alignment);
+        const std::uint32_t first = arena->take_growing(count, alignment, kAnyUse).first;
+        ASSERT_EQ(first != 0, room) << count << " at " << alignment;
+        if (room) taken.emplace(first, count);
+        refused += !room;
+      }
+    }
+  }
+  EXPECT_GE(refused, 5000u);
+}
+
+TEST(RefusalMemoTest, LargerRequestsAreAbsentToo) {
+  RefusalMemo memo;
+  EXPECT_FALSE(memo.known_absent(1, 1));
+  memo.note(1, 1);
+  EXPECT_FALSE(memo.known_absent(1, 1)) << "it was not armed";
+  memo.arm();
+  memo.note(10, 4);
+  EXPECT_TRUE(memo.known_absent(10, 4));
+  EXPECT_TRUE(memo.known_absent(11, 8));
+  EXPECT_FALSE(memo.known_absent(9, 8));
+  EXPECT_FALSE(memo.known_absent(100, 2));
+  memo.note(20, 1);
+  EXPECT_TRUE(memo.known_absent(20, std::size_t{1} << 28));
+  EXPECT_FALSE(memo.known_absent(19, 2));
+  memo.memory_came_back();
+  EXPECT_FALSE(memo.known_absent(1000, 64));
+  memo.arm();
+  EXPECT_FALSE(memo.known_absent(1000, 64)) << "what was noted before is forgotten";
 }
 
 TEST_F(CoalescingArenaTest, TheRangeEndsAndStaysUsable) {

@@ -141,6 +141,15 @@ class CoalescingManager {
     return is_free(last) ? last.size : 0;
   }
 
+  /// `block`, made longer by the blocks before and behind it that are free just now. A hint.
+  Block with_free_neighbours(Block block) const {
+    if (const Block before = mapper_.block_before(block.first); is_free(before)) {
+      block = {before.first, before.size + block.size};
+    }
+    if (const Block behind = mapper_.block_at(block.end()); is_free(behind)) block.size += behind.size;
+    return block;
+  }
+
   // --- Blocks ---------------------------------------------------------------------------------------------
 
   /// `size` units at a multiple of `alignment` units (a power of two). No block only when at some instant

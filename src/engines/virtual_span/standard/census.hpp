@@ -91,9 +91,10 @@ struct Census {
     for (std::uint32_t n = 0; n < Heap::end_of_labs(); ++n) {
       Lab& lab = Heap::labs_[n];
       LockGuard guard(lab.lock);
-      mark_list(lab.floating, ListId::kFloating, n, out);
       mark_list(lab.attention, ListId::kAttention, n, out);
+      mark_list(lab.full, ListId::kFull, n, out);
       for (unsigned c = 0; c < kClasses; ++c) {
+        mark_list(lab.floating[c], ListId::kFloating, n, out);
         const std::uint32_t head = lab.reusable[c].load_relaxed();
         mark_list(head, ListId::kReusable, n, out);
         const bool shown = !Heap::is_orphanage(n) || (Heap::orphans(c).load_relaxed() >> n & 1) != 0;

@@ -205,7 +205,9 @@ class Heap {
     return [](std::uint32_t number) -> Atomic<std::uint32_t>& { return spans_[number].pool_link; };
   }
   static std::uint32_t take_pooled(unsigned c, unsigned core);
+  static std::size_t alignment_of(unsigned c) { return std::size_t{1} << kClassTable[c].order; }
   static std::uint32_t take_open(unsigned c, Reuse reuse);
+  static std::uint32_t take_warm_or_open(unsigned c, unsigned core);
   static std::uint32_t take_anyhow(std::size_t granules, std::size_t alignment, bool& zero);
   static std::uint32_t as_span(unsigned c, std::uint32_t number, bool zero);
   static void set_order(std::uint32_t number, unsigned order);

@@ -78,28 +78,33 @@ inline std::uint32_t Heap::take_pooled(unsigned c, unsigned core) {
 }
 
 inline std::uint32_t Heap::take_open(unsigned c, Reuse reuse) {
-  const Arena::Taken taken =
-      arena_.take(kClassTable[c].granules, std::size_t{1} << kClassTable[c].order, reuse);
+  const Arena::Taken taken = arena_.take(kClassTable[c].granules, alignment_of(c), reuse);
   return taken.first == 0 ? 0 : as_span(c, taken.first, taken.zero);
+}
+
+inline std::uint32_t Heap::take_warm_or_open(unsigned c, unsigned core) {
+  if (const std::uint32_t number = take_open(c, Reuse::kDirtyOnly)) return number;
+  if (steal_from_sleeping_labs(kVictimsAMiss) != 0) {
+    if (const std::uint32_t number = take_pooled(c, core)) return number;
+  }
+  return take_open(c, Reuse::kDirtyFirst);
 }
 
 inline std::uint32_t Heap::take_span(unsigned c, unsigned core) {
   if (const std::uint32_t number = take_pooled(c, core)) return number;
   purge_by_decay(os::now_ms());
-  if (const std::uint32_t number = take_open(c, Reuse::kDirtyOnly)) return number;
-  if (steal_from_sleeping_labs(kVictimsAMiss) != 0) {
-    if (const std::uint32_t number = take_pooled(c, core)) return number;
+  if (!arena_.was_refused(kClassTable[c].granules, alignment_of(c))) {
+    if (const std::uint32_t number = take_warm_or_open(c, core)) return number;
   }
-  if (const std::uint32_t number = take_open(c, Reuse::kDirtyFirst)) return number;
   bool zero = false;
-  const std::uint32_t number =
-      take_anyhow(kClassTable[c].granules, std::size_t{1} << kClassTable[c].order, zero);
+  const std::uint32_t number = take_anyhow(kClassTable[c].granules, alignment_of(c), zero);
   return number == 0 ? 0 : as_span(c, number, zero);
 }
 
 inline std::uint32_t Heap::take_large(std::size_t granules, std::size_t alignment, Reuse reuse) {
   purge_by_decay(os::now_ms());
-  Arena::Taken taken = arena_.take(granules, alignment, reuse);
+  Arena::Taken taken;
+  if (!arena_.was_refused(granules, alignment)) taken = arena_.take(granules, alignment, reuse);
   if (taken.first == 0) taken.first = take_anyhow(granules, alignment, taken.zero);
   return taken.first == 0 ? 0 : as_span(kLargeClass, taken.first, taken.zero);
 }
@@ -108,16 +113,21 @@ inline std::uint32_t Heap::take_large(std::size_t granules, std::size_t alignmen
 // The second time nobody else may be draining, purging or closing: what they hold would be missing.
 SPANALLOC_COLD inline std::uint32_t Heap::take_anyhow(std::size_t granules, std::size_t alignment,
                                                       bool& zero) {
-  if (purge_lock_.try_lock()) {
-    drain_pool();
-    purge_lock_.unlock();
+  Arena::Taken taken;
+  if (!arena_.was_refused(granules, alignment)) {
+    if (purge_lock_.try_lock()) {
+      drain_pool();
+      purge_lock_.unlock();
+    }
+    taken = arena_.take_growing(granules, alignment, records_reach, Arena::Effort::kGrow);
   }
-  Arena::Taken taken = arena_.take_growing(granules, alignment, records_reach);
   if (taken.first == 0 && granules < arena_.capacity() && alignment < arena_.capacity()) {
     LockGuard guard(purge_lock_);
     steal_from_sleeping_labs(UINT32_MAX);
     drain_pool();
-    taken = arena_.take_growing(granules, alignment, records_reach, arena_.closing_may_help(granules));
+    const bool closing = arena_.closing_may_help(granules);
+    taken = arena_.take_growing(granules, alignment, records_reach,
+                                closing ? Arena::Effort::kClose : Arena::Effort::kSearch);
   }
   zero = taken.zero;
   return taken.first;
@@ -206,6 +216,7 @@ inline void Heap::put_in_pool(std::uint32_t number) {
 inline void Heap::drain_pool() {
   for (unsigned row = 0; row < kPoolRows; ++row) {
     for (unsigned core = 0; core < pool_.cores(); ++core) {
+      if (pool_.looks_empty(row, core)) continue;  // what this thread knows to be in the pool it sees
       std::uint32_t count = 0;
       for (std::uint32_t number = pool_.take_all(row, core); number != 0; ++count) {
         const std::uint32_t next = spans_[number].pool_link.load_relaxed();  // ours: taken with acquire
@@ -341,7 +352,7 @@ inline bool Heap::vanished_threads_were_inside(std::uint32_t survivor) {
 }
 
 SPANALLOC_COLD inline void Heap::repair_lists(std::uint32_t owner) {
-  labs_[owner].forget(kClasses);
+  labs_[owner].forget();
   const std::size_t end = known_granules();
   // Records that are no span's say "free".
   for (std::size_t number = 1; number < end; ++number) {
@@ -353,7 +364,7 @@ SPANALLOC_COLD inline void Heap::repair_lists(std::uint32_t owner) {
 // Claimed spans whose claimers vanished come off their lists. Spans that vanished threads had in their hands
 // are in no stack of the pool: it is emptied, and every range whose record says "free" is the arena's again.
 SPANALLOC_COLD inline void Heap::find_what_vanished_threads_had(std::uint32_t survivor) {
-  for (std::uint32_t number = 0; number < end_of_labs(); ++number) Protocol::unlink_claimed(number, kClasses);
+  for (std::uint32_t number = 0; number < end_of_labs(); ++number) Protocol::unlink_claimed(number);
   for (unsigned row = 0; row < kPoolRows; ++row) {
     for (unsigned core = 0; core < pool_.cores(); ++core) pool_.forget_all(row, core);
   }

@@ -36,8 +36,8 @@ SPANALLOC_INLINE void link_to(Block* b, Block* next) {
   b->link = address_of(b) ^ address_of(next);
 }
 
-/// Which of its LAB's lists a span stands on.
-enum class ListId : std::uint8_t { kNone = 0, kFloating, kReusable, kAttention };
+/// Which of its LAB's lists a span stands on; kFull: one of no free block, passed by when memory was out.
+enum class ListId : std::uint8_t { kNone = 0, kFloating, kReusable, kAttention, kFull };
 
 /// Life: expected -> hot -> parked (floating, reusable) -> free -> hot ...; single-block spans: free ->
 /// parked.

@@ -51,18 +51,21 @@ template <unsigned kClassCount>
 struct LabLists {
   SpinLock lock;
   Atomic<std::uint32_t> attention_waiting{0};  ///< shared: 1 when the attention list may hold something
-  Plain<std::uint32_t> floating{0};
   Plain<std::uint32_t> attention{0};
+  Plain<std::uint32_t> full{0};
+  Plain<std::uint32_t> floating[kClassCount];
   Atomic<std::uint32_t> reusable[kClassCount];  ///< changed under the lock; a look without it is a hint
-  /// Bit c: class c may have reusable spans. So that a thread's end need not look at all of them.
+  /// Bit c: class c may have spans that are floating or reusable. So that a thread's end need not look at all
+  /// of them.
   static constexpr unsigned kWords = (kClassCount + 63) / 64;
-  Plain<std::uint64_t> reusable_classes[kWords];
+  Plain<std::uint64_t> classes[kWords];
 
-  void forget(unsigned class_count) {
+  void forget() {
     attention_waiting.store_relaxed(0);
-    floating = attention = 0;
-    for (unsigned c = 0; c < class_count; ++c) reusable[c].store_relaxed(0);
-    for (Plain<std::uint64_t>& word : reusable_classes) word = 0;
+    attention = full = 0;
+    for (Plain<std::uint32_t>& head : floating) head = 0;
+    for (Atomic<std::uint32_t>& head : reusable) head.store_relaxed(0);
+    for (Plain<std::uint64_t>& word : classes) word = 0;
   }
 };
 
@@ -236,16 +239,25 @@ class SpanProtocol {
     return 0;
   }
 
-  /// The same when memory is out: any span of the owner's with a free block, however few.
+  /// The same when memory is out: any span of the owner's with a free block, however few. Those without step
+  /// aside, so that the next search does not meet them again: the first block that is freed into one brings
+  /// it back, freed by the owner at the floor that is set here, by another thread over the attention list.
   static std::uint32_t floating_to_hot(unsigned size_class, std::uint32_t me, std::uint32_t& remote_head) {
     Lists& lab = World::lab(me);
     LabGuard guard(me);
-    for (std::uint32_t number = lab.floating; number != 0; number = World::span(number).next) {
+    const std::uint32_t capacity = World::capacity(size_class);
+    for (std::uint32_t number = lab.floating[size_class]; number != 0;) {
       Span& span = World::span(number);
-      if (span.size_class != size_class) continue;
+      const std::uint32_t next = span.next;
       const SpanWord word{span.word.load_relaxed()};
-      if (word.outstanding() - span.unpublished.load_relaxed() >= World::capacity(size_class)) continue;
-      if (parked_to_hot(lab, number, size_class, me, remote_head)) return number;
+      if (word.outstanding() - span.unpublished.load_relaxed() >= capacity) {
+        unlink(lab, number);
+        span.floor = capacity - 1;
+        push(lab, number, ListId::kFull);
+      } else if (parked_to_hot(lab, number, size_class, me, remote_head)) {
+        return number;
+      }
+      number = next;
     }
     return 0;
   }
@@ -259,14 +271,15 @@ class SpanProtocol {
       LabGuard guard(me);
       LabGuard orphan_guard(heir);
       lab.attention_waiting.store_relaxed(0);
-      orphan_list(lab, heir, lab.floating, emptied);
       orphan_list(lab, heir, lab.attention, emptied);
+      orphan_list(lab, heir, lab.full, emptied);
       for (unsigned word = 0; word < Lists::kWords; ++word) {
-        for (std::uint64_t bits = lab.reusable_classes[word]; bits != 0; bits &= bits - 1) {
+        for (std::uint64_t bits = lab.classes[word]; bits != 0; bits &= bits - 1) {
           const unsigned c = word * 64 + static_cast<unsigned>(std::countr_zero(bits));
+          orphan_list(lab, heir, lab.floating[c], emptied);
           orphan_list(lab, heir, lab.reusable[c].load_relaxed(), emptied);
         }
-        lab.reusable_classes[word] = 0;
+        lab.classes[word] = 0;
       }
     }
     put_chain_in_pool(emptied);
@@ -276,7 +289,7 @@ class SpanProtocol {
   // The calling thread is alone, and none of its own calls is in the middle of the LAB concerned.
 
   /// Takes every span that is free off LAB `owner`'s lists: their claimers did not come along.
-  static void unlink_claimed(std::uint32_t owner, unsigned class_count) {
+  static void unlink_claimed(std::uint32_t owner) {
     Lists& lab = World::lab(owner);
     const auto collect = [&](std::uint32_t number) {
       while (number != 0) {
@@ -287,9 +300,10 @@ class SpanProtocol {
       }
     };
     LabGuard guard(owner);
-    collect(lab.floating);
     collect(lab.attention);
-    for (unsigned c = 1; c < class_count; ++c) collect(lab.reusable[c].load_relaxed());
+    collect(lab.full);
+    for (const Plain<std::uint32_t>& head : lab.floating) collect(head);
+    for (const Atomic<std::uint32_t>& head : lab.reusable) collect(head.load_relaxed());
   }
 
   /// A span on a list, with the `listed` bit, whose freer may not have come as far as the attention list
@@ -499,17 +513,35 @@ class SpanProtocol {
   }
 
   static std::uint32_t head_of(const Lists& lab, ListId list, unsigned size_class) {
-    if (list == ListId::kReusable) return lab.reusable[size_class].load_relaxed();
-    return list == ListId::kAttention ? lab.attention : lab.floating;
+    switch (list) {
+      case ListId::kReusable:
+        return lab.reusable[size_class].load_relaxed();
+      case ListId::kFloating:
+        return lab.floating[size_class];
+      case ListId::kFull:
+        return lab.full;
+      default:
+        return lab.attention;
+    }
   }
   static void set_head(Lists& lab, ListId list, unsigned size_class, std::uint32_t number) {
-    if (list == ListId::kReusable) {
-      lab.reusable[size_class].store_relaxed(number);
-      Plain<std::uint64_t>& classes = lab.reusable_classes[size_class / 64];
-      if (number != 0) classes = classes | std::uint64_t{1} << size_class % 64;
-    } else {
-      (list == ListId::kAttention ? lab.attention : lab.floating) = number;
+    switch (list) {
+      case ListId::kReusable:
+        lab.reusable[size_class].store_relaxed(number);
+        return note_class(lab, size_class, number);
+      case ListId::kFloating:
+        lab.floating[size_class] = number;
+        return note_class(lab, size_class, number);
+      case ListId::kFull:
+        lab.full = number;
+        return;
+      default:
+        lab.attention = number;
     }
+  }
+  static void note_class(Lists& lab, unsigned size_class, std::uint32_t number) {
+    Plain<std::uint64_t>& classes = lab.classes[size_class / 64];
+    if (number != 0) classes = classes | std::uint64_t{1} << size_class % 64;
   }
 
   static void push(Lists& lab, std::uint32_t number, ListId list) {
