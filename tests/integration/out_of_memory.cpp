@@ -278,7 +278,7 @@ void aligned_refusals() {
 
 void refused(const Arguments&) {
   harness::require_library_malloc();
-  constexpr double kMost = 2000;
+  constexpr double kMost = 100;
   {
     Pile small;
     while (small.count < 30000 && small.add(5000)) {
