@@ -90,8 +90,19 @@ class StandardWorld {
   static Block* block_of_mark(std::uint32_t number, std::uint32_t mark) { return block(number, mark); }
   static bool is_mine(std::uint32_t) { return false; }  // who forks has nothing here
   static void repair_lists(std::uint32_t owner) {
-    lab(owner).forget();
-    for (std::uint32_t n = 1; n <= current_->shape_.spans; ++n) Protocol::relist(n, owner);
+    bool torn[kLabs] = {};
+    for (std::uint32_t l = 0; l < kLabs; ++l) {
+      torn[l] = l == owner || lab(l).lock.owner_died();
+      if (torn[l]) lab(l).forget();
+    }
+    for (std::uint32_t n = 1; n <= current_->shape_.spans; ++n) {
+      const SpanWord word{span(n).word.load_relaxed()};
+      const bool has_lab = word.state() != SpanState::kFree && word.owner() != standard::kNobody;
+      if (has_lab && torn[word.owner()]) Protocol::relist(n);
+    }
+    for (std::uint32_t l = 0; l < kLabs; ++l) {
+      if (torn[l] && l != owner) lab(l).lock.reset();
+    }
   }
 
   // --- What threads do -----------------------------------------------------------------------------------

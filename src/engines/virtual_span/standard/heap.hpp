@@ -36,6 +36,7 @@ namespace spanalloc::standard {
 struct alignas(kCacheLine) Lab : LabLists<kClasses> {
   std::uint32_t number = 0;                 ///< constant; unused in orphanages
   std::uint32_t next_free = 0;              ///< registry lock, while unused
+  bool torn = false;                        ///< only while a fork's child puts lists right
   Atomic<std::uint32_t> alive{0};           ///< written by the owner
   Atomic<std::uint32_t> inside{0};          ///< written by the owner; see InsideHeap
   Atomic<std::uint32_t> hot[kFirstSingle];  ///< written by the owner: hot span of each class, 0: none
@@ -98,7 +99,8 @@ class Heap {
   }
   /// A claimed span (word: free) goes to this thread's core's stack.
   static void put_in_pool(std::uint32_t number);
-  /// In a fork's child, with the lock of LAB `owner`, whose last holder vanished.
+  /// In a fork's child that has one thread yet, with the lock of LAB `owner`, whose last holder vanished:
+  /// makes its lists anew, and those of all LABs like it.
   static void repair_lists(std::uint32_t owner);
 
   // --- Start --------------------------------------------------------------------------------------------

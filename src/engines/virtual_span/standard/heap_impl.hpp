@@ -352,11 +352,21 @@ inline bool Heap::vanished_threads_were_inside(std::uint32_t survivor) {
 }
 
 SPANALLOC_COLD inline void Heap::repair_lists(std::uint32_t owner) {
-  labs_[owner].forget();
+  // One pass over the records serves every LAB whose lock's owner vanished.
+  for (std::uint32_t number = 0; number < end_of_labs(); ++number) {
+    Lab& lab = labs_[number];
+    lab.torn = number == owner || lab.lock.owner_died();
+    if (lab.torn) lab.forget();
+  }
   const std::size_t end = known_granules();
-  // Records that are no span's say "free".
   for (std::size_t number = 1; number < end; ++number) {
-    Protocol::relist(static_cast<std::uint32_t>(number), owner);
+    // Records that are no span's say "free"; spans of one block have no LAB.
+    const SpanWord word{spans_[number].word.load_relaxed()};
+    if (word.state() == SpanState::kFree || word.owner() == kNobody || !labs_[word.owner()].torn) continue;
+    Protocol::relist(static_cast<std::uint32_t>(number));
+  }
+  for (std::uint32_t number = 0; number < end_of_labs(); ++number) {
+    if (labs_[number].torn && number != owner) labs_[number].lock.reset();
   }
   lists_repaired_ = true;
 }

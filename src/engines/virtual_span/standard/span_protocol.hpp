@@ -26,7 +26,9 @@
 //   static Atomic<uint64_t>& orphans(size_class): bit n: orphanage n may have a reusable span
 //   static Block* block_of_mark(number, mark)
 //   static bool is_mine(lab_number): of the calling thread, in a fork's child
-//   static void repair_lists(lab_number): forget_lists(), then relist() for every span there is
+//   static void repair_lists(lab_number): forget(), then relist() for every span of that LAB, and for those
+//   of
+//     others whose lock's owner vanished, which it lets go of
 //   type Inside: a scope in which the calling thread may have a span that stands nowhere else
 //
 // Forks (docs/concurrency.md): a child finds every thread but one vanished at any step of this file. Words
@@ -320,14 +322,14 @@ class SpanProtocol {
     return false;
   }
 
-  /// For every span there is, after the lists of LAB `owner` were forgotten: links it up if it belongs there.
+  /// For every span of a LAB whose lists were forgotten: links it up if it belongs there.
   /// What is free in it is counted from its lists: if its owner vanished with the lock, a fold that was cut
   /// short has changed the word and left `unpublished`, or neither. An empty one becomes free, on no list. Of
   /// the calling thread's own spans word and count are right, as it was somebody else who had the lock.
-  static void relist(std::uint32_t number, std::uint32_t owner) {
+  static void relist(std::uint32_t number) {
     Span& span = World::span(number);
     const SpanWord word{span.word.load_relaxed()};
-    if (word.owner() != owner) return;
+    const std::uint32_t owner = word.owner();
     span.list = ListId::kNone;
     if (word.state() != SpanState::kParked) return;
     if (World::is_mine(owner)) {
