@@ -94,6 +94,7 @@ class CoalescingArena {
     if (count == 0 || count >= capacity() || alignment >= capacity()) return {};
     LockGuard guard(grow_lock_);
     bool has_closed = false;
+    std::size_t reopen_at_most = 1;
     for (;;) {
       // Others may have grown or given meanwhile. Every block is looked at only once the kernel has refused:
       // among many that are too small that would take long, under the lock that all growing threads need. And
@@ -102,7 +103,7 @@ class CoalescingArena {
       const bool absent = refused_.known_absent(count, alignment);
       Taken taken = absent ? Taken{} : look_for(count, alignment, coalescing::Search::kThorough);
       if (taken.first != 0) return taken;
-      const bool ask_for_closed = closed_may_be_granted();
+      const bool ask_for_closed = kernel_may_reopen();
       if (ask_for_closed && reopen_run_for(count, alignment)) continue;
       if (open_more(count, alignment, before_use)) {
         taken = as_taken(manager_.try_allocate_last(count, alignment));
@@ -112,15 +113,19 @@ class CoalescingArena {
       if (effort == Effort::kGrow) return {};
       if (!absent) taken = look_for(count, alignment, coalescing::Search::kExhaustive);
       if (taken.first != 0) return taken;
-      if (effort == Effort::kClose && !has_closed) {
+      if (effort == Effort::kClose && !has_closed && closing_may_help(count, alignment)) {
         has_closed = true;
         if (close_free_locked() != 0) {
           open_more(count, alignment, before_use);  // sooner done than to look through all that is closed
           continue;
         }
       }
-      // All the others only now: they take the memory that the new range needs. But together they may do.
-      if (ask_for_closed && reopen_all_runs()) continue;
+      // All the others only now: they take the memory that the new range needs. But together they may do; or
+      // a few of them make the mappings fewer, of which the kernel allows only so many.
+      if (ask_for_closed && reopen_runs(reopen_at_most)) {
+        reopen_at_most *= 2;
+        continue;
+      }
       if (!refused_.known_absent(count, alignment)) {
         refused_.arm();
         taken = as_taken(manager_.allocate(count, alignment));
@@ -134,7 +139,7 @@ class CoalescingArena {
   /// Whether a search of everything has failed to find such a range, or a smaller one, since memory was last
   /// given back. A hint: take_growing() knows.
   bool was_refused(std::size_t count, std::size_t alignment) const {
-    return refused_.known_absent(count, alignment);
+    return alignment < capacity() && refused_.known_absent(count, alignment);
   }
 
   /// Makes the range at `first` `count` granules long by opening new space behind it, if it is the last one.
@@ -150,15 +155,6 @@ class CoalescingArena {
       if (behind >= count - old) return manager_.grow(first, count);
       if (!open_more(count - old, 1, before_use)) return false;  // or it has opened a part of that
     }
-  }
-
-  /// Whether closing everything that is free could let the kernel grant `count` granules more. It costs two
-  /// calls of the kernel a free range, so when it was no use it is not tried again for a while, unless a
-  /// range is given back.
-  bool closing_may_help(std::size_t count) {
-    if (os::now_ms() < next_closing_.load_relaxed()) return false;
-    const std::size_t open = statistics().opened_bytes >> kGranuleBits;
-    return count <= open || (count < capacity() && Calls::would_grant((count - open) << kGranuleBits));
   }
 
   /// Gives a range back. `zero`: all of it reads as zero. The whole range that take() returned (or resizing
@@ -267,7 +263,7 @@ class CoalescingArena {
     }
     closed_count_.store_relaxed(closed);
     memory_came_back();
-    least_closed_ = 1;
+    least_closed_ = {};
     if (grow_lock_.owner_died()) grow_lock_.reset();
   }
 
@@ -288,6 +284,8 @@ class CoalescingArena {
  private:
   std::size_t close_free_locked() {
     std::size_t closed = 0;
+    const bool least_is_known = closed_count_.load_relaxed() == 0 || static_cast<bool>(least_closed_);
+    if (closed_count_.load_relaxed() == 0) least_closed_ = {};
     manager_.take_all([&](coalescing::Block block) {
       // First of all: in a fork's child nobody must take it for memory.
       closed_set().insert(block);
@@ -297,7 +295,7 @@ class CoalescingArena {
       }
       if (moved_set().any(block)) note_pages(block, false);
       closed += block.size;
-      least_closed_ = min_of(least_closed_, block.size);
+      if (least_is_known && (!least_closed_ || block.size < least_closed_.size)) least_closed_ = block;
       return true;
     });
     closed_count_.fetch_add_relaxed(closed);
@@ -319,8 +317,15 @@ class CoalescingArena {
     if (next_closing_.load_relaxed() != 0) next_closing_.store_relaxed(0);
   }
 
+  // A few times while others hold free blocks: they may be about to put back just what is wanted, and what is
+  // opened instead is not used before that.
   Taken look_for(std::size_t count, std::size_t alignment, coalescing::Search search) {
-    return as_taken(manager_.try_allocate(count, alignment, Reuse::kDirtyFirst, search));
+    for (unsigned look = 0;; ++look) {
+      const auto before = manager_.holds();
+      const Taken taken = as_taken(manager_.try_allocate(count, alignment, Reuse::kDirtyFirst, search));
+      if (taken.first != 0 || look == kLooksAgain) return taken;
+      if (Manager::Registry::quiet_between(before, manager_.holds())) return taken;
+    }
   }
   static Taken as_taken(const coalescing::Allocation& got) {
     return {static_cast<std::uint32_t>(got.block.first), got.zero};
@@ -453,63 +458,110 @@ class CoalescingArena {
     seam_count_.fetch_add_relaxed(made - gone);  // never less than none: what has gone was counted once
   }
 
-  // Under grow_lock_. False: the kernel refuses the smallest of the closed ranges, or there is none.
-  bool closed_may_be_granted() const {
-    return closed_count_.load_relaxed() != 0 && Calls::would_grant(least_closed_ << kGranuleBits);
+  // Under grow_lock_. Whether closing everything that is free could let the kernel grant `count` granules
+  // more. It costs two calls of the kernel a free range, and what was warm is gone, so when it was no use, or
+  // would be none, it is not thought of again for a while, unless memory comes back.
+  bool closing_may_help(std::size_t count, std::size_t alignment) {
+    const std::uint64_t now = os::now_ms();
+    if (now < next_closing_.load_relaxed()) return false;
+    const bool room = has_space_behind(count, alignment) ||
+                      (closed_count_.load_relaxed() != 0 && !no_closed_room_.known_absent(count, alignment));
+    if (room) {
+      const std::size_t free = manager_.free_units();
+      if (count <= free || Calls::would_grant((count - free) << kGranuleBits)) return true;
+    }
+    next_closing_.store_relaxed(now + kNoClosingMs);
+    return false;
   }
+
+  // Under grow_lock_. False: nothing is closed, or the kernel refuses the smallest closed range. It is really
+  // asked for: whether the kernel would map as much elsewhere is another question.
+  bool kernel_may_reopen() {
+    if (closed_count_.load_relaxed() == 0) return false;
+    const coalescing::Block least = least_closed_;
+    // Not known, or reopened since, or, in a fork's child that is not put right yet, half closed.
+    if (!least || !closed_set().any({least.first, 1}) || manager_.size_of(least.first) != least.size)
+      return true;
+    const os::Placed placed = range_.reopen(least.first, least.size);
+    if (placed == os::Placed::kYes && !range_.close(least.first, least.size)) book_reopened(least);
+    return placed != os::Placed::kRefused;
+  }
+  // Under grow_lock_. A closed range that is open again.
+  void book_reopened(coalescing::Block block) {
+    closed_set().erase(block);
+    closed_count_.fetch_sub_relaxed(block.size);
+    manager_.free(block.first, true);
+    memory_came_back();
+  }
+
   // Under grow_lock_. Opens a run of closed ranges again in which, or in which together with its free
   // neighbours, there is room; or a part of it. False: none, or the kernel refuses.
   bool reopen_run_for(std::size_t count, std::size_t alignment) {
-    const auto has_room = [&](coalescing::Block run) {
-      const coalescing::Block room = manager_.with_free_neighbours(run);
-      const std::size_t start = aligned(room.first, alignment);
-      return start < room.end() && room.end() - start >= count;
-    };
     if (no_closed_room_.known_absent(count, alignment)) return false;
     no_closed_room_.arm();
-    const Reopened reopened = reopen_runs(has_room, false);
-    if (reopened.least_left == SIZE_MAX && !reopened.some) no_closed_room_.note(count, alignment);
-    return reopened.some;
+    bool has_room = false;
+    bool reopened = false;
+    std::size_t refused = SIZE_MAX;  // when the kernel has refused a range it is only asked for smaller ones
+    for_closed_runs([&](coalescing::Block run) {
+      const coalescing::Block room = manager_.with_free_neighbours(run);
+      const std::size_t start = aligned(room.first, alignment);
+      if (start >= room.end() || room.end() - start < count) return true;
+      has_room = true;
+      for_closed_ranges(run, [&](coalescing::Block range) {
+        if (range.size >= refused) return;
+        const os::Placed placed = reopen(range);
+        if (placed == os::Placed::kRefused) refused = range.size;
+        reopened = reopened || placed == os::Placed::kYes;
+      });
+      return !reopened;
+    });
+    if (!has_room) no_closed_room_.note(count, alignment);
+    return reopened;
   }
-  // Under grow_lock_. As many as the kernel grants; false: none.
-  bool reopen_all_runs() {
-    const Reopened reopened = reopen_runs([](coalescing::Block) { return true; }, true);
-    least_closed_ = reopened.least_left;
-    return reopened.some;
+  // Under grow_lock_. Any runs of closed ranges, in whole or in part, `most` at most. False: the kernel
+  // refuses every range. Then the smallest is known.
+  bool reopen_runs(std::size_t most) {
+    std::size_t reopened = 0;
+    least_closed_ = {};
+    coalescing::Block least{};
+    const bool to_the_end = for_closed_runs([&](coalescing::Block run) {
+      bool some = false;
+      for_closed_ranges(run, [&](coalescing::Block range) {
+        const os::Placed placed = reopen(range);
+        some = some || placed == os::Placed::kYes;
+        if (placed == os::Placed::kRefused && (!least || range.size < least.size)) least = range;
+      });
+      reopened += some;
+      return reopened < most;
+    });
+    if (to_the_end) least_closed_ = least;
+    return reopened != 0;
   }
 
-  struct Reopened {
-    bool some = false;
-    std::size_t least_left = SIZE_MAX;  // the smallest of the ranges that were wanted and are closed still
-  };
-  // Under grow_lock_. Opens wanted runs of closed ranges again, all or the first one that the kernel lets us
-  // have. When it has refused one it is only asked for smaller ones.
-  template <class Wanted>
-  Reopened reopen_runs(Wanted wanted, bool all) {
-    Reopened result;
-    std::size_t least_refused = SIZE_MAX;
+  // visit(run) until it returns false. True: for all.
+  template <class Visit>
+  bool for_closed_runs(Visit visit) {
     const coalescing::Block everything{0, manager_.limit()};
-    for (coalescing::Block run = closed_set().next_run(everything, 0); run && !(result.some && !all);
+    for (coalescing::Block run = closed_set().next_run(everything, 0); run;
          run = closed_set().next_run(everything, run.end())) {
-      if (!wanted(run)) continue;
-      std::size_t size = 0;
-      for (std::size_t first = run.first; first < run.end(); first += size) {
-        size = manager_.size_of(first);  // neighbours were closed one by one
-        if (size == 0) break;            // in a fork's child that is not put right yet: half closed
-        const os::Placed placed = size < least_refused ? range_.reopen(first, size) : os::Placed::kRefused;
-        if (placed == os::Placed::kRefused) least_refused = min_of(least_refused, size);
-        if (placed != os::Placed::kYes) {
-          result.least_left = min_of(result.least_left, size);
-          continue;
-        }
-        closed_set().erase({first, size});
-        closed_count_.fetch_sub_relaxed(size);
-        manager_.free(first, true);
-        memory_came_back();
-        result.some = true;
-      }
+      if (!visit(run)) return false;
     }
-    return result;
+    return true;
+  }
+  // Neighbours were closed one by one.
+  template <class Visit>
+  void for_closed_ranges(coalescing::Block run, Visit visit) {
+    std::size_t size = 0;
+    for (std::size_t first = run.first; first < run.end(); first += size) {
+      size = manager_.size_of(first);
+      if (size == 0) return;  // in a fork's child that is not put right yet: half closed
+      visit(coalescing::Block{first, size});
+    }
+  }
+  os::Placed reopen(coalescing::Block range) {
+    const os::Placed placed = range_.reopen(range.first, range.size);
+    if (placed == os::Placed::kYes) book_reopened(range);
+    return placed;
   }
 
   Range range_;  // base and capacity: constant after start(); the rest under grow_lock_
@@ -522,8 +574,9 @@ class CoalescingArena {
   // Offset in tables_ up to which each table is open.
   std::size_t table_end_[Manager::kMaxTables] = {};
   std::size_t booked_skipped_ = 0;
-  std::size_t least_closed_ = SIZE_MAX;  // each closed range has at least so many granules
+  coalescing::Block least_closed_{};  // no closed range is smaller; none: not known
 
+  static constexpr unsigned kLooksAgain = 3;
   static constexpr std::uint64_t kNoClosingMs = 100;
   // Written under grow_lock_, but for memory_came_back(): what is not there at all, and for what no run of
   // closed ranges and its free neighbours have room. The second is a hint: nothing hangs on it but which

@@ -11,8 +11,12 @@
 // the search comes after the publication, and finds the range. A giver that is slow to take the memo away may
 // hit a newer one: that costs a search.
 //
+// A range that somebody has claimed for a moment, to cut a piece off or to purge it, and then publishes
+// again, maybe merged with what others have given meanwhile, was no larger before: who searches counts it as
+// free by waiting for the claim's end (hold_registry.hpp), so only giving counts.
+//
 // Ranges noted: for each alignment the smallest size. A request is absent if a smaller one at a smaller
-// alignment was. What is not handed out only becomes smaller by being handed out, so nothing else counts.
+// alignment was.
 #pragma once
 
 #include <cstddef>
@@ -33,8 +37,8 @@ class RefusalMemo {
     armed_.store_seq_cst(1);
   }
 
-  /// `count` units at a multiple of `alignment` units (a power of two) were not to be found. Forgotten if
-  /// memory has come back since arm().
+  /// `count` units at a multiple of `alignment` units (a power of two below 2^32) were not to be found.
+  /// Forgotten if memory has come back since arm().
   void note(std::size_t count, std::size_t alignment) {
     Atomic<std::uint32_t>& least = least_[log2_floor(alignment)];
     if (count < least.load_relaxed()) least.store_relaxed(static_cast<std::uint32_t>(count));
@@ -43,7 +47,7 @@ class RefusalMemo {
   /// Whether such a range is known not to be free, but for what was given back by calls that have not ended.
   bool known_absent(std::size_t count, std::size_t alignment) const {
     if (armed_.load_relaxed() == 0) return false;  // our own giving, and what we have heard of, came before
-    for (unsigned bits = 0; bits <= log2_floor(alignment); ++bits) {
+    for (unsigned bits = 0; bits <= log2_floor(alignment) && bits < kAlignments; ++bits) {
       if (least_[bits].load_relaxed() <= count) return true;
     }
     return false;
@@ -58,7 +62,8 @@ class RefusalMemo {
   // Shared; read by whoever gives, written by who refuses and by the first who gives after that.
   Atomic<std::uint32_t> armed_{0};
   // By the logarithm of the alignment; meaningless while the memo is not armed.
-  Atomic<std::uint32_t> least_[32];
+  static constexpr unsigned kAlignments = 32;
+  Atomic<std::uint32_t> least_[kAlignments];
 };
 
 }  // namespace spanalloc

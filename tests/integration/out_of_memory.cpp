@@ -92,6 +92,13 @@ struct Pile {
     ++count;
     return true;
   }
+  void replace_one(std::size_t size) {
+    Block* block = top;
+    top = block->next;
+    --count;
+    free(block);
+    CHECK(add(size), "%zu bytes freed, and refused", size);
+  }
   void clear(std::size_t size) {
     while (top != nullptr) {
       Block* block = top;
@@ -291,6 +298,12 @@ void refused(const Arguments&) {
   const double refusal =
       microseconds(50, [] { expect_refused(malloc(opaque(200 * kMiB)), "malloc", 200 * kMiB); });
   CHECK(refusal < kMost, "a refusal of 200 MiB takes %.0f us", refusal);
+  // Also after each bit of memory that comes back.
+  const double alternating = microseconds(50, [&] {
+    large.replace_one(20 * kMiB);
+    expect_refused(malloc(opaque(200 * kMiB)), "malloc", 200 * kMiB);
+  });
+  CHECK(alternating < kMost, "a free, a malloc and a refusal of 200 MiB take %.0f us", alternating);
   large.clear(20 * kMiB);
   std::vector<void*> aligned;
   aligned.reserve(4096);

@@ -97,8 +97,7 @@ class StandardWorld {
     }
     for (std::uint32_t n = 1; n <= current_->shape_.spans; ++n) {
       const SpanWord word{span(n).word.load_relaxed()};
-      const bool has_lab = word.state() != SpanState::kFree && word.owner() != standard::kNobody;
-      if (has_lab && torn[word.owner()]) Protocol::relist(n);
+      if (word.owner() != standard::kNobody && torn[word.owner()]) Protocol::relist(n);
     }
     for (std::uint32_t l = 0; l < kLabs; ++l) {
       if (torn[l] && l != owner) lab(l).lock.reset();

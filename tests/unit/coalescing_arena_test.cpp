@@ -151,6 +151,72 @@ TEST_F(CoalescingArenaTest, WhatIsRefusedIsNotThere) {
   EXPECT_GE(refused, 5000u);
 }
 
+// Where the range ends closing makes no room: nothing is closed for a request that cannot be had.
+TEST_F(CoalescingArenaTest, NothingIsClosedInVainWhereTheRangeEnds) {
+  start();
+  std::vector<std::uint32_t> ranges;
+  while (const std::uint32_t first = arena->take_growing(2, 1, kAnyUse).first) ranges.push_back(first);
+  ASSERT_GE(ranges.size(), 8000u);
+  for (std::size_t i = 0; i < ranges.size(); i += 2) arena->give(ranges[i]);
+  Calls::calls = 0;
+  for (std::size_t i = 1; i < 200; i += 20) {
+    arena->give(ranges[i]);
+    EXPECT_EQ(arena->take_growing(50, 1, kAnyUse, FaultyArena::Effort::kClose).first, 0u);
+  }
+  EXPECT_LE(Calls::calls + 0, 100u);
+}
+
+// A refusal closes nothing if all that is free would not do; and one that follows a give costs no more calls.
+TEST_F(CoalescingArenaTest, NothingIsClosedForWhatWouldNotDo) {
+  start();
+  std::vector<std::uint32_t> ranges(1000);
+  for (std::uint32_t& first : ranges) first = arena->take_growing(2, 1, kAnyUse).first;
+  for (std::size_t i = 0; i < ranges.size(); i += 2) arena->give(ranges[i]);
+  Calls::refuses = [](const Calls::Call& call, std::size_t) {
+    return call.kind == Calls::kOpen || call.kind == Calls::kWouldGrant;
+  };
+  Calls::calls = 0;
+  for (std::size_t i = 1; i < 200; i += 20) {
+    arena->give(ranges[i]);
+    EXPECT_EQ(arena->take_growing(3000, 1, kAnyUse, FaultyArena::Effort::kClose).first, 0u);
+  }
+  EXPECT_EQ(Calls::count[Calls::kClose] + 0, 0u);
+  EXPECT_LE(Calls::calls + 0, 100u);
+}
+
+// Closed ranges are opened again when the kernel lets us have them, whatever it says of mappings elsewhere
+// (at the limit on their number reopening makes them fewer); and by and by, for a few may be enough.
+TEST_F(CoalescingArenaTest, WhatIsClosedIsReallyAskedFor) {
+  start();
+  std::vector<std::uint32_t> ranges(400);
+  for (std::uint32_t& first : ranges) first = arena->take_growing(2, 1, kAnyUse).first;
+  while (arena->take(1, 1).first != 0) {
+  }
+  for (std::size_t i = 0; i < ranges.size(); i += 2) arena->give(ranges[i]);
+  EXPECT_EQ(arena->close_free(), ranges.size() / 2 * 2 * kGranule);
+  Calls::refuses = [](const Calls::Call& call, std::size_t) {
+    return call.kind == Calls::kOpen || call.kind == Calls::kWouldGrant;
+  };
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(arena->take_growing(2, 1, kAnyUse).first, 0u);
+  Calls::calls = 0;
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(arena->take_growing(2, 1, kAnyUse).first, 0u);
+  EXPECT_LE(Calls::calls + 0, 40u) << "one of them stands for all";
+  // From here on the kernel opens what was closed, and new space once two of these are open.
+  unsigned reopened = 0;
+  const std::uintptr_t end = arena->base() + arena->limit() * kGranule;
+  Calls::refuses = [&](const Calls::Call& call, std::size_t) {
+    if (call.kind == Calls::kOpen && call.address < end) ++reopened;
+    return call.kind == Calls::kWouldGrant ||
+           (call.kind == Calls::kOpen && call.address >= end && reopened < 2);
+  };
+  EXPECT_NE(arena->take_growing(100, 1, kAnyUse).first, 0u);
+  EXPECT_LE(reopened, 10u) << "not all of them";
+  Calls::refuses = [&](const Calls::Call& call, std::size_t) {
+    return call.kind == Calls::kWouldGrant || (call.kind == Calls::kOpen && call.address >= end);
+  };
+  for (std::size_t i = 0; i < ranges.size() / 2; ++i) EXPECT_NE(arena->take_growing(2, 1, kAnyUse).first, 0u);
+}
+
 TEST(RefusalMemoTest, LargerRequestsAreAbsentToo) {
   RefusalMemo memo;
   EXPECT_FALSE(memo.known_absent(1, 1));
@@ -165,6 +231,7 @@ TEST(RefusalMemoTest, LargerRequestsAreAbsentToo) {
   memo.note(20, 1);
   EXPECT_TRUE(memo.known_absent(20, std::size_t{1} << 28));
   EXPECT_FALSE(memo.known_absent(19, 2));
+  EXPECT_FALSE(memo.known_absent(9, std::size_t{1} << 60));
   memo.memory_came_back();
   EXPECT_FALSE(memo.known_absent(1000, 64));
   memo.arm();

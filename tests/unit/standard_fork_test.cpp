@@ -2,6 +2,7 @@
 // usable.
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -194,6 +195,92 @@ TEST(StandardFork, BlocksThatAreNotReadyAreFreeInTheChild) {
     E::deallocate(p);
     E::deallocate(wall);
   });
+}
+
+// The signal handler forks while its thread has claimed a span of another's, and waits for that one's lock to
+// take it off a list. In the child the list is made anew by the waiting thread itself.
+std::atomic<pid_t> handlers_child{-1};
+TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  using standard::Heap;
+  constexpr std::size_t kSize = 5000;
+  E::process_start();
+  std::vector<void*> blocks(200);
+  std::atomic<int> step{0};
+  std::uint32_t owner = 0;
+  const auto wait_for = [&](int wanted) {
+    while (step != wanted) usleep(100);
+  };
+  std::thread holder([&] {
+    for (void*& p : blocks) p = E::allocate(kSize);
+    owner = standard::thread_state.lab->number;
+    step = 1;
+    wait_for(2);
+    (void)Heap::lab(owner).lock.lock();
+    step = 3;
+    wait_for(4);
+    Heap::lab(owner).lock.unlock();
+    wait_for(5);
+  });
+  wait_for(1);
+  E::deallocate(E::allocate(10));
+  std::vector<std::vector<void*>> spans;
+  std::size_t last = 0;
+  for (void* p : blocks) {
+    std::size_t granule = 0;
+    ASSERT_TRUE(Heap::granule_of(address_of(p), granule));
+    if (const std::size_t first = Heap::first_granule(granule); first != last || spans.empty()) {
+      spans.emplace_back();
+      last = first;
+    }
+    spans.back().push_back(p);
+  }
+  ASSERT_GE(spans.size(), 6u);
+  const auto free_one = [&](std::size_t span) {
+    E::deallocate(spans[span].back());
+    spans[span].pop_back();
+  };
+  // Neighbours on the attention list, the middle one with one block left to free.
+  for (const std::size_t span : {3, 2, 1}) free_one(span);
+  while (spans[2].size() > 1) free_one(2);
+  free_one(4);  // gives back what was gathered
+  step = 2;
+  wait_for(3);
+  struct sigaction action{};
+  action.sa_handler = [](int) {
+    handlers_child = fork();
+    if (handlers_child == 0) alarm(20);
+  };
+  ASSERT_EQ(sigaction(SIGUSR1, &action, nullptr), 0);
+  const pid_t parent = getpid();
+  std::thread signaller([&, me = pthread_self()] {
+    usleep(100'000);  // by then it waits for the lock
+    pthread_kill(me, SIGUSR1);
+    while (handlers_child == -1) usleep(100);
+    step = 4;
+  });
+  free_one(2);
+  if (getpid() != parent) {
+    for (std::vector<void*>& span : spans) {
+      for (void* p : span) E::deallocate(p);
+    }
+    E::trim();
+    E::deallocate(E::allocate(kSize));
+    _exit(E::census().consistent() ? 0 : 3);
+  }
+  signaller.join();
+  int status = 0;
+  ASSERT_EQ(waitpid(handlers_child, &status, 0), handlers_child);
+  EXPECT_EQ(status, 0);
+  step = 5;
+  holder.join();
+  for (std::vector<void*>& span : spans) {
+    for (void* p : span) E::deallocate(p);
+  }
+  E::trim();
+  EXPECT_TRUE(E::census().consistent());
 }
 
 TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {

@@ -141,6 +141,13 @@ class CoalescingManager {
     return is_free(last) ? last.size : 0;
   }
 
+  /// Units of all free blocks. A hint; costs a look at every block.
+  std::size_t free_units() const {
+    std::size_t units = 0;
+    walk([&](Block block, BlockState state, bool) { units += state == BlockState::kFree ? block.size : 0; });
+    return units;
+  }
+
   /// `block`, made longer by the blocks before and behind it that are free just now. A hint.
   Block with_free_neighbours(Block block) const {
     if (const Block before = mapper_.block_before(block.first); is_free(before)) {
@@ -303,6 +310,10 @@ class CoalescingManager {
   /// Whether some thread has claimed a block, or hidden one, and not yet let it go. In a fork's child that is
   /// not in a call of its own: whether recover_after_fork() has anything to do.
   bool someone_holds() const { return registry_.read().held; }
+
+  /// Who has held free blocks until now: a quick look between two equal readings has missed no block that it
+  /// would have looked at.
+  typename Registry::Reading holds() const { return registry_.read(); }
 
   /// In a fork's child, where no other thread is, and the calling one in no call: what vanished threads had
   /// claimed, whatever they were about to do with it, becomes free and counts as dirty; what the index knows

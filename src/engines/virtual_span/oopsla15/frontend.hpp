@@ -131,11 +131,16 @@ class Frontend {
     return backend.purge_pooled() || any;
   }
 
-  /// Makes room for objects outside spans; true if that may have helped.
+  /// Makes room for objects outside spans; true if that may have helped. Every object that is refused comes
+  /// here: the walk over all sets, for what two last freers have missed, is not made again for a while if it
+  /// was no use.
   static bool give_address_space_back() {
     if (started_.load_acquire() == 0) return false;
     const Inside inside;
-    reclaim_everywhere();
+    const std::uint64_t now = os::now_ms();
+    // Relaxed: a hint; who misses it walks, or waits for the time to pass.
+    if (now >= next_reclaim_.load_relaxed() && !reclaim_everywhere())
+      next_reclaim_.store_relaxed(now + kNoReclaimMs);
     return backend.close_pooled();
   }
 
@@ -613,6 +618,8 @@ class Frontend {
   static inline constinit Atomic<std::uint32_t> started_{0};
   static inline constinit Atomic<std::uint32_t> next_number_{0};
   static inline constinit Atomic<std::size_t> lost_to_fork_{0};
+  static constexpr std::uint64_t kNoReclaimMs = 100;
+  static inline constinit Atomic<std::uint64_t> next_reclaim_{0};  // not before this time
   // Read by every slow path, written in a fork's child only.
   static inline constinit Atomic<std::uint32_t> recovery_is_due_{0};
 };

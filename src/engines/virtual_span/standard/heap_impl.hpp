@@ -125,9 +125,7 @@ SPANALLOC_COLD inline std::uint32_t Heap::take_anyhow(std::size_t granules, std:
     LockGuard guard(purge_lock_);
     steal_from_sleeping_labs(UINT32_MAX);
     drain_pool();
-    const bool closing = arena_.closing_may_help(granules);
-    taken = arena_.take_growing(granules, alignment, records_reach,
-                                closing ? Arena::Effort::kClose : Arena::Effort::kSearch);
+    taken = arena_.take_growing(granules, alignment, records_reach, Arena::Effort::kClose);
   }
   zero = taken.zero;
   return taken.first;
@@ -360,9 +358,10 @@ SPANALLOC_COLD inline void Heap::repair_lists(std::uint32_t owner) {
   }
   const std::size_t end = known_granules();
   for (std::size_t number = 1; number < end; ++number) {
-    // Records that are no span's say "free"; spans of one block have no LAB.
+    // Spans of one block have no LAB. Free ones still name the LAB that they were in: whoever has claimed one
+    // and waits for this lock must not find it on the lists as they were.
     const SpanWord word{spans_[number].word.load_relaxed()};
-    if (word.state() == SpanState::kFree || word.owner() == kNobody || !labs_[word.owner()].torn) continue;
+    if (word.owner() == kNobody || !labs_[word.owner()].torn) continue;
     Protocol::relist(static_cast<std::uint32_t>(number));
   }
   for (std::uint32_t number = 0; number < end_of_labs(); ++number) {

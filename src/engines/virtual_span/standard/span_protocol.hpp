@@ -322,7 +322,7 @@ class SpanProtocol {
     return false;
   }
 
-  /// For every span of a LAB whose lists were forgotten: links it up if it belongs there.
+  /// For every span of a LAB whose lists were forgotten, the free ones too: links it up if it belongs there.
   /// What is free in it is counted from its lists: if its owner vanished with the lock, a fold that was cut
   /// short has changed the word and left `unpublished`, or neither. An empty one becomes free, on no list. Of
   /// the calling thread's own spans word and count are right, as it was somebody else who had the lock.
