@@ -103,8 +103,15 @@ class CoalescingArena {
       const bool absent = refused_.known_absent(count, alignment);
       Taken taken = absent ? Taken{} : look_for(count, alignment, coalescing::Search::kThorough);
       if (taken.first != 0) return taken;
-      const bool ask_for_closed = kernel_may_reopen();
-      if (ask_for_closed && reopen_run_for(count, alignment)) continue;
+      enum { kNotAsked, kMayReopen, kRefuses } kernel = kNotAsked;
+      const auto may_reopen = [&] {
+        if (kernel == kNotAsked) kernel = kernel_may_reopen() ? kMayReopen : kRefuses;
+        return kernel == kMayReopen;
+      };
+      if (!no_closed_room_.known_absent(count, alignment) && may_reopen() &&
+          reopen_run_for(count, alignment)) {
+        continue;
+      }
       if (open_more(count, alignment, before_use)) {
         taken = as_taken(manager_.try_allocate_last(count, alignment));
         if (taken.first != 0) return taken;
@@ -115,14 +122,14 @@ class CoalescingArena {
       if (taken.first != 0) return taken;
       if (effort == Effort::kClose && !has_closed && closing_may_help(count, alignment)) {
         has_closed = true;
-        if (close_free_locked() != 0) {
+        if (close_free_locked(has_space_behind(count, alignment)) != 0) {
           open_more(count, alignment, before_use);  // sooner done than to look through all that is closed
           continue;
         }
       }
       // All the others only now: they take the memory that the new range needs. But together they may do; or
       // a few of them make the mappings fewer, of which the kernel allows only so many.
-      if (ask_for_closed && reopen_runs(reopen_at_most)) {
+      if (may_reopen() && reopen_runs(reopen_at_most)) {
         reopen_at_most *= 2;
         continue;
       }
@@ -131,7 +138,7 @@ class CoalescingArena {
         taken = as_taken(manager_.allocate(count, alignment));
         if (taken.first == 0) refused_.note(count, alignment);
       }
-      if (taken.first == 0 && has_closed) next_closing_.store_relaxed(os::now_ms() + kNoClosingMs);
+      if (taken.first == 0 && has_closed) note_vain_closing(has_space_behind(count, alignment));
       return taken;
     }
   }
@@ -219,7 +226,7 @@ class CoalescingArena {
   /// Memory is out: takes the charge off everything free; take_growing() opens it again. Bytes closed.
   std::size_t close_free() {
     LockGuard guard(grow_lock_);
-    return close_free_locked() << kGranuleBits;
+    return close_free_locked(false) << kGranuleBits;
   }
 
   // --- Books ----------------------------------------------------------------------------------------------
@@ -282,11 +289,13 @@ class CoalescingArena {
   }
 
  private:
-  std::size_t close_free_locked() {
+  // With `keep_end` the free block at the range's end stays: what is opened behind it joins it.
+  std::size_t close_free_locked(bool keep_end) {
     std::size_t closed = 0;
     const bool least_is_known = closed_count_.load_relaxed() == 0 || static_cast<bool>(least_closed_);
     if (closed_count_.load_relaxed() == 0) least_closed_ = {};
     manager_.take_all([&](coalescing::Block block) {
+      if (keep_end && block.end() == manager_.limit()) return false;
       // First of all: in a fork's child nobody must take it for memory.
       closed_set().insert(block);
       if (!range_.close(block.first, block.size)) {
@@ -458,33 +467,66 @@ class CoalescingArena {
     seam_count_.fetch_add_relaxed(made - gone);  // never less than none: what has gone was counted once
   }
 
-  // Under grow_lock_. Whether closing everything that is free could let the kernel grant `count` granules
-  // more. It costs two calls of the kernel a free range, and what was warm is gone, so when it was no use, or
-  // would be none, it is not thought of again for a while, unless memory comes back.
+  // Under grow_lock_. Whether closing everything that is free could make room: what it would set free, and
+  // what the kernel would grant besides, must be as much as is needed. It costs two calls of the kernel a
+  // free range, and what was warm is gone. So when it would be no use that is not thought of again for a
+  // while, unless memory comes back. And kernels that do not count in sums (heuristic overcommit) may be
+  // asked in vain: after that it waits longer each time, unless clearly more is free.
   bool closing_may_help(std::size_t count, std::size_t alignment) {
+    const bool behind = has_space_behind(count, alignment);
+    const std::size_t end = place_behind(alignment) + count;
+    const std::size_t needed = !behind ? count : end > limit() ? end - limit() : 1;
     const std::uint64_t now = os::now_ms();
-    if (now < next_closing_.load_relaxed()) return false;
-    const bool room = has_space_behind(count, alignment) ||
-                      (closed_count_.load_relaxed() != 0 && !no_closed_room_.known_absent(count, alignment));
-    if (room) {
+    const bool denied_lately = now < next_closing_.load_relaxed();
+    if (denied_lately && needed >= denied_) return false;
+    bool may_help = behind || closed_count_.load_relaxed() != 0;
+    if (may_help) {
       const std::size_t free = manager_.free_units();
-      if (count <= free || Calls::would_grant((count - free) << kGranuleBits)) return true;
+      const std::size_t stays = behind ? min_of(manager_.free_tail(), free) : 0;
+      may_help = needed <= free - stays || Calls::would_grant((needed - (free - stays)) << kGranuleBits);
+      const bool vain = behind && now < vain_until_ && needed >= vain_.needed;
+      if (vain && free < vain_.free + needed / 8 + 1) may_help = false;
+      closing_ = {needed, free};
     }
+    // (Others may hold free blocks now that would be enough.)
+    if (!may_help && !manager_.someone_holds())
+      deny_closing(now, denied_lately ? min_of(denied_, needed) : needed);
+    return may_help;
+  }
+  void deny_closing(std::uint64_t now, std::size_t needed) {
+    denied_ = needed;
     next_closing_.store_relaxed(now + kNoClosingMs);
-    return false;
+  }
+  void note_vain_closing(bool kernel_refused) {
+    const std::uint64_t now = os::now_ms();
+    deny_closing(now, 1);
+    if (!kernel_refused) return;
+    const bool again = now < vain_until_ + kMostVainWaitMs;
+    vain_wait_ms_ = again ? min_of(max_of(vain_wait_ms_ * 2, kNoClosingMs), kMostVainWaitMs) : kNoClosingMs;
+    vain_until_ = now + vain_wait_ms_;
+    vain_ = closing_;
   }
 
-  // Under grow_lock_. False: nothing is closed, or the kernel refuses the smallest closed range. It is really
-  // asked for: whether the kernel would map as much elsewhere is another question.
+  // Under grow_lock_. False: nothing is closed, or the kernel refuses what speaks for the rest: the smallest
+  // closed range, and the lowest. In a reserved range they are really asked for: at the limit on the number
+  // of mappings one elsewhere is refused, but to open what borders on something open makes no more of them,
+  // as the lowest does, and the smallest may not. (Not where nothing is reserved: in a fork's child a range
+  // that is mapped and booked as closed would be in its own way.)
   bool kernel_may_reopen() {
     if (closed_count_.load_relaxed() == 0) return false;
-    const coalescing::Block least = least_closed_;
-    // Not known, or reopened since, or, in a fork's child that is not put right yet, half closed.
-    if (!least || !closed_set().any({least.first, 1}) || manager_.size_of(least.first) != least.size)
-      return true;
-    const os::Placed placed = range_.reopen(least.first, least.size);
-    if (placed == os::Placed::kYes && !range_.close(least.first, least.size)) book_reopened(least);
-    return placed != os::Placed::kRefused;
+    if (!is_whole(least_closed_)) return true;
+    if (!range_.reserved()) return Calls::would_grant(least_closed_.size << kGranuleBits);
+    const std::size_t lowest = closed_set().next_run({0, manager_.limit()}, 0).first;
+    return could_reopen(least_closed_) || could_reopen({lowest, manager_.size_of(lowest)});
+  }
+  // Known, not reopened since, and not, in a fork's child that is not put right yet, half closed.
+  bool is_whole(coalescing::Block closed) {
+    return closed && closed_set().any({closed.first, 1}) && manager_.size_of(closed.first) == closed.size;
+  }
+  bool could_reopen(coalescing::Block closed) {
+    if (!is_whole(closed) || range_.reopen(closed.first, closed.size) != os::Placed::kYes) return false;
+    if (!range_.close(closed.first, closed.size)) book_reopened(closed);
+    return true;
   }
   // Under grow_lock_. A closed range that is open again.
   void book_reopened(coalescing::Block block) {
@@ -506,11 +548,10 @@ class CoalescingArena {
       const coalescing::Block room = manager_.with_free_neighbours(run);
       const std::size_t start = aligned(room.first, alignment);
       if (start >= room.end() || room.end() - start < count) return true;
-      has_room = true;
       for_closed_ranges(run, [&](coalescing::Block range) {
-        if (range.size >= refused) return;
-        const os::Placed placed = reopen(range);
-        if (placed == os::Placed::kRefused) refused = range.size;
+        const os::Placed placed = range.size < refused ? reopen(range) : os::Placed::kRefused;
+        if (placed == os::Placed::kRefused) refused = min_of(refused, range.size);
+        has_room = has_room || placed != os::Placed::kTaken;
         reopened = reopened || placed == os::Placed::kYes;
       });
       return !reopened;
@@ -518,8 +559,8 @@ class CoalescingArena {
     if (!has_room) no_closed_room_.note(count, alignment);
     return reopened;
   }
-  // Under grow_lock_. Any runs of closed ranges, in whole or in part, `most` at most. False: the kernel
-  // refuses every range. Then the smallest is known.
+  // Under grow_lock_. Any runs of closed ranges, in whole or in part, `most` at most. False: we can have none
+  // of them. Then the smallest is known.
   bool reopen_runs(std::size_t most) {
     std::size_t reopened = 0;
     least_closed_ = {};
@@ -529,7 +570,8 @@ class CoalescingArena {
       for_closed_ranges(run, [&](coalescing::Block range) {
         const os::Placed placed = reopen(range);
         some = some || placed == os::Placed::kYes;
-        if (placed == os::Placed::kRefused && (!least || range.size < least.size)) least = range;
+        if (placed != os::Placed::kYes && is_whole(range) && (!least || range.size < least.size))
+          least = range;
       });
       reopened += some;
       return reopened < most;
@@ -558,9 +600,16 @@ class CoalescingArena {
       visit(coalescing::Block{first, size});
     }
   }
+  // What somebody else has mapped over a small one meanwhile is not waited for: it would be asked for each
+  // time.
   os::Placed reopen(coalescing::Block range) {
     const os::Placed placed = range_.reopen(range.first, range.size);
     if (placed == os::Placed::kYes) book_reopened(range);
+    if (placed == os::Placed::kTaken && range.size <= kLostIfTaken) {
+      lose(range);
+      closed_set().erase(range);
+      closed_count_.fetch_sub_relaxed(range.size);
+    }
     return placed;
   }
 
@@ -570,14 +619,26 @@ class CoalescingArena {
   char* tables_ = nullptr;  // constant after start()
   std::size_t tables_bytes_ = 0;
 
-  SpinLock grow_lock_;  // opening and closing; gives access to the three below
+  SpinLock grow_lock_;  // opening and closing; gives access to what follows, up to the next constant
   // Offset in tables_ up to which each table is open.
   std::size_t table_end_[Manager::kMaxTables] = {};
   std::size_t booked_skipped_ = 0;
   coalescing::Block least_closed_{};  // no closed range is smaller; none: not known
+  std::size_t denied_ = 0;            // until next_closing_ for this many granules and more
+  // What was needed and what was free, in granules, when closing was last thought of; and last done in vain.
+  struct Closing {
+    std::size_t needed = 0;
+    std::size_t free = 0;
+  };
+  Closing closing_;
+  Closing vain_;
+  std::uint64_t vain_until_ = 0;
+  std::uint64_t vain_wait_ms_ = 0;
 
   static constexpr unsigned kLooksAgain = 3;
   static constexpr std::uint64_t kNoClosingMs = 100;
+  static constexpr std::uint64_t kMostVainWaitMs = 6400;
+  static constexpr std::size_t kLostIfTaken = 16 * kMiB / kGranule;
   // Written under grow_lock_, but for memory_came_back(): what is not there at all, and for what no run of
   // closed ranges and its free neighbours have room. The second is a hint: nothing hangs on it but which
   // memory is asked for first.

@@ -217,6 +217,105 @@ TEST_F(CoalescingArenaTest, WhatIsClosedIsReallyAskedFor) {
   for (std::size_t i = 0; i < ranges.size() / 2; ++i) EXPECT_NE(arena->take_growing(2, 1, kAnyUse).first, 0u);
 }
 
+// A kernel that does not count in sums (heuristic overcommit) would grant what is missing, but not the whole:
+// everything is closed once, in vain, and not again after each bit of memory that comes back.
+TEST_F(CoalescingArenaTest, WhatWasClosedInVainIsNotClosedAgainSoon) {
+  start();
+  std::vector<std::uint32_t> ranges(1000);
+  for (std::uint32_t& first : ranges) first = arena->take_growing(2, 1, kAnyUse).first;
+  for (std::size_t i = 0; i < ranges.size(); i += 2) arena->give(ranges[i]);
+  const std::uintptr_t end = arena->base() + arena->limit() * kGranule;
+  Calls::refuses = [end](const Calls::Call& call, std::size_t) {
+    return call.kind == Calls::kOpen && call.address >= end;
+  };
+  Calls::calls = 0;
+  for (std::size_t i = 1; i < 400; i += 20) {
+    arena->give(ranges[i]);
+    EXPECT_EQ(arena->take_growing(3000, 1, kAnyUse, FaultyArena::Effort::kClose).first, 0u);
+  }
+  EXPECT_LE(Calls::count[Calls::kClose] + 0, 2 * ranges.size());
+  EXPECT_LE(Calls::calls + 0, 4 * ranges.size());
+}
+
+// A kernel that grants so many granules in all.
+struct Budget {
+  std::size_t left;
+  bool operator()(const FaultyCalls::Call& call, std::size_t) {
+    const std::size_t granules = call.bytes / kGranule;
+    if (call.kind == FaultyCalls::kClose) left += granules;
+    if (call.kind == FaultyCalls::kWouldGrant) return granules > left;
+    if (call.kind != FaultyCalls::kOpen || call.bytes % kGranule != 0) return false;
+    if (granules > left) return true;
+    left -= granules;
+    return false;
+  }
+};
+
+// Closing for an aligned range counts what lies in front of it; and what is free at the end stays.
+TEST_F(CoalescingArenaTest, ClosingCountsWhatIsReallyNeeded) {
+  start();
+  std::vector<std::uint32_t> ranges(400);
+  for (std::uint32_t& first : ranges) first = arena->take_growing(2, 1, kAnyUse).first;
+  while (arena->take(1, 1).first != 0) {
+  }
+  for (std::size_t i = 0; i < ranges.size(); i += 2) arena->give(ranges[i]);
+  auto budget = std::make_shared<Budget>(Budget{0});
+  Calls::refuses = [budget](const Calls::Call& call, std::size_t n) { return (*budget)(call, n); };
+  // 200 free ranges of two granules in all; up to 8,191 lie before the next multiple of 8192.
+  for (std::size_t i = 1; i < 40; i += 2) {
+    arena->give(ranges[i]);
+    EXPECT_EQ(arena->take_growing(1, 8192, kAnyUse, FaultyArena::Effort::kClose).first, 0u);
+  }
+  EXPECT_EQ(Calls::count[Calls::kClose] + 0, 0u);
+  EXPECT_NE(arena->take_growing(300, 1, kAnyUse, FaultyArena::Effort::kClose).first, 0u);
+  EXPECT_GE(Calls::count[Calls::kClose] + 0, 100u);
+}
+
+TEST_F(CoalescingArenaTest, ClosingLeavesTheEndForWhatIsOpenedBehindIt) {
+  start();
+  const std::size_t all = arena->capacity() - 1;
+  ASSERT_NE(arena->take_growing(all - 170, 1, kAnyUse).first, 0u);
+  const std::uint32_t hole = arena->take_growing(50, 1, kAnyUse).first;
+  ASSERT_NE(hole, 0u);
+  const std::uint32_t wall = arena->take_growing(1, 1, kAnyUse).first;
+  Calls::refuses = [limit = arena->base() + (arena->capacity() - 60) * kGranule](const Calls::Call& call,
+                                                                                 std::size_t) {
+    return call.kind == Calls::kOpen && call.address + call.bytes > limit;
+  };
+  const std::uint32_t tail = arena->take_growing(59, 1, kAnyUse).first;
+  ASSERT_EQ(tail, wall + 1);
+  arena->give(hole);
+  arena->give(tail);
+  auto budget = std::make_shared<Budget>(Budget{0});
+  Calls::refuses = [budget](const Calls::Call& call, std::size_t n) { return (*budget)(call, n); };
+  EXPECT_EQ(arena->take_growing(100, 1, kAnyUse, FaultyArena::Effort::kClose).first, tail);
+}
+
+// In a range that is not reserved others may map where something was closed. That is not asked for each time.
+TEST_F(CoalescingArenaTest, ClosedRangesThatOthersTookAreNotAskedForAgain) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "their shadow is where it would be";
+  start(false);
+  std::vector<std::uint32_t> ranges(400);
+  for (std::uint32_t& first : ranges) first = arena->take_growing(2, 1, kAnyUse).first;
+  while (arena->take(1, 1).first != 0) {
+  }
+  for (std::size_t i = 0; i < ranges.size(); i += 2) arena->give(ranges[i]);
+  EXPECT_EQ(arena->close_free(), ranges.size() * kGranule);
+  for (std::size_t i = 0; i < ranges.size(); i += 2) {
+    void* at = pointer_to(arena->base() + ranges[i] * kGranule);
+    ASSERT_EQ(mmap(at, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0), at);
+  }
+  EXPECT_NE(arena->take_growing(2, 1, kAnyUse).first, 0u) << "behind the end";
+  Calls::calls = 0;
+  for (std::size_t i = 1; i < 40; i += 2) {
+    arena->give(ranges[i]);
+    EXPECT_NE(arena->take_growing(3, 1, kAnyUse).first, 0u);
+  }
+  EXPECT_LE(Calls::calls + 0, 400u);
+  for (std::size_t i = 0; i < ranges.size(); i += 2)
+    munmap(pointer_to(arena->base() + ranges[i] * kGranule), 4096);
+}
+
 TEST(RefusalMemoTest, LargerRequestsAreAbsentToo) {
   RefusalMemo memo;
   EXPECT_FALSE(memo.known_absent(1, 1));

@@ -199,13 +199,15 @@ TEST(StandardFork, BlocksThatAreNotReadyAreFreeInTheChild) {
 
 // The signal handler forks while its thread has claimed a span of another's, and waits for that one's lock to
 // take it off a list. In the child the list is made anew by the waiting thread itself.
-std::atomic<pid_t> handlers_child{-1};
+constexpr pid_t kNoChild = -2;
+std::atomic<pid_t> handlers_child{kNoChild};
 TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   using standard::Heap;
   constexpr std::size_t kSize = 5000;
+  handlers_child = kNoChild;
   E::process_start();
   std::vector<void*> blocks(200);
   std::atomic<int> step{0};
@@ -249,16 +251,24 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
   step = 2;
   wait_for(3);
   struct sigaction action{};
+  struct sigaction before{};
   action.sa_handler = [](int) {
     handlers_child = fork();
     if (handlers_child == 0) alarm(20);
   };
-  ASSERT_EQ(sigaction(SIGUSR1, &action, nullptr), 0);
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  std::size_t granule = 0;
+  ASSERT_TRUE(Heap::granule_of(address_of(spans[2].back()), granule));
+  const standard::Span& claimed = Heap::span(Heap::first_granule(granule));
   const pid_t parent = getpid();
   std::thread signaller([&, me = pthread_self()] {
-    usleep(100'000);  // by then it waits for the lock
+    const auto is_claimed = [&] {
+      return standard::SpanWord{claimed.word.load_relaxed()}.state() == standard::SpanState::kFree;
+    };
+    while (!is_claimed()) usleep(100);
+    usleep(10'000);  // what is left on the way to the lock
     pthread_kill(me, SIGUSR1);
-    while (handlers_child == -1) usleep(100);
+    while (handlers_child == kNoChild) usleep(100);
     step = 4;
   });
   free_one(2);
@@ -271,11 +281,13 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
     _exit(E::census().consistent() ? 0 : 3);
   }
   signaller.join();
+  sigaction(SIGUSR1, &before, nullptr);
+  step = 5;
+  holder.join();
+  ASSERT_GT(handlers_child, 0);
   int status = 0;
   ASSERT_EQ(waitpid(handlers_child, &status, 0), handlers_child);
   EXPECT_EQ(status, 0);
-  step = 5;
-  holder.join();
   for (std::vector<void*>& span : spans) {
     for (void* p : span) E::deallocate(p);
   }

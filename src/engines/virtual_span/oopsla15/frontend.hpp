@@ -138,7 +138,7 @@ class Frontend {
     if (started_.load_acquire() == 0) return false;
     const Inside inside;
     const std::uint64_t now = os::now_ms();
-    // Relaxed: a hint; who misses it walks, or waits for the time to pass.
+    // Relaxed: a hint; who misses it walks, or is refused until the time has passed.
     if (now >= next_reclaim_.load_relaxed() && !reclaim_everywhere())
       next_reclaim_.store_relaxed(now + kNoReclaimMs);
     return backend.close_pooled();

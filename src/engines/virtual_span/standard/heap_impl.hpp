@@ -358,10 +358,11 @@ SPANALLOC_COLD inline void Heap::repair_lists(std::uint32_t owner) {
   }
   const std::size_t end = known_granules();
   for (std::size_t number = 1; number < end; ++number) {
-    // Spans of one block have no LAB. Free ones still name the LAB that they were in: whoever has claimed one
-    // and waits for this lock must not find it on the lists as they were.
+    // Most records have never been used. Spans of one block have no LAB. Free ones still name the LAB that
+    // they were in: whoever has claimed one and waits for this lock must not find it on the lists as they
+    // were.
     const SpanWord word{spans_[number].word.load_relaxed()};
-    if (word.owner() == kNobody || !labs_[word.owner()].torn) continue;
+    if (word.bits == 0 || word.owner() == kNobody || !labs_[word.owner()].torn) continue;
     Protocol::relist(static_cast<std::uint32_t>(number));
   }
   for (std::uint32_t number = 0; number < end_of_labs(); ++number) {
