@@ -1,7 +1,13 @@
 // The class table of `standard`, checked by brute force against its promises.
 #include <gtest/gtest.h>
 
-#include "engines/virtual_span/standard/config.hpp"
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "engines/virtual_span/standard/size_classes.hpp"
 
 namespace spanalloc::standard {
 namespace {
@@ -68,6 +74,46 @@ TEST(StandardClasses, MultiplicationTellsBlockStarts) {
       ASSERT_EQ(offset * k.magic < k.magic, start) << c << " " << offset;
     }
   }
+}
+
+std::string percent(std::size_t part, std::size_t whole) {
+  char text[16];
+  std::snprintf(text, sizeof text, "%.1f %%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
+  return text;
+}
+
+std::string table_of_classes() {
+  std::ostringstream out;
+  out << "# The size classes of `standard`\n\n"
+         "Printed by a test from `src/engines/virtual_span/standard/size_classes.hpp`; after a change "
+         "there:\n"
+         "`SPANALLOC_WRITE_DOCS=1 build/release/tests/unit/unit_tests --gtest_filter=StandardClasses.*`\n\n"
+         "A request gets the smallest block that holds it. *Unused*: the largest part of a block that a "
+         "request "
+         "of its\nclass leaves unused. *Tail*: what of a real span is no block. Requests above "
+      << kMaxBlock / kKiB << " KiB have a span of whole granules of " << kGranule / kKiB
+      << " KiB each.\n\n"
+         "| class | requests (bytes) | block | unused | blocks a span | real span (KiB) | tail | virtual "
+         "span "
+         "(KiB) |\n"
+         "|--:|--:|--:|--:|--:|--:|--:|--:|\n";
+  for (unsigned c = 1; c < kClasses; ++c) {
+    const ClassInfo& k = kClassTable[c];
+    const std::size_t smallest = kClassTable[c - 1].block_size + std::size_t{1};
+    out << "| " << c << " | " << smallest << " to " << k.block_size << " | " << k.block_size << " | "
+        << percent(k.block_size - smallest, k.block_size) << " | " << k.blocks << " | " << k.real_span / kKiB
+        << " | " << percent(k.overhead(), k.real_span) << " | " << k.virtual_span / kKiB << " |\n";
+  }
+  return out.str();
+}
+
+TEST(StandardClasses, TheTableOfTheDocsIsThis) {
+  const std::string path = SPANALLOC_DOCS "/size-classes.md";
+  if (std::getenv("SPANALLOC_WRITE_DOCS") != nullptr) std::ofstream(path) << table_of_classes();
+  std::ifstream file(path);
+  std::ostringstream written;
+  written << file.rdbuf();
+  EXPECT_EQ(written.str(), table_of_classes()) << "SPANALLOC_WRITE_DOCS=1 writes it";
 }
 
 }  // namespace

@@ -19,8 +19,8 @@
 #include "base/bits.hpp"
 #include "base/poison.hpp"
 #include "engines/virtual_span/span_pool.hpp"
-#include "engines/virtual_span/standard/config.hpp"
 #include "engines/virtual_span/standard/page_layer.hpp"
+#include "engines/virtual_span/standard/size_classes.hpp"
 #include "engines/virtual_span/standard/span.hpp"
 #include "engines/virtual_span/standard/span_protocol.hpp"
 #include "engines/virtual_span/standard/thread_state.hpp"
@@ -30,6 +30,8 @@
 #include "thread/lifecycle.hpp"
 
 namespace spanalloc::standard {
+
+static_assert(sizeof(Span) == kRecordBytes, "what size classes count as overhead");
 
 /// A local allocation buffer: what one thread allocates from. Its hot lists of small classes stand in the
 /// thread's own memory (frontend.hpp). Lives in a table for ever; its number is what spans call their owner.

@@ -8,7 +8,7 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
-#include "engines/virtual_span/standard/config.hpp"
+#include "engines/virtual_span/standard/size_classes.hpp"
 #include "engines/virtual_span/standard/span.hpp"
 #include "engines/virtual_span/standard/span_word.hpp"
 

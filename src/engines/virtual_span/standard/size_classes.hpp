@@ -1,0 +1,164 @@
+// The size classes: computed from the bounds in config.hpp, and asserted below the table. The table as the
+// compiler sees it is docs/size-classes.md, which a unit test prints.
+//
+//   class     block sizes                       real span               virtual span
+//   1..32     16, 32, ... 512 (step 16)         64 KiB                  64 KiB
+//   33..56    576 .. 4 KiB (8 a doubling)       <= 64 KiB               64 KiB
+//   57..80    4.5 KiB .. 32 KiB                 >= 8 blocks             64 KiB to 256 KiB
+//   81..120   36 KiB .. 1 MiB                   one block, exactly      64 KiB to 1 MiB, whole granules
+//   121       above 1 MiB                       one block               whole granules
+//
+// A virtual span of several blocks is 2^order granules of 64 KiB, naturally aligned, so that a block's
+// address leads to the span's first granule; of a span of one block that is where the block is. A real span
+// starts where its virtual span starts. Blocks begin at the span's start with nothing before them: a block of
+// size d at index i lies at start + i * d, so it is aligned to every power of two that divides d (up to the
+// virtual span's size). Metadata stands in a side table (span.hpp).
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bits.hpp"
+#include "base/size_class_generator.hpp"
+#include "engines/virtual_span/standard/config.hpp"
+
+namespace spanalloc::standard {
+
+/// Class of a request of n bytes, 1 <= n <= kMaxBlock.
+constexpr unsigned class_of(std::size_t n) {
+  if (n <= kMaxSmall) return static_cast<unsigned>((n + kQuantum - 1) / kQuantum);
+  // With b = floor(log2(n-1)) the steps of the doubling (2^b, 2^(b+1)] are 2^(b-3) wide: the three bits below
+  // the leading one of n-1 number them.
+  const unsigned b = log2_floor(n - 1);
+  return kSmallClasses + (b - log2_floor(kMaxSmall)) * kStepsPerDoubling +
+         static_cast<unsigned>((n - 1) >> (b - 3)) - (kStepsPerDoubling - 1);
+}
+
+constexpr std::uint32_t block_size_of(unsigned c) {
+  if (c <= kSmallClasses) return static_cast<std::uint32_t>(c * kQuantum);
+  const unsigned doubling = (c - kSmallClasses - 1) / kStepsPerDoubling;
+  const unsigned step = (c - kSmallClasses - 1) % kStepsPerDoubling + 1;
+  return static_cast<std::uint32_t>((kMaxSmall << doubling) / kStepsPerDoubling * (kStepsPerDoubling + step));
+}
+
+constexpr bool has_little_overhead(const SizeClass& span) {
+  const std::size_t records = span.virtual_span / kGranule * kRecordBytes;
+  return (span.overhead() + records) * 100 <= span.real_span * kMostOverheadPercent;
+}
+
+/// The span of a class. Several blocks: the smallest virtual span, and in it as many blocks, as the bounds on
+/// overhead and on the number of blocks allow. One block: whole granules.
+constexpr SizeClass span_of(unsigned c) {
+  const std::uint32_t size = block_size_of(c);
+  if (c >= kFirstSingle) return {size, size, static_cast<std::uint32_t>(align_up(size, kGranule)), 1};
+  for (unsigned order = 0; order <= kMaxOrder; ++order) {
+    const auto whole = static_cast<std::uint32_t>(kGranule << order);
+    for (std::uint32_t blocks = whole / size; blocks >= kMinBlocks; --blocks) {
+      const SizeClass span{size, static_cast<std::uint32_t>(align_up(size * blocks, kPageForTail)), whole,
+                           blocks};
+      if (has_little_overhead(span)) return span;
+    }
+  }
+  return {};
+}
+
+/// Everything the slow paths ask about a class, in one record.
+struct ClassInfo : SizeClass {
+  std::uint64_t magic = 0;              ///< divisibility_magic64(block_size)
+  std::uint32_t reuse_outstanding = 0;  ///< a parked span with at most this many blocks out is reusable
+  std::uint32_t refill_remotes = 0;     ///< a hot span takes its remote list when it holds at least this many
+  std::uint8_t order = 0;               ///< of the virtual span, if it has several blocks
+  std::uint8_t granules = 0;            ///< of the virtual span; 0 for kLargeClass: each object has its own
+  std::uint8_t pool_row = 0;            ///< kPoolRows: never pooled
+  std::uint8_t pool_most = 0;           ///< spans that a core keeps of this row
+};
+
+constexpr ClassInfo make_class(const SizeClass& span) {
+  ClassInfo info{span};
+  info.granules = static_cast<std::uint8_t>(info.virtual_span >> kGranuleBits);
+  if (info.blocks > 1) {
+    info.order = static_cast<std::uint8_t>(log2_floor(info.granules));
+    info.pool_row = info.order;
+  } else {
+    info.pool_row = static_cast<std::uint8_t>(info.granules == 1 ? 0 : kMaxOrder + info.granules - 1);
+  }
+  const std::size_t pool_bytes = info.pool_row <= kMaxOrder ? kPoolBytesARow : kPoolBytesARowOfSingles;
+  info.pool_most = static_cast<std::uint8_t>(max_of(pool_bytes / info.virtual_span, 1));
+  info.magic = divisibility_magic64(info.block_size);
+  const std::uint32_t reuse_free = (info.blocks + kReuseFraction - 1) / kReuseFraction;
+  info.reuse_outstanding = info.blocks - reuse_free;
+  info.refill_remotes = reuse_free;
+  return info;
+}
+
+constexpr std::array<ClassInfo, kClasses + 1> make_classes() {
+  std::array<ClassInfo, kClasses + 1> table{};
+  for (unsigned c = 1; c < kClasses; ++c) table[c] = make_class(span_of(c));
+  table[kLargeClass].blocks = 1;
+  table[kLargeClass].pool_row = kPoolRows;
+  return table;
+}
+
+inline constexpr std::array<ClassInfo, kClasses + 1> kClassTable = make_classes();
+
+constexpr bool classes_hold() {
+  for (unsigned c = 1; c < kClasses; ++c) {
+    const ClassInfo& k = kClassTable[c];
+    const std::size_t smallest = c == 1 ? 1 : kClassTable[c - 1].block_size + std::size_t{1};
+    if (class_of(smallest) != c || class_of(k.block_size) != c) return false;
+    if (k.block_size != block_size_of(c)) return false;
+    if (k.block_size % kQuantum != 0) return false;
+    // (block - n) / n <= 1/8 for every n above 128.
+    if (smallest > 128 && (k.block_size - smallest) * 8 > smallest) return false;
+    // The real span ends with the page that the last block ends in.
+    if (!has_little_overhead(k)) return false;
+    if (k.real_span != align_up(k.payload(), kPageForTail)) return false;
+    if (k.real_span > k.virtual_span || k.virtual_span != kGranule * k.granules) return false;
+    if (k.blocks > 1 && (k.granules != 1u << k.order || k.order > kMaxOrder)) return false;
+    // A block of its own fills its granules but for less than one.
+    if (k.blocks == 1 && k.virtual_span - k.block_size >= kGranule) return false;
+    if (k.pool_row >= kPoolRows || k.pool_most == 0) return false;
+    // Counts of blocks are 16-bit fields of the span word, block marks 20-bit.
+    if (k.blocks < 1 || k.blocks >= 0xffff) return false;
+    if ((c < kFirstSingle) != (k.blocks > 1) || (k.blocks > 1 && k.blocks < kMinBlocks)) return false;
+    if (c <= kThreadClasses && (k.order != 0 || k.blocks < 2)) return false;
+    // A span that parks full must not be reusable at once.
+    if (k.blocks > 1 && (k.reuse_outstanding >= k.blocks || k.reuse_outstanding == 0)) return false;
+  }
+  return block_size_of(kClasses - 1) == kMaxBlock && block_size_of(kFirstSingle - 1) == kMaxListed;
+}
+static_assert(classes_hold());
+static_assert(kClasses == 121 && kFirstSingle == 81 && kSmallClasses <= kThreadClasses);
+
+// Spans of several blocks are aligned to a granule, so a block is as aligned as its size. The class of a
+// multiple of a power of two has blocks that are a multiple of it: either the class's step divides the power,
+// and the size is exact, or the power divides the step.
+constexpr bool multiples_are_aligned() {
+  for (std::size_t alignment = kQuantum; alignment <= kMaxListed; alignment *= 2) {
+    for (std::size_t n = alignment; n <= kMaxListed; n += alignment) {
+      if (block_size_of(class_of(n)) % alignment != 0) return false;
+    }
+  }
+  return true;
+}
+static_assert(multiples_are_aligned());
+
+/// Smallest class whose blocks hold n bytes and are aligned to `alignment` (a power of two); 0 when there is
+/// none: above a granule no class is aligned.
+constexpr unsigned class_of_aligned(std::size_t n, std::size_t alignment) {
+  if (n > kMaxBlock || alignment > kGranule) return 0;
+  // A class below both of these has blocks that are smaller than the least multiple of the alignment, and
+  // several of them in a span: it cannot do. The rest is a few steps.
+  const std::size_t multiple = align_up(max_of(n, 1), alignment);
+  const unsigned dense = multiple <= kMaxBlock ? class_of(multiple) : kClasses;
+  const unsigned single = static_cast<unsigned>(max_of(class_of(max_of(n, 1)), kFirstSingle));
+  for (unsigned c = static_cast<unsigned>(min_of(dense, single)); c < kClasses; ++c) {
+    const ClassInfo& k = kClassTable[c];
+    if (k.blocks == 1 || (k.block_size & (alignment - 1)) == 0) return c;
+  }
+  return 0;
+}
+static_assert(class_of_aligned(1, 64) == 4 && class_of_aligned(kMaxBlock, kGranule) == kClasses - 1);
+
+}  // namespace spanalloc::standard
