@@ -101,6 +101,7 @@ class Frontend {
   friend struct Census;
 
   static void deallocate_elsewhere(void* p);
+  static void deallocate_in_span(Span& span, std::uint32_t number, SpanWord word, void* p);
   static void deallocate_remote(Span& span, std::uint32_t number, void* p);
   static void gather(std::uint32_t number, SpanWord word, Block* block);
   static void publish_run(std::uint32_t number, Block* newest, Block* oldest, std::uint32_t count);
@@ -170,4 +171,8 @@ class Frontend {
 
 }  // namespace spanalloc::standard
 
-#include "engines/virtual_span/standard/frontend_impl.hpp"
+#include "engines/virtual_span/standard/frontend_allocate.hpp"
+#include "engines/virtual_span/standard/frontend_free.hpp"
+#include "engines/virtual_span/standard/frontend_misuse.hpp"
+#include "engines/virtual_span/standard/frontend_resize.hpp"
+#include "engines/virtual_span/standard/frontend_thread.hpp"
