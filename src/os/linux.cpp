@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "os/os.hpp"
@@ -349,3 +350,15 @@ void fatal(const char* what, const void* address) {
 }
 
 }  // namespace spanalloc::os
+
+namespace spanalloc {
+
+void assertion_failed(const char* condition, const char* file, int line) {
+  char line_text[512];
+  const int n = snprintf(line_text, sizeof line_text, "spanalloc: assertion failed: %s (%s:%d)\n", condition,
+                         file, line);
+  if (n > 0) os::write_text(2, line_text, min_of(static_cast<std::size_t>(n), sizeof line_text - 1));
+  abort();
+}
+
+}  // namespace spanalloc

@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "os/os.hpp"
@@ -384,6 +385,7 @@ class CoalescingArena {
   // behind for the next time.
   template <class BeforeUse>
   bool book_opened(BeforeUse before_use) {
+    SPANALLOC_ASSERT(grow_lock_.is_mine() && range_.opened() >= manager_.limit());
     const std::size_t units = range_.opened() - manager_.limit();
     if (!open_tables(range_.opened()) || !before_use(range_.opened())) return false;
     const std::size_t skipped = range_.skipped() - booked_skipped_;
@@ -530,6 +532,7 @@ class CoalescingArena {
   }
   // Under grow_lock_. A closed range that is open again.
   void book_reopened(coalescing::Block block) {
+    SPANALLOC_ASSERT(grow_lock_.is_mine() && closed_count_.load_relaxed() >= block.size);
     closed_set().erase(block);
     closed_count_.fetch_sub_relaxed(block.size);
     manager_.free(block.first, true);

@@ -20,6 +20,7 @@
 
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "os/os.hpp"
@@ -61,7 +62,13 @@ class SpinLock {
   }
 
   // Release: publishes everything done under the lock.
-  void unlock() noexcept { word_.store_release(0); }
+  void unlock() noexcept {
+    SPANALLOC_ASSERT(is_mine());
+    word_.store_release(0);
+  }
+  /// Held by the calling thread: for assertions. (Own marks of earlier generations count: a handler may have
+  /// forked under the lock.)
+  bool is_mine() const noexcept { return ((word_.load_relaxed() ^ my_word()) & kMarkMask) == 0; }
 
   /// In a fork's child, while that has one thread: whether the lock's owner did not come along.
   bool owner_died() const noexcept { return is_dead(word_.load_relaxed(), my_word()); }

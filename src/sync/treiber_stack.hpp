@@ -14,6 +14,7 @@
 
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 
 namespace spanalloc {
@@ -28,6 +29,7 @@ class TreiberStack {
   /// Pushes a chain already linked from `first` to `last` in one step.
   template <class Links>
   void push_chain(std::uint32_t first, std::uint32_t last, Links&& links) noexcept {
+    SPANALLOC_ASSERT(first != 0 && last != 0);
     std::uint64_t top = top_.load_relaxed();  // only copied into a link; the CAS checks that it still stands
     do {
       links(last).store_relaxed(number_of(top));

@@ -7,6 +7,7 @@
 
 #include <cstdlib>
 
+#include "base/assert.hpp"
 #include "base/bits.hpp"
 #include "os/os.hpp"
 #include "scheduler.hpp"
@@ -56,6 +57,14 @@ void limit_first_range(std::size_t bytes) {
 }
 
 }  // namespace spanalloc::model
+
+namespace spanalloc {
+
+void assertion_failed(const char* condition, const char*, int) {
+  model::fail(condition);
+}
+
+}  // namespace spanalloc
 
 namespace spanalloc::os {
 

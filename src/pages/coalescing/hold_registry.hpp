@@ -18,6 +18,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 
@@ -33,7 +34,10 @@ class HoldRegistry {
   };
 
   void begin(unsigned shard) { words_[shard].word.fetch_add_seq_cst(1); }
-  void end(unsigned shard) { words_[shard].word.fetch_add_seq_cst((std::uint64_t{1} << 32) - 1); }
+  void end(unsigned shard) {
+    SPANALLOC_ASSERT(static_cast<std::uint32_t>(words_[shard].word.load_relaxed()) != 0);
+    words_[shard].word.fetch_add_seq_cst((std::uint64_t{1} << 32) - 1);
+  }
 
   Reading read() const {
     Reading reading;

@@ -33,6 +33,7 @@
 
 #include <cstddef>
 
+#include "base/assert.hpp"
 #include "base/bits.hpp"
 #include "pages/coalescing/controller.hpp"
 #include "pages/coalescing/hold_registry.hpp"
@@ -433,6 +434,8 @@ class CoalescingManager {
     const Block mine{place_in(taken, size, alignment, reuse), size};
     const Block front{taken.block.first, mine.first - taken.block.first};
     const Block rest{mine.end(), taken.block.end() - mine.end()};
+    SPANALLOC_ASSERT(mine.first >= taken.block.first && mine.end() <= taken.block.end());
+    SPANALLOC_ASSERT(controller_.aligned(mine.first, alignment) == mine.first);
     const bool zero = !taken.dirty || !dirty_.any(mine);
     if (rest) mapper_.store(rest.first, BlockWord::header(BlockState::kBusy, rest.size));
     if (front) {
@@ -513,6 +516,7 @@ class CoalescingManager {
       controller_.add(lower, low.dirty);
       return lower.first;
     }
+    SPANALLOC_ASSERT(lower.end() == upper.first);
     controller_.add({lower.first, lower.size + upper.size}, low.dirty || up.dirty);
     return lower.first;
   }

@@ -14,6 +14,7 @@
 #include <concepts>
 #include <cstddef>
 
+#include "base/assert.hpp"
 #include "base/bits.hpp"
 #include "pages/coalescing/free_index.hpp"
 #include "pages/coalescing/mapper.hpp"
@@ -54,6 +55,7 @@ class StaticController {
   /// Makes `block`, which the caller owns, free. Its contents must be done with: the next owner may be
   /// another thread.
   void add(Block block, bool dirty) {
+    SPANALLOC_ASSERT(block.size != 0 && block.end() <= mapper_.limit());
     index_.insert(Index::list_of(block.size, dirty), block.first);
     if (block.size > 1) mapper_.store(block.end() - 1, BlockWord::footer(block.size));
     mapper_.store(block.first, BlockWord::header(BlockState::kFree, block.size, dirty));

@@ -88,6 +88,7 @@ inline void* Frontend::hand_out(std::uint32_t number, unsigned c, std::size_t by
 inline bool Frontend::refill(Lab* lab, unsigned c, bool& zero) {
   Block*& head = head_of(lab, c);
   const ClassInfo& info = kClassTable[c];
+  SPANALLOC_ASSERT(lab == thread_state.lab && c >= 1 && c < kFirstSingle);
   while (head == no_block()) {
     const std::uint32_t number = lab->hot[c].load_relaxed();
     if (number == 0) {
@@ -121,6 +122,7 @@ inline bool Frontend::refill(Lab* lab, unsigned c, bool& zero) {
 inline void Frontend::carve(Span& span, std::uint32_t number, unsigned c, Block*& head) {
   const ClassInfo& info = kClassTable[c];
   const std::uint32_t carved = span.carved.load_relaxed();
+  SPANALLOC_ASSERT(carved < info.blocks && head == no_block());
   const std::size_t offset = std::size_t{carved} * info.block_size;
   const std::size_t page_end = align_down(offset, kPageForTail) + kPageForTail;
   std::uint32_t count =
@@ -158,6 +160,7 @@ inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
   }
   number = fresh;
   Span& span = Heap::span(number);
+  SPANALLOC_ASSERT(SpanWord{span.word.load_relaxed()}.state() == SpanState::kFree);
   span.size_class = static_cast<std::uint8_t>(c);
   span.shown_class.store_relaxed(static_cast<std::uint8_t>(c));
   const ClassInfo& info = kClassTable[c];
@@ -183,6 +186,8 @@ inline void Frontend::let_carved_blocks_pass(Span& span, unsigned c) {
 }
 
 inline void Frontend::make_hot(Lab* lab, unsigned c, std::uint32_t number) {
+  SPANALLOC_ASSERT(lab->hot[c].load_relaxed() == 0);  // one hot span a class
+  SPANALLOC_ASSERT(SpanWord{Heap::span(number).word.load_relaxed()}.identity() == thread_state.hot_identity);
   lab->hot[c].store_relaxed(number);
   lab->hot_classes[c / 64] |= std::uint64_t{1} << c % 64;
   if (c > kThreadClasses) return;
@@ -196,6 +201,7 @@ inline void Frontend::make_hot(Lab* lab, unsigned c, std::uint32_t number) {
 
 // Its list is empty: what frees and allocations of the class find is nothing, until the next span is hot.
 inline void Frontend::leave_hot(Lab* lab, unsigned c) {
+  SPANALLOC_ASSERT(lab->hot[c].load_relaxed() != 0 && head_of(lab, c) == no_block());
   lab->hot[c].store_relaxed(0);
 }
 

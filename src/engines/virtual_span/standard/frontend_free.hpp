@@ -79,6 +79,7 @@ SPANALLOC_INLINE void Frontend::deallocate_in_span(Span& span, std::uint32_t num
 // long enough, when another span's turn comes, and by this thread's next miss, trim and end.
 inline void Frontend::gather(std::uint32_t number, SpanWord word, Block* block) {
   RemoteRun& run = thread_state.run;
+  SPANALLOC_ASSERT(run.number == number && run.count < kMaxRun);
   if (run.count == 0) {
     run.oldest = block;
   } else {

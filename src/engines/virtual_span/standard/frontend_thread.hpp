@@ -11,6 +11,7 @@ SPANALLOC_COLD inline Lab* Frontend::attach() {
   Lab* lab = Heap::take_lab();
   if (lab == nullptr) return nullptr;
   ThreadState& t = thread_state;
+  SPANALLOC_ASSERT(t.lab == nullptr && t.run.count == 0);
   t.parked_identity = SpanWord::identity_of(lab->number, SpanState::kParked);
   t.hot_identity = SpanWord::identity_of(lab->number, SpanState::kHot);
   t.lab = lab;  // before the hook: registering it may call malloc
@@ -28,6 +29,7 @@ inline void Frontend::thread_exit() {
 // pool.
 inline void Frontend::detach(Lab* lab) {
   ThreadState& t = thread_state;
+  SPANALLOC_ASSERT(lab == t.lab);
   // For signal handlers that fork while the thread has given its LAB up and is still busy with it.
   const std::uint32_t outer = t.inside_without_lab.load_relaxed();
   t.inside_without_lab.store_relaxed(1);

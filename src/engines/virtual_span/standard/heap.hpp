@@ -44,6 +44,13 @@ struct alignas(kCacheLine) Lab : LabLists<kClasses> {
   Atomic<std::uint32_t> hot[kFirstSingle];  ///< written by the owner: hot span of each class, 0: none
   std::uint64_t hot_classes[(kFirstSingle + 63) / 64] = {};  ///< owner: bit c: class c may have one
   Block* head[kLabClasses] = {};  ///< owner: hot lists of classes above kThreadClasses
+
+  bool has_no_hot_span() const {
+    for (const Atomic<std::uint32_t>& span : hot) {
+      if (span.load_relaxed() != 0) return false;
+    }
+    return true;
+  }
 };
 
 // No two LABs share a cache line: each one's lock stands at its beginning.

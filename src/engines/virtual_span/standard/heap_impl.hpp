@@ -55,6 +55,8 @@ SPANALLOC_COLD inline Lab* Heap::take_lab() {
     for (Block*& head : labs_[number].head) head = no_block();
     end_of_labs_.store_release(number + 1);  // release: pairs with end_of_labs()
   }
+  SPANALLOC_ASSERT(labs_[number].alive.load_relaxed() == 0 && labs_[number].number == number);
+  SPANALLOC_ASSERT(number >= orphanages_ && labs_[number].has_no_hot_span());
   labs_[number].alive.store_relaxed(1);
   live_labs_.fetch_add_relaxed(1);
   return &labs_[number];
@@ -62,6 +64,7 @@ SPANALLOC_COLD inline Lab* Heap::take_lab() {
 
 SPANALLOC_COLD inline void Heap::return_lab(Lab* lab) {
   LockGuard guard(registry_lock_);
+  SPANALLOC_ASSERT(lab->alive.load_relaxed() == 1 && lab->has_no_hot_span());
   lab->inside.store_relaxed(0);
   lab->alive.store_relaxed(0);
   lab->next_free = free_lab_;
@@ -141,6 +144,8 @@ inline bool Heap::records_reach(std::size_t end) {
 // Makes the records of a range from the arena those of a span for class c, its word still "free".
 inline std::uint32_t Heap::as_span(unsigned c, std::uint32_t number, bool zero) {
   Span& span = spans_[number];
+  SPANALLOC_ASSERT(number != 0 && number < known_granules());
+  SPANALLOC_ASSERT(number % alignment_of(c) == 0);
   set_order(number, kClassTable[c].order);
   span.zero = zero;
   return number;
@@ -148,6 +153,8 @@ inline std::uint32_t Heap::as_span(unsigned c, std::uint32_t number, bool zero) 
 
 inline void Heap::make_single(std::uint32_t number, unsigned c) {
   Span& span = spans_[number];
+  SPANALLOC_ASSERT(SpanWord{span.word.load_relaxed()}.state() == SpanState::kFree);
+  SPANALLOC_ASSERT(kClassTable[c].blocks == 1);
   span.size_class = static_cast<std::uint8_t>(c);
   span.shown_class.store_relaxed(static_cast<std::uint8_t>(c));
   span.start_magic = 0;
@@ -197,6 +204,7 @@ inline std::uint32_t Heap::move_large(std::uint32_t number, std::size_t granules
 
 inline void Heap::put_in_pool(std::uint32_t number) {
   Span& s = spans_[number];
+  SPANALLOC_ASSERT(SpanWord{s.word.load_relaxed()}.state() == SpanState::kFree && s.list == ListId::kNone);
   const ClassInfo& info = kClassTable[s.size_class];
   s.zero = false;
   poison(address(number),

@@ -39,6 +39,7 @@
 #include <bit>
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "engines/virtual_span/standard/span.hpp"
 #include "engines/virtual_span/standard/span_word.hpp"
 #include "sync/spin_lock.hpp"
@@ -120,6 +121,7 @@ class SpanProtocol {
   /// The owner frees `block` into its parked span; `word` is the span's word as it was read while the block
   /// was still out. No lock and no read-modify-write unless the free brings the span to its floor.
   SPANALLOC_INLINE static void free_parked(Span& span, std::uint32_t number, SpanWord word, Block* block) {
+    SPANALLOC_ASSERT(word.state() == SpanState::kParked && word.outstanding() != 0);
     const std::uint32_t floor = span.floor;
     const std::uint32_t unpublished = span.unpublished.load_relaxed() + 1;
     link_to(block, span.free_list.load_relaxed());
@@ -191,6 +193,8 @@ class SpanProtocol {
     Lists& lab = World::lab(me);
     {
       LabGuard guard(me);
+      SPANALLOC_ASSERT(word_of(number).identity() == SpanWord::identity_of(me, SpanState::kHot));
+      SPANALLOC_ASSERT(free_blocks <= World::capacity(span.size_class));
       span.unpublished.store_relaxed(free_blocks);  // nobody reads it before the word says parked
       span.list = ListId::kNone;
       if (!fold_and_place(lab, number)) return;
@@ -268,6 +272,7 @@ class SpanProtocol {
   static void orphan_all(std::uint32_t me) {
     Lists& lab = World::lab(me);
     const std::uint32_t heir = World::orphanage_of(me);
+    SPANALLOC_ASSERT(!World::is_orphanage(me) && World::is_orphanage(heir));
     std::uint32_t emptied = 0;
     {
       LabGuard guard(me);
@@ -283,6 +288,7 @@ class SpanProtocol {
         }
         lab.classes[word] = 0;
       }
+      SPANALLOC_ASSERT(only_claimed_are_left(lab));
     }
     put_chain_in_pool(emptied);
   }
@@ -350,6 +356,7 @@ class SpanProtocol {
 
   /// Who claimed the span (I2) takes it off its last owner's lists and gives it to the pool.
   [[gnu::noinline]] static void parked_to_pool(std::uint32_t number, std::uint32_t owner) {
+    SPANALLOC_ASSERT(word_of(number).state() == SpanState::kFree);  // I2: nobody else may claim it
     // A span of one block is never on a list. The class is still ours to read: the span is claimed.
     if (World::capacity(World::span(number).size_class) > 1) {
       Lists& lab = World::lab(owner);
@@ -362,6 +369,20 @@ class SpanProtocol {
  private:
   static void lock_lab(std::uint32_t number) {
     if (World::lab(number).lock.lock() == Locked::kOwnerDied) World::repair_lists(number);
+  }
+  static SpanWord word_of(std::uint32_t number) { return SpanWord{World::span(number).word.load_relaxed()}; }
+  // Lists are changed under their LAB's lock; in a fork's child also for one whose lock's owner vanished.
+  static bool may_change(const Lists& lab) { return lab.lock.is_mine() || lab.lock.owner_died(); }
+  // Of what an ended LAB had only spans that wait for their claimers are still on its lists (I2).
+  static bool only_claimed_are_left(const Lists& lab) {
+    const auto claimed = [](std::uint32_t number) {
+      while (number != 0 && word_of(number).state() == SpanState::kFree) number = World::span(number).next;
+      return number == 0;
+    };
+    bool all = claimed(lab.attention) && claimed(lab.full);
+    for (const Plain<std::uint32_t>& head : lab.floating) all = all && claimed(head);
+    for (const Atomic<std::uint32_t>& head : lab.reusable) all = all && claimed(head.load_relaxed());
+    return all;
   }
 
   // Blocks of a list; more than `most` are as good as `most` + 1.
@@ -406,6 +427,7 @@ class SpanProtocol {
   // frees of blocks that are out, and owner's steps under this lock, change either.
   static bool claim_if_hidden_empty(std::uint32_t number) {
     Span& span = World::span(number);
+    SPANALLOC_ASSERT(span.list != ListId::kNone);
     SpanWord now{span.word.load_acquire()};
     while (now.state() == SpanState::kParked && now.outstanding() != 0 &&
            now.outstanding() == span.unpublished.load_acquire()) {  // acquire: after the owner's last free
@@ -437,6 +459,7 @@ class SpanProtocol {
       taken = span.word.compare_exchange_weak_acq_rel(before.bits, after.bits);
     }
     if (!taken) return false;  // its claimer waits for this lock to unlink it (I2)
+    SPANALLOC_ASSERT(before.state() == SpanState::kParked && span.size_class == size_class);  // I1
     unlink(lab, number);
     span.unpublished.store_relaxed(0);  // meaningless while hot
     remote_head = before.head();
@@ -453,6 +476,7 @@ class SpanProtocol {
     do {
       if (before.state() == SpanState::kFree) return false;  // claimed; its claimer waits for this lock
       if (unpublished > before.outstanding()) World::corrupted(number);
+      SPANALLOC_ASSERT(before.state() == SpanState::kHot || span.list != ListId::kNone);  // I1
       after = before.with_outstanding(before.outstanding() - unpublished).with_state(SpanState::kParked);
       after = after.with_listed(false);
       if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
@@ -470,6 +494,8 @@ class SpanProtocol {
     Span& span = World::span(number);
     Lists& lab = World::lab(word.owner());
     const unsigned c = span.size_class;
+    SPANALLOC_ASSERT(word.state() == SpanState::kParked && word.outstanding() != 0);
+    SPANALLOC_ASSERT(word.outstanding() <= World::capacity(c) && World::capacity(c) > 1);
     const bool orphan = World::is_orphanage(word.owner());
     // Orphans serve whoever needs a block: any free block makes them reusable.
     const std::uint32_t limit = orphan ? World::capacity(c) - 1 : World::reuse_outstanding(c);
@@ -549,6 +575,8 @@ class SpanProtocol {
   static void push(Lists& lab, std::uint32_t number, ListId list) {
     Span& span = World::span(number);
     const std::uint32_t head = head_of(lab, list, span.size_class);
+    SPANALLOC_ASSERT(may_change(lab) && number != 0 && number != head);
+    SPANALLOC_ASSERT(span.list == ListId::kNone);  // I1: on one list at most
     span.list = list;
     span.prev = 0;
     span.next = head;
@@ -558,6 +586,10 @@ class SpanProtocol {
 
   static void unlink(Lists& lab, std::uint32_t number) {
     Span& span = World::span(number);
+    SPANALLOC_ASSERT(may_change(lab) && span.list != ListId::kNone);
+    SPANALLOC_ASSERT(span.next == 0 || World::span(span.next).prev == number);
+    SPANALLOC_ASSERT(span.prev == 0 ? head_of(lab, span.list, span.size_class) == number
+                                    : World::span(span.prev).next == number);
     if (span.next != 0) World::span(span.next).prev = span.prev;
     if (span.prev != 0) {
       World::span(span.prev).next = span.next;
@@ -569,6 +601,8 @@ class SpanProtocol {
 
   // Claimed spans collected under a lock, linked through `next`, to be put into the pool after it.
   static void chain(std::uint32_t& first, std::uint32_t number) {
+    SPANALLOC_ASSERT(World::span(number).list == ListId::kNone &&
+                     word_of(number).state() == SpanState::kFree);
     World::span(number).next = first;
     first = number;
   }

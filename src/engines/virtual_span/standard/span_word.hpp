@@ -21,6 +21,7 @@
 
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 
@@ -98,6 +99,7 @@ SPANALLOC_INLINE RemoteFree free_remotely(Atomic<std::uint64_t>& cell, std::uint
   RemoteFree result{};
   do {
     if (before.state() == SpanState::kFree || before.outstanding() < count) return RemoteFree::kBadFree;
+    SPANALLOC_ASSERT(count != 0 && newest != 0 && newest <= SpanWord::kHeadMask);
     link(before.head());
     after = SpanWord{before.bits - count}.with_head(newest);  // outstanding are the lowest bits
     result = RemoteFree::kDone;
@@ -121,7 +123,9 @@ inline std::uint32_t take_remotes(Atomic<std::uint64_t>& cell, std::uint32_t cap
   SpanWord before{cell.load_relaxed()};
   SpanWord after{};
   do {
+    SPANALLOC_ASSERT(before.state() == SpanState::kHot && before.outstanding() <= capacity);
     count = capacity - before.outstanding();
+    SPANALLOC_ASSERT((count == 0) == (before.head() == 0));
     if (count == 0) return 0;
     after = before.with_outstanding(capacity).with_head(0);
     // Acquire: the links and contents of the blocks. Nothing to release: the word only loses its list, but
