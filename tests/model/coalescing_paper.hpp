@@ -3,7 +3,7 @@
 #pragma once
 
 #include "coalescing_region.hpp"
-#include "pages/coalescing/paper_manager.hpp"
+#include "pages/coalescing/ismm19/paper_manager.hpp"
 
 namespace spanalloc::model {
 

@@ -1,5 +1,5 @@
 // The paper's tree controller and manager: the tree against a set, under threads, and its memory.
-#include "pages/coalescing/paper_manager.hpp"
+#include "pages/coalescing/ismm19/paper_manager.hpp"
 
 #include <gtest/gtest.h>
 

@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 
 #include "pages/coalescing/manager.hpp"
-#include "pages/coalescing/paper_manager.hpp"
+#include "pages/coalescing/ismm19/paper_manager.hpp"
 #include "pages/page_manager.hpp"
 
 namespace {

@@ -5,10 +5,10 @@
 //   ControllerRemoveBlock(b) remove(block)              [, hold]   exactly this block, if it is free now
 //   ControllerGetBlock(s)    take(size)                 [, alignment, how thoroughly, hold]
 //
-// A controller of the plain form suits the paper's manager (paper_manager.hpp); one of the longer form tells
-// its manager more, and is told by a hold (hold_registry.hpp) who answers for memory that is neither free nor
-// handed out: what a manager needs that proves the absence of memory (manager.hpp). Which form a controller
-// has is decided by the type of the hold; the operations mean the same.
+// A controller of the plain form suits the paper's manager (ismm19/paper_manager.hpp); one of the longer form
+// tells its manager more, and is told by a hold (hold_registry.hpp) who answers for memory that is neither
+// free nor handed out: what a manager needs that proves the absence of memory (manager.hpp). Which form a
+// controller has is decided by the type of the hold; the operations mean the same.
 #pragma once
 
 #include <concepts>
@@ -16,9 +16,21 @@
 #include <type_traits>
 
 #include "pages/coalescing/mapper.hpp"
-#include "pages/coalescing/static_controller.hpp"
 
 namespace spanalloc::coalescing {
+
+/// A block that was claimed; `dirty` as its header said.
+struct Claimed {
+  Block block;
+  bool dirty = false;
+  explicit operator bool() const { return static_cast<bool>(block); }
+};
+
+/// How thoroughly take() looks: at the first few blocks of each list, at more of them, or at every one.
+enum class Search { kQuick, kThorough, kExhaustive };
+
+/// Which memory is wanted: dirty memory is warm, clean memory is known to be zero and has no pages yet.
+enum class Reuse { kDirtyFirst, kDirtyOnly, kCleanFirst };
 
 /// The block in what take() returned, either a block or a claim; no block when there was none.
 inline Block block_of(const Block& taken) {

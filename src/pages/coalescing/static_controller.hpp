@@ -11,28 +11,15 @@
 // of a block is split off, so nothing is wasted but the fit's quality.
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 
 #include "base/assert.hpp"
 #include "base/bits.hpp"
+#include "pages/coalescing/controller.hpp"
 #include "pages/coalescing/free_index.hpp"
 #include "pages/coalescing/mapper.hpp"
 
 namespace spanalloc::coalescing {
-
-/// A block that was claimed; `dirty` as its header said.
-struct Claimed {
-  Block block;
-  bool dirty = false;
-  explicit operator bool() const { return static_cast<bool>(block); }
-};
-
-/// How thoroughly take() looks: at the first few blocks of each list, at more of them, or at every one.
-enum class Search { kQuick, kThorough, kExhaustive };
-
-/// Which memory is wanted: dirty memory is warm, clean memory is known to be zero and has no pages yet.
-enum class Reuse { kDirtyFirst, kDirtyOnly, kCleanFirst };
 
 /// Lock-free: a failed compare-and-swap means that another operation has claimed or published a block.
 template <BlockMapper Mapper, class Index = FreeIndex<>>

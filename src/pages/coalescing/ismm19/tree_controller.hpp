@@ -23,8 +23,8 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "pages/coalescing/ismm19/node_pool.hpp"
 #include "pages/coalescing/mapper.hpp"
-#include "pages/coalescing/node_pool.hpp"
 
 namespace spanalloc::coalescing {
 

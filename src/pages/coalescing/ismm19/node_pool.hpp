@@ -3,8 +3,8 @@
 //
 // Nodes are numbered from 1 and lie in chunks that a directory lists; a chunk is mapped when the first node
 // of it is asked for and never goes away, so a number always leads to readable memory. Free nodes are in a
-// Treiber stack; retired ones in the limbo lists of an epoch scheme (thread/epochs.hpp) until nobody can
-// stand on them.
+// Treiber stack; retired ones in the limbo lists of an epoch scheme (pages/coalescing/ismm19/epochs.hpp)
+// until nobody can stand on them.
 //
 // Lock-free: two threads that need a new chunk at once both map one, and the one that comes second gives its
 // own back.
@@ -15,8 +15,8 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "pages/coalescing/ismm19/epochs.hpp"
 #include "sync/treiber_stack.hpp"
-#include "thread/epochs.hpp"
 
 namespace spanalloc::coalescing {
 

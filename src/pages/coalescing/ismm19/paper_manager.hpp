@@ -11,8 +11,8 @@
 
 #include "base/atomic.hpp"
 #include "pages/coalescing/controller.hpp"
+#include "pages/coalescing/ismm19/tree_controller.hpp"
 #include "pages/coalescing/mapper.hpp"
-#include "pages/coalescing/tree_controller.hpp"
 
 namespace spanalloc::coalescing {
 
