@@ -24,6 +24,8 @@
 #include "base/bits.hpp"
 #include "os/os.hpp"
 #include "pages/address_range.hpp"
+#include "pages/closed_ranges.hpp"
+#include "pages/closing_policy.hpp"
 #include "pages/coalescing/manager.hpp"
 #include "pages/growing_table.hpp"
 #include "pages/page_source.hpp"
@@ -47,10 +49,19 @@ class CoalescingArena {
     }
     bool purge(coalescing::Block run) { return arena->purge_run(run); }
   };
+  struct Books {
+    CoalescingArena* arena;
+    void lose(coalescing::Block block) { arena->lose(block); }
+    void closed(coalescing::Block block) {
+      if (arena->moved_set().any(block)) arena->note_pages(block, false);
+    }
+    void memory_came_back() { arena->memory_came_back(); }
+  };
   // Sets of granules. closed: changed under grow_lock_; lost: never to be used again; moved: where move() has
   // put pages, until they are replaced, written by the owner of the block; seams: see note_pages().
   enum Set : unsigned { kClosed, kLost, kMoved, kSeams, kExtraSets };
   using Manager = coalescing::CoalescingManager<Environment, 16, 6, kExtraSets>;
+  using Closed = ClosedRanges<Range, Manager, Books, Calls, kClosed>;
 
  public:
   using Reuse = coalescing::Reuse;
@@ -95,6 +106,7 @@ class CoalescingArena {
     if (count == 0 || count >= capacity() || alignment >= capacity()) return {};
     LockGuard guard(grow_lock_);
     bool has_closed = false;
+    ClosingPolicy::Case closing;
     std::size_t reopen_at_most = 1;
     for (;;) {
       // Others may have grown or given meanwhile. Every block is looked at only once the kernel has refused:
@@ -106,13 +118,11 @@ class CoalescingArena {
       if (taken.first != 0) return taken;
       enum { kNotAsked, kMayReopen, kRefuses } kernel = kNotAsked;
       const auto may_reopen = [&] {
-        if (kernel == kNotAsked) kernel = kernel_may_reopen() ? kMayReopen : kRefuses;
+        if (kernel == kNotAsked) kernel = closed_.may_reopen() ? kMayReopen : kRefuses;
         return kernel == kMayReopen;
       };
-      if (!no_closed_room_.known_absent(count, alignment) && may_reopen() &&
-          reopen_run_for(count, alignment)) {
-        continue;
-      }
+      const bool no_closed_room = closed_.known_without_room(count, alignment);
+      if (!no_closed_room && may_reopen() && closed_.reopen_run_for(count, alignment)) continue;
       if (open_more(count, alignment, before_use)) {
         taken = as_taken(manager_.try_allocate_last(count, alignment));
         if (taken.first != 0) return taken;
@@ -121,16 +131,16 @@ class CoalescingArena {
       if (effort == Effort::kGrow) return {};
       if (!absent) taken = look_for(count, alignment, coalescing::Search::kExhaustive);
       if (taken.first != 0) return taken;
-      if (effort == Effort::kClose && !has_closed && closing_may_help(count, alignment)) {
+      if (effort == Effort::kClose && !has_closed && closing_may_help(closing, count, alignment)) {
         has_closed = true;
-        if (close_free_locked(has_space_behind(count, alignment)) != 0) {
+        if (closed_.close_free(has_space_behind(count, alignment)) != 0) {
           open_more(count, alignment, before_use);  // sooner done than to look through all that is closed
           continue;
         }
       }
       // All the others only now: they take the memory that the new range needs. But together they may do; or
       // a few of them make the mappings fewer, of which the kernel allows only so many.
-      if (may_reopen() && reopen_runs(reopen_at_most)) {
+      if (may_reopen() && closed_.reopen_runs(reopen_at_most)) {
         reopen_at_most *= 2;
         continue;
       }
@@ -139,7 +149,7 @@ class CoalescingArena {
         taken = as_taken(manager_.allocate(count, alignment));
         if (taken.first == 0) refused_.note(count, alignment);
       }
-      if (taken.first == 0 && has_closed) note_vain_closing(has_space_behind(count, alignment));
+      if (taken.first == 0 && has_closed) note_vain_closing(closing, has_space_behind(count, alignment));
       return taken;
     }
   }
@@ -227,7 +237,7 @@ class CoalescingArena {
   /// Memory is out: takes the charge off everything free; take_growing() opens it again. Bytes closed.
   std::size_t close_free() {
     LockGuard guard(grow_lock_);
-    return close_free_locked(false) << kGranuleBits;
+    return closed_.close_free(false) << kGranuleBits;
   }
 
   // --- Books ----------------------------------------------------------------------------------------------
@@ -237,14 +247,14 @@ class CoalescingArena {
   template <class Visit>
   void walk(Visit visit) const {
     manager_.walk([&](coalescing::Block block, coalescing::BlockState state, bool) {
-      if (block.first == 0 || closed_set().any(block) || lost_set().any(block)) return;
+      if (block.first == 0 || closed_.contains(block) || lost_set().any(block)) return;
       visit(static_cast<std::uint32_t>(block.first), block.size, state != coalescing::BlockState::kUsed);
     });
   }
 
   PageSourceStatistics statistics() {
     LockGuard guard(grow_lock_);
-    const std::size_t closed = closed_count_.load_relaxed() << kGranuleBits;
+    const std::size_t closed = closed_.count() << kGranuleBits;
     return {range_.reserved() ? range_.reserved_bytes() : range_.opened_bytes() - closed,
             range_.opened_bytes() - closed, lost_count_.load_relaxed() << kGranuleBits};
   }
@@ -263,58 +273,19 @@ class CoalescingArena {
   /// Who closes says so before: see recover_in_child(). Only the count may be behind.
   void recover_lock() {
     generation_ = SpinLock::generation();
-    std::size_t closed = 0;
-    const coalescing::Block all{0, manager_.limit()};
-    for (coalescing::Block run = closed_set().next_run(all, 0); run;
-         run = closed_set().next_run(all, run.end())) {
-      closed += run.size;
-    }
-    closed_count_.store_relaxed(closed);
+    closed_.recount();
     memory_came_back();
-    least_closed_ = {};
     if (grow_lock_.owner_died()) grow_lock_.reset();
   }
 
   /// Ranges that vanished threads had claimed but not taken, or half given back, are free again. What they
   /// had taken is still taken. A range that was being closed is closed.
   void recover_in_child() {
-    manager_.recover_after_fork([&](coalescing::Block block) {
-      if (!closed_set().any(block)) return false;
-      if (range_.close(block.first, block.size)) return true;
-      closed_set().erase(block);
-      closed_count_.fetch_sub_relaxed(block.size);
-      lose(block);
-      return true;
-    });
+    manager_.recover_after_fork([&](coalescing::Block block) { return closed_.close_again(block); });
     memory_came_back();
   }
 
  private:
-  // With `keep_end` the free block at the range's end stays: what is opened behind it joins it.
-  std::size_t close_free_locked(bool keep_end) {
-    std::size_t closed = 0;
-    const bool least_is_known = closed_count_.load_relaxed() == 0 || static_cast<bool>(least_closed_);
-    if (closed_count_.load_relaxed() == 0) least_closed_ = {};
-    manager_.take_all([&](coalescing::Block block) {
-      if (keep_end && block.end() == manager_.limit()) return false;
-      // First of all: in a fork's child nobody must take it for memory.
-      closed_set().insert(block);
-      if (!range_.close(block.first, block.size)) {
-        closed_set().erase(block);
-        return false;
-      }
-      if (moved_set().any(block)) note_pages(block, false);
-      closed += block.size;
-      if (least_is_known && (!least_closed_ || block.size < least_closed_.size)) least_closed_ = block;
-      return true;
-    });
-    closed_count_.fetch_add_relaxed(closed);
-    if (closed != 0) no_closed_room_.memory_came_back();
-    return closed;
-  }
-
-  coalescing::UnitSet& closed_set() { return manager_.extra_set(kClosed); }
-  const coalescing::UnitSet& closed_set() const { return manager_.extra_set(kClosed); }
   coalescing::UnitSet& lost_set() { return manager_.extra_set(kLost); }
   const coalescing::UnitSet& lost_set() const { return manager_.extra_set(kLost); }
   coalescing::UnitSet& moved_set() { return manager_.extra_set(kMoved); }
@@ -322,9 +293,8 @@ class CoalescingArena {
 
   void memory_came_back() {
     refused_.memory_came_back();
-    no_closed_room_.memory_came_back();
-    // Relaxed: a hint; who misses it waits for the time to pass.
-    if (next_closing_.load_relaxed() != 0) next_closing_.store_relaxed(0);
+    closed_.memory_came_back();
+    policy_.memory_came_back();
   }
 
   // A few times while others hold free blocks: they may be about to put back just what is wanted, and what is
@@ -352,17 +322,11 @@ class CoalescingArena {
     return true;
   }
 
-  // The first granule at or behind `first` whose address is a multiple of `alignment` granules.
-  std::size_t aligned(std::size_t first, std::size_t alignment) const {
-    const std::size_t origin = range_.base() >> kGranuleBits;
-    return align_up(origin + first, alignment) - origin;
-  }
-
   // Under grow_lock_: where a range that needs new address space begins. What is free at the end already need
   // not be opened again. It may be gone by the time it is needed: then the next round opens the rest.
   std::size_t place_behind(std::size_t alignment) const {
     const std::size_t end = manager_.limit();
-    return aligned(end - min_of(manager_.free_tail(), end - 1), alignment);
+    return manager_.aligned(end - min_of(manager_.free_tail(), end - 1), alignment);
   }
   bool has_space_behind(std::size_t count, std::size_t alignment) const {
     const std::size_t start = place_behind(alignment);
@@ -469,186 +433,46 @@ class CoalescingArena {
     seam_count_.fetch_add_relaxed(made - gone);  // never less than none: what has gone was counted once
   }
 
-  // Under grow_lock_. Whether closing everything that is free could make room: what it would set free, and
-  // what the kernel would grant besides, must be as much as is needed. It costs two calls of the kernel a
-  // free range, and what was warm is gone. So when it would be no use that is not thought of again for a
-  // while, unless memory comes back. And kernels that do not count in sums (heuristic overcommit) may be
-  // asked in vain: after that it waits longer each time, unless clearly more is free.
-  bool closing_may_help(std::size_t count, std::size_t alignment) {
+  // Under grow_lock_. Whether closing everything that is free could make room (closing_policy.hpp).
+  bool closing_may_help(ClosingPolicy::Case& a_case, std::size_t count, std::size_t alignment) {
     const bool behind = has_space_behind(count, alignment);
     const std::size_t end = place_behind(alignment) + count;
-    const std::size_t needed = !behind ? count : end > limit() ? end - limit() : 1;
+    a_case.needed = !behind ? count : end > limit() ? end - limit() : 1;
     const std::uint64_t now = os::now_ms();
-    const bool denied_lately = now < next_closing_.load_relaxed();
-    if (denied_lately && needed >= denied_) return false;
-    bool may_help = behind || closed_count_.load_relaxed() != 0;
+    if (policy_.is_denied(now, a_case.needed)) return false;
+    bool may_help = behind || closed_.count() != 0;
     if (may_help) {
-      const std::size_t free = manager_.free_units();
-      const std::size_t stays = behind ? min_of(manager_.free_tail(), free) : 0;
-      may_help = needed <= free - stays || Calls::would_grant((needed - (free - stays)) << kGranuleBits);
-      const bool vain = behind && now < vain_until_ && needed >= vain_.needed;
-      if (vain && free < vain_.free + needed / 8 + 1) may_help = false;
-      closing_ = {needed, free};
+      a_case.free = manager_.free_units();
+      const std::size_t closes = a_case.free - (behind ? min_of(manager_.free_tail(), a_case.free) : 0);
+      may_help = a_case.needed <= closes || Calls::would_grant((a_case.needed - closes) << kGranuleBits);
+      may_help = may_help && !(behind && policy_.was_vain(now, a_case));
     }
     // (Others may hold free blocks now that would be enough.)
-    if (!may_help && !manager_.someone_holds())
-      deny_closing(now, denied_lately ? min_of(denied_, needed) : needed);
+    if (!may_help && !manager_.someone_holds()) policy_.deny(now, a_case.needed);
     return may_help;
   }
-  void deny_closing(std::uint64_t now, std::size_t needed) {
-    denied_ = needed;
-    next_closing_.store_relaxed(now + kNoClosingMs);
-  }
-  void note_vain_closing(bool kernel_refused) {
+  // Under grow_lock_. Only where there was space behind the range was it the kernel that did not do its part.
+  void note_vain_closing(ClosingPolicy::Case a_case, bool kernel_refused) {
     const std::uint64_t now = os::now_ms();
-    deny_closing(now, 1);
-    if (!kernel_refused) return;
-    const bool again = now < vain_until_ + kMostVainWaitMs;
-    vain_wait_ms_ = again ? min_of(max_of(vain_wait_ms_ * 2, kNoClosingMs), kMostVainWaitMs) : kNoClosingMs;
-    vain_until_ = now + vain_wait_ms_;
-    vain_ = closing_;
-  }
-
-  // Under grow_lock_. False: nothing is closed, or the kernel refuses what speaks for the rest: the smallest
-  // closed range, and the lowest. In a reserved range they are really asked for: at the limit on the number
-  // of mappings one elsewhere is refused, but to open what borders on something open makes no more of them,
-  // as the lowest does, and the smallest may not. (Not where nothing is reserved: in a fork's child a range
-  // that is mapped and booked as closed would be in its own way.)
-  bool kernel_may_reopen() {
-    if (closed_count_.load_relaxed() == 0) return false;
-    if (!is_whole(least_closed_)) return true;
-    if (!range_.reserved()) return Calls::would_grant(least_closed_.size << kGranuleBits);
-    const std::size_t lowest = closed_set().next_run({0, manager_.limit()}, 0).first;
-    return could_reopen(least_closed_) || could_reopen({lowest, manager_.size_of(lowest)});
-  }
-  // Known, not reopened since, and not, in a fork's child that is not put right yet, half closed.
-  bool is_whole(coalescing::Block closed) {
-    return closed && closed_set().any({closed.first, 1}) && manager_.size_of(closed.first) == closed.size;
-  }
-  bool could_reopen(coalescing::Block closed) {
-    if (!is_whole(closed) || range_.reopen(closed.first, closed.size) != os::Placed::kYes) return false;
-    if (!range_.close(closed.first, closed.size)) book_reopened(closed);
-    return true;
-  }
-  // Under grow_lock_. A closed range that is open again.
-  void book_reopened(coalescing::Block block) {
-    SPANALLOC_ASSERT(grow_lock_.is_mine() && closed_count_.load_relaxed() >= block.size);
-    closed_set().erase(block);
-    closed_count_.fetch_sub_relaxed(block.size);
-    manager_.free(block.first, true);
-    memory_came_back();
-  }
-
-  // Under grow_lock_. Opens a run of closed ranges again in which, or in which together with its free
-  // neighbours, there is room; or a part of it. False: none, or the kernel refuses.
-  bool reopen_run_for(std::size_t count, std::size_t alignment) {
-    if (no_closed_room_.known_absent(count, alignment)) return false;
-    no_closed_room_.arm();
-    bool has_room = false;
-    bool reopened = false;
-    std::size_t refused = SIZE_MAX;  // when the kernel has refused a range it is only asked for smaller ones
-    for_closed_runs([&](coalescing::Block run) {
-      const coalescing::Block room = manager_.with_free_neighbours(run);
-      const std::size_t start = aligned(room.first, alignment);
-      if (start >= room.end() || room.end() - start < count) return true;
-      for_closed_ranges(run, [&](coalescing::Block range) {
-        const os::Placed placed = range.size < refused ? reopen(range) : os::Placed::kRefused;
-        if (placed == os::Placed::kRefused) refused = min_of(refused, range.size);
-        has_room = has_room || placed != os::Placed::kTaken;
-        reopened = reopened || placed == os::Placed::kYes;
-      });
-      return !reopened;
-    });
-    if (!has_room) no_closed_room_.note(count, alignment);
-    return reopened;
-  }
-  // Under grow_lock_. Any runs of closed ranges, in whole or in part, `most` at most. False: we can have none
-  // of them. Then the smallest is known.
-  bool reopen_runs(std::size_t most) {
-    std::size_t reopened = 0;
-    least_closed_ = {};
-    coalescing::Block least{};
-    const bool to_the_end = for_closed_runs([&](coalescing::Block run) {
-      bool some = false;
-      for_closed_ranges(run, [&](coalescing::Block range) {
-        const os::Placed placed = reopen(range);
-        some = some || placed == os::Placed::kYes;
-        if (placed != os::Placed::kYes && is_whole(range) && (!least || range.size < least.size))
-          least = range;
-      });
-      reopened += some;
-      return reopened < most;
-    });
-    if (to_the_end) least_closed_ = least;
-    return reopened != 0;
-  }
-
-  // visit(run) until it returns false. True: for all.
-  template <class Visit>
-  bool for_closed_runs(Visit visit) {
-    const coalescing::Block everything{0, manager_.limit()};
-    for (coalescing::Block run = closed_set().next_run(everything, 0); run;
-         run = closed_set().next_run(everything, run.end())) {
-      if (!visit(run)) return false;
-    }
-    return true;
-  }
-  // Neighbours were closed one by one.
-  template <class Visit>
-  void for_closed_ranges(coalescing::Block run, Visit visit) {
-    std::size_t size = 0;
-    for (std::size_t first = run.first; first < run.end(); first += size) {
-      size = manager_.size_of(first);
-      if (size == 0) return;  // in a fork's child that is not put right yet: half closed
-      visit(coalescing::Block{first, size});
-    }
-  }
-  // What somebody else has mapped over a small one meanwhile is not waited for: it would be asked for each
-  // time.
-  os::Placed reopen(coalescing::Block range) {
-    const os::Placed placed = range_.reopen(range.first, range.size);
-    if (placed == os::Placed::kYes) book_reopened(range);
-    if (placed == os::Placed::kTaken && range.size <= kLostIfTaken) {
-      lose(range);
-      closed_set().erase(range);
-      closed_count_.fetch_sub_relaxed(range.size);
-    }
-    return placed;
+    policy_.deny(now, 1);
+    if (kernel_refused) policy_.note_vain(now, a_case);
   }
 
   Range range_;  // base and capacity: constant after start(); the rest under grow_lock_
   Environment environment_{this};
   Manager manager_{environment_};
-  char* tables_ = nullptr;  // constant after start()
+  Closed closed_{range_, manager_, Books{this}};  // under grow_lock_
+  char* tables_ = nullptr;                        // constant after start()
   std::size_t tables_bytes_ = 0;
 
   SpinLock grow_lock_;  // opening and closing; gives access to what follows, up to the next constant
   // Offset in tables_ up to which each table is open.
   std::size_t table_end_[Manager::kMaxTables] = {};
   std::size_t booked_skipped_ = 0;
-  coalescing::Block least_closed_{};  // no closed range is smaller; none: not known
-  std::size_t denied_ = 0;            // until next_closing_ for this many granules and more
-  // What was needed and what was free, in granules, when closing was last thought of; and last done in vain.
-  struct Closing {
-    std::size_t needed = 0;
-    std::size_t free = 0;
-  };
-  Closing closing_;
-  Closing vain_;
-  std::uint64_t vain_until_ = 0;
-  std::uint64_t vain_wait_ms_ = 0;
+  ClosingPolicy policy_;
 
   static constexpr unsigned kLooksAgain = 3;
-  static constexpr std::uint64_t kNoClosingMs = 100;
-  static constexpr std::uint64_t kMostVainWaitMs = 6400;
-  static constexpr std::size_t kLostIfTaken = 16 * kMiB / kGranule;
-  // Written under grow_lock_, but for memory_came_back(): what is not there at all, and for what no run of
-  // closed ranges and its free neighbours have room. The second is a hint: nothing hangs on it but which
-  // memory is asked for first.
-  RefusalMemo refused_;
-  RefusalMemo no_closed_room_;
-  Atomic<std::uint64_t> next_closing_{0};          // not before this time; 0: now
-  Atomic<std::size_t> closed_count_{0};            // granules; written under grow_lock_
+  RefusalMemo refused_;                            // written under grow_lock_, but for memory_came_back()
   Atomic<std::size_t> lost_count_{0};              // granules
   static constexpr std::size_t kMaxSeams = 16384;  // of the 65,530 mappings that a process may have
   Atomic<std::size_t> seam_count_{0};

@@ -114,6 +114,10 @@ class CoalescingManager {
 
   std::size_t limit() const { return mapper_.limit(); }
   std::size_t capacity() const { return capacity_; }
+  /// The first unit at or behind `unit` at a multiple of `alignment` (a power of two).
+  std::size_t aligned(std::size_t unit, std::size_t alignment) const {
+    return controller_.aligned(unit, alignment);
+  }
 
   /// A set of units for the owner's use; the manager itself never looks at it.
   UnitSet& extra_set(unsigned which) { return extra_[which]; }

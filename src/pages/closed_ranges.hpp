@@ -1,0 +1,213 @@
+// The ranges of an arena that are closed: when memory is out, what is free loses its charge, and in a range
+// of addresses that is not reserved its addresses, until it is opened again.
+//
+//   close_free      the manager's free blocks: in use for it from then on, and in the set of closed granules
+//   reopen_run_for  for one request: a run of closed ranges in which, with its free neighbours, there is room
+//   reopen_runs     any, a few at a time: together they may do; or they make the mappings fewer
+//   may_reopen      would the kernel let us? Two ranges speak for all
+//
+// Everything happens under the arena's lock; only the count is read without it. In a fork's child: who closes
+// says so in the set before it does (close_again), who opens says so afterwards, and opening what is open in
+// a reserved range does no harm.
+#pragma once
+
+#include <cstddef>
+
+#include "base/assert.hpp"
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "os/os.hpp"
+#include "pages/coalescing/mapper.hpp"
+#include "pages/coalescing/unit_set.hpp"
+#include "pages/refusal_memo.hpp"
+
+namespace spanalloc {
+
+/// `Books`, the arena's: lose(block): it is nobody's for ever; closed(block): its pages are gone;
+/// memory_came_back(). `kSet`: which of the manager's sets of units tells what is closed.
+template <class Range, class Manager, class Books, class Calls, unsigned kSet>
+class ClosedRanges {
+  using Block = coalescing::Block;
+
+ public:
+  constexpr ClosedRanges(Range& range, Manager& manager, Books books)
+      : range_(range), manager_(manager), books_(books) {}
+
+  /// Granules. Any thread.
+  std::size_t count() const { return count_.load_relaxed(); }
+  bool contains(Block block) const { return set().any(block); }
+
+  /// Closes every free block that it finds; with `keep_end` not the one at the range's end: what is opened
+  /// behind it joins it. Granules closed.
+  std::size_t close_free(bool keep_end) {
+    std::size_t closed = 0;
+    const bool least_is_known = count() == 0 || static_cast<bool>(least_);
+    if (count() == 0) least_ = {};
+    manager_.take_all([&](Block block) {
+      if (keep_end && block.end() == manager_.limit()) return false;
+      // First of all: in a fork's child nobody must take it for memory.
+      set().insert(block);
+      if (!range_.close(block.first, block.size)) {
+        set().erase(block);
+        return false;
+      }
+      books_.closed(block);
+      closed += block.size;
+      if (least_is_known && (!least_ || block.size < least_.size)) least_ = block;
+      return true;
+    });
+    count_.fetch_add_relaxed(closed);
+    if (closed != 0) no_room_.memory_came_back();
+    return closed;
+  }
+
+  /// False: nothing is closed, or the kernel refuses what speaks for the rest: the smallest closed range, and
+  /// the lowest. In a reserved range they are really asked for: at the limit on the number of mappings one
+  /// elsewhere is refused, but to open what borders on something open makes no more of them, as the lowest
+  /// does, and the smallest may not. (Not where nothing is reserved: in a fork's child a range that is mapped
+  /// and booked as closed would be in its own way.)
+  bool may_reopen() {
+    if (count() == 0) return false;
+    if (!is_whole(least_)) return true;
+    if (!range_.reserved()) return Calls::would_grant(least_.size * Range::kGranule);
+    const std::size_t lowest = set().next_run(everything(), 0).first;
+    return could_reopen(least_) || could_reopen({lowest, manager_.size_of(lowest)});
+  }
+
+  /// Whether no run of closed ranges and its free neighbours is known to have room. A hint: nothing hangs on
+  /// it but which memory is asked for first.
+  bool known_without_room(std::size_t count, std::size_t alignment) const {
+    return no_room_.known_absent(count, alignment);
+  }
+  /// After memory has come back anywhere in the arena. Any thread.
+  void memory_came_back() { no_room_.memory_came_back(); }
+
+  /// Opens a run of closed ranges again in which, or in which together with its free neighbours, there is
+  /// room; or a part of it. False: none, or the kernel refuses.
+  bool reopen_run_for(std::size_t count, std::size_t alignment) {
+    no_room_.arm();
+    bool has_room = false;
+    bool reopened = false;
+    std::size_t refused = SIZE_MAX;  // when the kernel has refused a range it is only asked for smaller ones
+    for_runs([&](Block run) {
+      const Block room = manager_.with_free_neighbours(run);
+      const std::size_t start = manager_.aligned(room.first, alignment);
+      if (start >= room.end() || room.end() - start < count) return true;
+      for_ranges(run, [&](Block range) {
+        const os::Placed placed = range.size < refused ? reopen(range) : os::Placed::kRefused;
+        if (placed == os::Placed::kRefused) refused = min_of(refused, range.size);
+        has_room = has_room || placed != os::Placed::kTaken;
+        reopened = reopened || placed == os::Placed::kYes;
+      });
+      return !reopened;
+    });
+    if (!has_room) no_room_.note(count, alignment);
+    return reopened;
+  }
+  /// Any runs of closed ranges, in whole or in part, `most` at most. False: we can have none of them. Then
+  /// the smallest is known.
+  bool reopen_runs(std::size_t most) {
+    std::size_t reopened = 0;
+    least_ = {};
+    Block least{};
+    const bool to_the_end = for_runs([&](Block run) {
+      bool some = false;
+      for_ranges(run, [&](Block range) {
+        const os::Placed placed = reopen(range);
+        some = some || placed == os::Placed::kYes;
+        if (placed != os::Placed::kYes && is_whole(range) && (!least || range.size < least.size))
+          least = range;
+      });
+      reopened += some;
+      return reopened < most;
+    });
+    if (to_the_end) least_ = least;
+    return reopened != 0;
+  }
+
+  // --- In a fork's child ----------------------------------------------------------------------------------
+
+  /// Only the count may be behind.
+  void recount() {
+    std::size_t closed = 0;
+    for_runs([&](Block run) {
+      closed += run.size;
+      return true;
+    });
+    count_.store_relaxed(closed);
+    least_ = {};
+  }
+  /// A block that a vanished thread had claimed. True: it was being closed, and is now.
+  bool close_again(Block block) {
+    if (!contains(block)) return false;
+    if (!range_.close(block.first, block.size)) lose(block);
+    return true;
+  }
+
+ private:
+  coalescing::UnitSet& set() { return manager_.extra_set(kSet); }
+  const coalescing::UnitSet& set() const { return manager_.extra_set(kSet); }
+  Block everything() const { return {0, manager_.limit()}; }
+
+  // Known, not reopened since, and not, in a fork's child that is not put right yet, half closed.
+  bool is_whole(Block closed) const {
+    return closed && set().any({closed.first, 1}) && manager_.size_of(closed.first) == closed.size;
+  }
+  bool could_reopen(Block closed) {
+    if (!is_whole(closed) || range_.reopen(closed.first, closed.size) != os::Placed::kYes) return false;
+    if (!range_.close(closed.first, closed.size)) book_reopened(closed);
+    return true;
+  }
+  // What somebody else has mapped over a small one meanwhile is not waited for: it would be asked for each
+  // time.
+  os::Placed reopen(Block closed) {
+    const os::Placed placed = range_.reopen(closed.first, closed.size);
+    if (placed == os::Placed::kYes) book_reopened(closed);
+    if (placed == os::Placed::kTaken && closed.size <= kLostIfTaken) lose(closed);
+    return placed;
+  }
+  void book_reopened(Block block) {
+    remove(block);
+    manager_.free(block.first, true);
+    books_.memory_came_back();
+  }
+  void lose(Block block) {
+    books_.lose(block);
+    remove(block);
+  }
+  void remove(Block block) {
+    SPANALLOC_ASSERT(contains(block) && count() >= block.size);
+    set().erase(block);
+    count_.fetch_sub_relaxed(block.size);
+  }
+
+  // visit(run) until it returns false. True: for all.
+  template <class Visit>
+  bool for_runs(Visit visit) {
+    for (Block run = set().next_run(everything(), 0); run; run = set().next_run(everything(), run.end())) {
+      if (!visit(run)) return false;
+    }
+    return true;
+  }
+  // Neighbours were closed one by one.
+  template <class Visit>
+  void for_ranges(Block run, Visit visit) {
+    std::size_t size = 0;
+    for (std::size_t first = run.first; first < run.end(); first += size) {
+      size = manager_.size_of(first);
+      if (size == 0) return;  // in a fork's child that is not put right yet: half closed
+      visit(Block{first, size});
+    }
+  }
+
+  static constexpr std::size_t kLostIfTaken = 16 * kMiB / Range::kGranule;
+
+  Range& range_;
+  Manager& manager_;
+  Books books_;
+  Block least_{};                 // no closed range is smaller; none: not known
+  Atomic<std::size_t> count_{0};  // granules
+  RefusalMemo no_room_;
+};
+
+}  // namespace spanalloc
