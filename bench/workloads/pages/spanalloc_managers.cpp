@@ -8,8 +8,8 @@
 #include <sched.h>
 #include <sys/mman.h>
 
-#include "pages/coalescing/manager.hpp"
 #include "pages/coalescing/ismm19/paper_manager.hpp"
+#include "pages/coalescing/manager.hpp"
 #include "pages/page_manager.hpp"
 
 namespace {
