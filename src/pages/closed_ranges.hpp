@@ -6,9 +6,12 @@
 //   reopen_runs     any, a few at a time: together they may do; or they make the mappings fewer
 //   may_reopen      would the kernel let us? Two ranges speak for all
 //
-// Everything happens under the arena's lock; only the count is read without it. In a fork's child: who closes
-// says so in the set before it does (close_again), who opens says so afterwards, and opening what is open in
-// a reserved range does no harm.
+// Changed under the arena's lock only. Read without it: the set, by who walks the arena, and what is known to
+// have no room is forgotten by whoever gives memory back.
+//
+// Who closes a block counts it, says so in the set, and then closes it; who opens one does so first. A fork's
+// child may find either half done, also in the middle of the set's words: recover_in_child(). Until then the
+// count is never too low.
 #pragma once
 
 #include <cstddef>
@@ -46,9 +49,10 @@ class ClosedRanges {
     manager_.take_all([&](Block block) {
       if (keep_end && block.end() == manager_.limit()) return false;
       // First of all: in a fork's child nobody must take it for memory.
+      count_.fetch_add_relaxed(block.size);
       set().insert(block);
       if (!range_.close(block.first, block.size)) {
-        set().erase(block);
+        remove(block);
         return false;
       }
       books_.closed(block);
@@ -56,22 +60,26 @@ class ClosedRanges {
       if (least_is_known && (!least_ || block.size < least_.size)) least_ = block;
       return true;
     });
-    count_.fetch_add_relaxed(closed);
     if (closed != 0) no_room_.memory_came_back();
     return closed;
   }
 
   /// False: nothing is closed, or the kernel refuses what speaks for the rest: the smallest closed range, and
-  /// the lowest. In a reserved range they are really asked for: at the limit on the number of mappings one
-  /// elsewhere is refused, but to open what borders on something open makes no more of them, as the lowest
-  /// does, and the smallest may not. (Not where nothing is reserved: in a fork's child a range that is mapped
-  /// and booked as closed would be in its own way.)
+  /// both ends of the lowest run. In a reserved range they are really asked for: at the limit on the number
+  /// of mappings one elsewhere is refused, but to open what borders on something open makes no more of them,
+  /// as the ends of a run mostly do, and the smallest range may not. (Not where nothing is reserved: in a
+  /// fork's child a range that is mapped and booked as closed would be in its own way.)
   bool may_reopen() {
     if (count() == 0) return false;
     if (!is_whole(least_)) return true;
     if (!range_.reserved()) return Calls::would_grant(least_.size * Range::kGranule);
-    const std::size_t lowest = set().next_run(everything(), 0).first;
-    return could_reopen(least_) || could_reopen({lowest, manager_.size_of(lowest)});
+    Block first{};
+    Block last{};
+    for_ranges(set().next_run(everything(), 0), [&](Block range) {
+      if (!first) first = range;
+      last = range;
+    });
+    return could_reopen(least_) || could_reopen(first) || could_reopen(last);
   }
 
   /// Whether no run of closed ranges and its free neighbours is known to have room. A hint: nothing hangs on
@@ -79,7 +87,7 @@ class ClosedRanges {
   bool known_without_room(std::size_t count, std::size_t alignment) const {
     return no_room_.known_absent(count, alignment);
   }
-  /// After memory has come back anywhere in the arena. Any thread.
+  /// After memory was given back or opened again. Any thread.
   void memory_came_back() { no_room_.memory_came_back(); }
 
   /// Opens a run of closed ranges again in which, or in which together with its free neighbours, there is
@@ -127,7 +135,7 @@ class ClosedRanges {
 
   // --- In a fork's child ----------------------------------------------------------------------------------
 
-  /// Only the count may be behind.
+  /// Before anything else: the count, as the set says.
   void recount() {
     std::size_t closed = 0;
     for_runs([&](Block run) {
@@ -140,8 +148,21 @@ class ClosedRanges {
   /// A block that a vanished thread had claimed. True: it was being closed, and is now.
   bool close_again(Block block) {
     if (!contains(block)) return false;
-    if (!range_.close(block.first, block.size)) lose(block);
+    set().insert(block);  // all of it
+    if (range_.close(block.first, block.size)) return true;
+    books_.lose(block);
+    set().erase(block);
     return true;
+  }
+  /// After the manager: what a vanished thread had opened and was taking out of the set is free.
+  void recover_in_child() {
+    manager_.walk([&](Block block, coalescing::BlockState state, bool) {
+      if (state != coalescing::BlockState::kUsed || !contains(block)) return;
+      if (set().next_run(block, block.first) == block) return;
+      set().erase(block);
+      manager_.free(block.first);
+    });
+    recount();
   }
 
  private:
@@ -149,7 +170,7 @@ class ClosedRanges {
   const coalescing::UnitSet& set() const { return manager_.extra_set(kSet); }
   Block everything() const { return {0, manager_.limit()}; }
 
-  // Known, not reopened since, and not, in a fork's child that is not put right yet, half closed.
+  // There is one, it is closed, and not, in a fork's child that is not put right yet, half closed.
   bool is_whole(Block closed) const {
     return closed && set().any({closed.first, 1}) && manager_.size_of(closed.first) == closed.size;
   }

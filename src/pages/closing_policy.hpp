@@ -3,9 +3,10 @@
 //
 // Closing makes room if what it sets free, with what the kernel would grant besides, is as much as is needed;
 // the arena finds that out, at the cost of a look at every block. So the answer "no" is kept for a while, for
-// this many granules and more, unless memory comes back. And kernels that do not count in sums (heuristic
-// overcommit looks at one request at a time) may have been believed in vain: after that it waits longer each
-// time, unless clearly more is free.
+// this many granules and more, unless memory comes back: it is given before the look and taken back after it,
+// so that who gives memory back meanwhile takes it back, too (as in refusal_memo.hpp). And kernels that do
+// not count in sums (heuristic overcommit looks at one request at a time) may have been believed in vain:
+// after that it waits longer each time, unless clearly more is free.
 #pragma once
 
 #include <cstddef>
@@ -28,10 +29,13 @@ class ClosingPolicy {
   bool is_denied(std::uint64_t now, std::size_t needed) const {
     return now < denied_until_.load_relaxed() && needed >= denied_;
   }
+  /// Before a look, and after a closing that was no use.
   void deny(std::uint64_t now, std::size_t needed) {
     denied_ = now < denied_until_.load_relaxed() ? min_of(denied_, needed) : needed;
-    denied_until_.store_relaxed(now + kDeniedMs);
+    denied_until_.store_seq_cst(now + kDeniedMs);
   }
+  /// After a look that said yes, or did not see everything.
+  void allow() { denied_until_.store_relaxed(0); }
 
   bool was_vain(std::uint64_t now, Case a_case) const {
     return now < vain_until_ && a_case.needed >= vain_.needed &&
@@ -44,9 +48,9 @@ class ClosingPolicy {
     vain_ = a_case;
   }
 
-  /// Any thread. Relaxed: a hint; who misses it waits for the time to pass.
+  /// After a range has been given back. Any thread.
   void memory_came_back() {
-    if (denied_until_.load_relaxed() != 0) denied_until_.store_relaxed(0);
+    if (denied_until_.load_seq_cst() != 0) denied_until_.store_relaxed(0);
   }
 
  private:

@@ -12,8 +12,10 @@
 //
 // Who holds what, as equations at rest, in granules:
 //   opened = 1 + taken + free + closed + lost        taken: handed out by take() and not given back
-//   closed: in its set, in use for the manager, no memory and (where the range is reserved) no charge
-//   lost:   in its set, in use for the manager for ever: foreign mappings, targets of a failed move
+//   closed: in its set, in use for the manager, no memory and no charge
+//   lost:   in its set, in use for the manager for ever: foreign mappings (of closed ranges, too), targets of
+//   a
+//           failed move
 #pragma once
 
 #include <cstddef>
@@ -270,7 +272,7 @@ class CoalescingArena {
 
   /// Who opens address space books it only when it is open, and opening again what is open does no harm (of
   /// an unreserved range: what was mapped and not booked looks like a foreign mapping, and is stepped over).
-  /// Who closes says so before: see recover_in_child(). Only the count may be behind.
+  /// Who closes says so before: see recover_in_child().
   void recover_lock() {
     generation_ = SpinLock::generation();
     closed_.recount();
@@ -282,6 +284,7 @@ class CoalescingArena {
   /// had taken is still taken. A range that was being closed is closed.
   void recover_in_child() {
     manager_.recover_after_fork([&](coalescing::Block block) { return closed_.close_again(block); });
+    closed_.recover_in_child();
     memory_came_back();
   }
 
@@ -440,6 +443,7 @@ class CoalescingArena {
     a_case.needed = !behind ? count : end > limit() ? end - limit() : 1;
     const std::uint64_t now = os::now_ms();
     if (policy_.is_denied(now, a_case.needed)) return false;
+    policy_.deny(now, a_case.needed);
     bool may_help = behind || closed_.count() != 0;
     if (may_help) {
       a_case.free = manager_.free_units();
@@ -448,20 +452,20 @@ class CoalescingArena {
       may_help = may_help && !(behind && policy_.was_vain(now, a_case));
     }
     // (Others may hold free blocks now that would be enough.)
-    if (!may_help && !manager_.someone_holds()) policy_.deny(now, a_case.needed);
+    if (may_help || manager_.someone_holds()) policy_.allow();
     return may_help;
   }
   // Under grow_lock_. Only where there was space behind the range was it the kernel that did not do its part.
   void note_vain_closing(ClosingPolicy::Case a_case, bool kernel_refused) {
     const std::uint64_t now = os::now_ms();
-    policy_.deny(now, 1);
+    policy_.deny(now, a_case.needed);
     if (kernel_refused) policy_.note_vain(now, a_case);
   }
 
   Range range_;  // base and capacity: constant after start(); the rest under grow_lock_
   Environment environment_{this};
   Manager manager_{environment_};
-  Closed closed_{range_, manager_, Books{this}};  // under grow_lock_
+  Closed closed_{range_, manager_, Books{this}};  // changed under grow_lock_
   char* tables_ = nullptr;                        // constant after start()
   std::size_t tables_bytes_ = 0;
 

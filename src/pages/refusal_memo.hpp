@@ -13,7 +13,8 @@
 //
 // A range that somebody has claimed for a moment, to cut a piece off or to purge it, and then publishes
 // again, maybe merged with what others have given meanwhile, was no larger before: who searches counts it as
-// free by waiting for the claim's end (hold_registry.hpp), so only giving counts.
+// free by waiting for the claim's end (hold_registry.hpp), so only giving counts. (Who does not wait has a
+// hint.)
 //
 // Ranges noted: for each alignment the smallest size. A request is absent if a smaller one at a smaller
 // alignment was.

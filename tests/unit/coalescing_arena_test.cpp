@@ -123,7 +123,8 @@ TEST_F(CoalescingArenaTest, WhatIsRefusedIsNotThere) {
   std::mt19937 random(7);
   unsigned refused = 0;
   for (int i = 0; i < 40'000; ++i) {
-    const auto some = std::next(taken.begin(), taken.empty() ? 0 : random() % taken.size());
+    const std::size_t which = taken.empty() ? 0 : random() % taken.size();
+    const auto some = std::next(taken.begin(), static_cast<std::ptrdiff_t>(which));
     const auto count = static_cast<std::uint32_t>(1 + random() % (i % 1000 < 500 ? 6 : 40));
     const std::uint32_t alignment = 1u << random() % 6;
     switch (taken.empty() ? 0 : random() % 8) {
@@ -233,8 +234,9 @@ TEST_F(CoalescingArenaTest, WhatWasClosedInVainIsNotClosedAgainSoon) {
     arena->give(ranges[i]);
     EXPECT_EQ(arena->take_growing(3000, 1, kAnyUse, FaultyArena::Effort::kClose).first, 0u);
   }
-  EXPECT_LE(Calls::count[Calls::kClose] + 0, 2 * ranges.size());
-  EXPECT_LE(Calls::calls + 0, 4 * ranges.size());
+  // Once; a machine that stands still for a second gets as far as the third or fourth time.
+  EXPECT_GE(Calls::count[Calls::kClose] + 0, 400u);
+  EXPECT_LE(Calls::count[Calls::kClose] + 0, 2500u);
 }
 
 // A kernel that grants so many granules in all.
@@ -282,20 +284,38 @@ TEST_F(CoalescingArenaTest, ClosingLeavesTheEndForWhatIsOpenedBehindIt) {
   start();
   const std::size_t all = arena->capacity() - 1;
   ASSERT_NE(arena->take_growing(all - 170, 1, kAnyUse).first, 0u);
-  const std::uint32_t hole = arena->take_growing(50, 1, kAnyUse).first;
-  ASSERT_NE(hole, 0u);
-  const std::uint32_t wall = arena->take_growing(1, 1, kAnyUse).first;
   Calls::refuses = [limit = arena->base() + (arena->capacity() - 60) * kGranule](const Calls::Call& call,
                                                                                  std::size_t) {
     return call.kind == Calls::kOpen && call.address + call.bytes > limit;
   };
+  const std::uint32_t hole = arena->take_growing(50, 1, kAnyUse).first;
+  const std::uint32_t wall = arena->take_growing(1, 1, kAnyUse).first;
   const std::uint32_t tail = arena->take_growing(59, 1, kAnyUse).first;
+  ASSERT_NE(hole, 0u);
   ASSERT_EQ(tail, wall + 1);
+  ASSERT_EQ(arena->limit(), arena->capacity() - 60);
   arena->give(hole);
   arena->give(tail);
   auto budget = std::make_shared<Budget>(Budget{0});
   Calls::refuses = [budget](const Calls::Call& call, std::size_t n) { return (*budget)(call, n); };
   EXPECT_EQ(arena->take_growing(100, 1, kAnyUse, FaultyArena::Effort::kClose).first, tail);
+  EXPECT_EQ(Calls::count[Calls::kClose] + 0, 1u) << "the hole";
+}
+
+// What was denied to a large request is not denied to a smaller one.
+TEST_F(CoalescingArenaTest, AClosingInVainSpeaksForItsSizeOnly) {
+  start();
+  std::vector<std::uint32_t> ranges(400);
+  for (std::uint32_t& first : ranges) first = arena->take_growing(2, 1, kAnyUse).first;
+  while (arena->take(1, 1).first != 0) {
+  }
+  for (std::size_t i = 0; i < ranges.size(); i += 2) arena->give(ranges[i]);
+  auto budget = std::make_shared<Budget>(Budget{0});
+  Calls::refuses = [budget](const Calls::Call& call, std::size_t n) {
+    return call.kind != Calls::kWouldGrant && (*budget)(call, n);
+  };
+  EXPECT_EQ(arena->take_growing(500, 1, kAnyUse, FaultyArena::Effort::kClose).first, 0u);
+  EXPECT_NE(arena->take_growing(300, 1, kAnyUse, FaultyArena::Effort::kClose).first, 0u);
 }
 
 // In a range that is not reserved others may map where something was closed. That is not asked for each time.

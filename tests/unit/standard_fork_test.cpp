@@ -245,7 +245,7 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
     spans[span].pop_back();
   };
   // Neighbours on the attention list, the middle one with one block left to free.
-  for (const std::size_t span : {3, 2, 1}) free_one(span);
+  for (const std::size_t span : {std::size_t{3}, std::size_t{2}, std::size_t{1}}) free_one(span);
   while (spans[2].size() > 1) free_one(2);
   free_one(4);  // gives back what was gathered
   step = 2;
