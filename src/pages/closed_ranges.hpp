@@ -4,7 +4,7 @@
 //   close_free      the manager's free blocks: in use for it from then on, and in the set of closed granules
 //   reopen_run_for  for one request: a run of closed ranges in which, with its free neighbours, there is room
 //   reopen_runs     any, a few at a time: together they may do; or they make the mappings fewer
-//   may_reopen      would the kernel let us? Two ranges speak for all
+//   may_reopen      would the kernel let us? A few ranges speak for all
 //
 // Changed under the arena's lock only. Read without it: the set, by who walks the arena, and what is known to
 // have no room is forgotten by whoever gives memory back.
@@ -26,8 +26,9 @@
 
 namespace spanalloc {
 
-/// `Books`, the arena's: lose(block): it is nobody's for ever; closed(block): its pages are gone;
-/// memory_came_back(). `kSet`: which of the manager's sets of units tells what is closed.
+/// `Books`, the arena's: lose(block): it is nobody's for ever; lost_in_part(block), in a fork's child:
+/// whether that was being said, and now is; closed(block): its pages are gone; memory_came_back(). `kSet`:
+/// which of the manager's sets of units tells what is closed.
 template <class Range, class Manager, class Books, class Calls, unsigned kSet>
 class ClosedRanges {
   using Block = coalescing::Block;
@@ -154,13 +155,15 @@ class ClosedRanges {
     set().erase(block);
     return true;
   }
-  /// After the manager: what a vanished thread had opened and was taking out of the set is free.
+  /// After the manager: what a vanished thread had opened and was taking out of the set is free; but what it
+  /// took out because it was lost is somebody else's mapping.
   void recover_in_child() {
     manager_.walk([&](Block block, coalescing::BlockState state, bool) {
       if (state != coalescing::BlockState::kUsed || !contains(block)) return;
-      if (set().next_run(block, block.first) == block) return;
+      const bool lost = books_.lost_in_part(block);
+      if (!lost && set().next_run(block, block.first) == block) return;
       set().erase(block);
-      manager_.free(block.first);
+      if (!lost) manager_.free(block.first);
     });
     recount();
   }

@@ -54,6 +54,11 @@ class CoalescingArena {
   struct Books {
     CoalescingArena* arena;
     void lose(coalescing::Block block) { arena->lose(block); }
+    bool lost_in_part(coalescing::Block block) {
+      if (!arena->lost_set().any(block)) return false;
+      arena->lost_set().insert(block);
+      return true;
+    }
     void closed(coalescing::Block block) {
       if (arena->moved_set().any(block)) arena->note_pages(block, false);
     }

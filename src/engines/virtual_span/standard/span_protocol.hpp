@@ -26,9 +26,8 @@
 //   static Atomic<uint64_t>& orphans(size_class): bit n: orphanage n may have a reusable span
 //   static Block* block_of_mark(number, mark)
 //   static bool is_mine(lab_number): of the calling thread, in a fork's child
-//   static void repair_lists(lab_number): forget(), then relist() for every span of that LAB, and for those
-//   of
-//     others whose lock's owner vanished, which it lets go of
+//   static void repair_lists(lab_number): forget(), then relist() for every span of that LAB, and of all
+//   others whose lock's owner vanished; these locks it lets go of
 //   type Inside: a scope in which the calling thread may have a span that stands nowhere else
 //
 // Forks (docs/concurrency.md): a child finds every thread but one vanished at any step of this file. Words
