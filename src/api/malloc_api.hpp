@@ -27,45 +27,6 @@
 
 namespace spanalloc {
 
-/// The largest size anyone can have: differences of pointers into a block must fit ptrdiff_t.
-inline constexpr std::size_t kMaxRequest = PTRDIFF_MAX;
-
-/// E::allocate(n) with the miss path replaced: the hit is straight-line code and a miss tail-calls `slow(n)`.
-/// Engines that can do this without a second test of the result offer `allocate_or`.
-template <Engine E, class OnSlow>
-SPANALLOC_INLINE void* allocate_or(std::size_t n, OnSlow slow) {
-  if constexpr (requires { E::allocate_or(n, slow); }) {
-    return E::allocate_or(n, slow);
-  } else {
-    void* p = E::allocate(n);
-    if (SPANALLOC_LIKELY(p != nullptr)) return p;
-    return slow(n);
-  }
-}
-
-/// E::allocate(n) again after its fast path has missed.
-template <Engine E>
-inline void* allocate_after_miss(std::size_t n) {
-  if (n > kMaxRequest) return nullptr;
-  if constexpr (requires { E::allocate_slow(n); }) {
-    return E::allocate_slow(n);
-  } else {
-    return E::allocate(n);
-  }
-}
-
-/// A block of n bytes that begins with the first `bytes` of `from`. Engines that make blocks in use only when
-/// they are complete (so that a fork meanwhile does not leave them behind) offer `allocate_copy`.
-template <Engine E>
-inline void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
-  if constexpr (requires { E::allocate_copy(n, from, bytes); }) {
-    return E::allocate_copy(n, from, bytes);
-  } else {
-    void* p = E::allocate(n);
-    return p == nullptr ? nullptr : memcpy(p, from, bytes);
-  }
-}
-
 /// E::allocate_aligned with the sizes no engine need think about refused. `alignment`: a power of two.
 template <Engine E>
 inline void* allocate_aligned_checked(std::size_t n, std::size_t alignment) {
@@ -73,14 +34,20 @@ inline void* allocate_aligned_checked(std::size_t n, std::size_t alignment) {
   return E::allocate_aligned(n, alignment);
 }
 
+/// nullptr with ENOMEM.
+struct SetErrno {
+  SPANALLOC_COLD static void* out_of_memory(std::size_t) noexcept {
+    errno = ENOMEM;
+    return nullptr;
+  }
+};
+
 template <Engine E>
 struct MallocApi : Introspection<E> {
   // --- Allocation ---------------------------------------------------------------------------------------
 
   /// nullptr with ENOMEM when memory is out.
-  SPANALLOC_INLINE static void* malloc(std::size_t n) noexcept {
-    return allocate_or<E>(n, [](std::size_t size) { return malloc_slow(size); });
-  }
+  SPANALLOC_INLINE static void* malloc(std::size_t n) noexcept { return E::template allocate<SetErrno>(n); }
 
   /// `count` * `size` zero bytes. nullptr with ENOMEM when memory is out or the product overflows.
   static void* calloc(std::size_t count, std::size_t size) noexcept {
@@ -179,15 +146,7 @@ struct MallocApi : Introspection<E> {
   }
 
  private:
-  SPANALLOC_COLD static void* malloc_slow(std::size_t n) noexcept {
-    void* p = allocate_after_miss<E>(n);
-    return p != nullptr ? p : out_of_memory();
-  }
-
-  SPANALLOC_COLD static void* out_of_memory() noexcept {
-    errno = ENOMEM;
-    return nullptr;
-  }
+  static void* out_of_memory() noexcept { return SetErrno::out_of_memory(0); }
 
   SPANALLOC_COLD static void* invalid_argument() noexcept {
     errno = EINVAL;
@@ -204,7 +163,7 @@ struct MallocApi : Introspection<E> {
   }
 
   static void* move(void* p, std::size_t usable, std::size_t n) noexcept {
-    void* fresh = allocate_copy<E>(n, p, min_of(usable, n));
+    void* fresh = E::allocate_copy(n, p, min_of(usable, n));
     if (fresh == nullptr) {
       // A block can always be made smaller: at worst it stays where it is.
       return n <= usable ? p : out_of_memory();

@@ -16,13 +16,32 @@
 
 namespace spanalloc {
 
+/// Until the new handler gives up by throwing, or frees memory.
+template <Engine E>
+struct CallNewHandler {
+  SPANALLOC_COLD static void* out_of_memory(std::size_t n) {
+    for (;;) {
+      call_new_handler_or_throw();
+      if (void* p = E::template allocate<ReturnNull>(n); p != nullptr) return p;
+    }
+  }
+};
+/// The same for callers that want nullptr in the end.
+template <Engine E>
+struct CallNewHandlerNothrow {
+  SPANALLOC_COLD static void* out_of_memory(std::size_t n) noexcept {
+    while (call_new_handler_nothrow()) {
+      if (void* p = E::template allocate<ReturnNull>(n); p != nullptr) return p;
+    }
+    return nullptr;
+  }
+};
+
 template <Engine E>
 struct NewApi {
-  SPANALLOC_INLINE static void* allocate(std::size_t n) {
-    return allocate_or<E>(n, [](std::size_t size) { return allocate_slow(size); });
-  }
+  SPANALLOC_INLINE static void* allocate(std::size_t n) { return E::template allocate<CallNewHandler<E>>(n); }
   SPANALLOC_INLINE static void* allocate_nothrow(std::size_t n) noexcept {
-    return allocate_or<E>(n, [](std::size_t size) { return allocate_nothrow_slow(size); });
+    return E::template allocate<CallNewHandlerNothrow<E>>(n);
   }
 
   // An alignment that is no power of two is no matter for the new handler.
@@ -39,20 +58,6 @@ struct NewApi {
     if (!is_power_of_two(a)) return nullptr;
     for (;;) {
       if (void* p = allocate_aligned_checked<E>(n, a); p != nullptr) return p;
-      if (!call_new_handler_nothrow()) return nullptr;
-    }
-  }
-
- private:
-  SPANALLOC_COLD static void* allocate_slow(std::size_t n) {
-    for (;;) {
-      if (void* p = allocate_after_miss<E>(n); p != nullptr) return p;
-      call_new_handler_or_throw();
-    }
-  }
-  SPANALLOC_COLD static void* allocate_nothrow_slow(std::size_t n) noexcept {
-    for (;;) {
-      if (void* p = allocate_after_miss<E>(n); p != nullptr) return p;
       if (!call_new_handler_nothrow()) return nullptr;
     }
   }

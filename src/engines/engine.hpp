@@ -1,9 +1,11 @@
 // What every engine offers to api/, which builds the whole malloc family on it once for all engines.
 //
-// An engine is a type with static functions over one process-wide heap; two types are two heaps, so tests can
-// hold several in one process. Engines know blocks, not the C library's rules: they neither read nor set
-// errno (every function leaves it as it was), do not check for PTRDIFF_MAX or multiplication overflow, and
-// return nullptr when memory is out.
+// An engine is a type with static functions over its default heap, the one that a library has; two types are
+// two heaps. (Further heaps are objects of the engine's, with the same functions.) Engines know blocks, not
+// the C library's rules: they neither read nor set errno (every function leaves it as it was).
+//
+// A request goes down once: the engine's short path, its slow path, and when memory is out its caller's word
+// for that, which the slow path calls last of all: OutOfMemory below.
 #pragma once
 
 #include <concepts>
@@ -11,6 +13,20 @@
 #include <cstdint>
 
 namespace spanalloc {
+
+/// The largest size anyone can have: differences of pointers into a block must fit ptrdiff_t.
+inline constexpr std::size_t kMaxRequest = PTRDIFF_MAX;
+
+/// What becomes of a request for n bytes that there is no memory for. The engine returns what it returns, and
+/// holds nothing while it calls it: it may throw, and may call the engine again.
+template <class P>
+concept OutOfMemory = requires(std::size_t n) {
+  { P::out_of_memory(n) } -> std::same_as<void*>;
+};
+
+struct ReturnNull {
+  static void* out_of_memory(std::size_t) noexcept { return nullptr; }
+};
 
 /// A snapshot of an engine's books, summed without stopping the world: each field is exact at some instant,
 /// together they are an estimate.
@@ -29,12 +45,15 @@ struct EngineStatistics {
 template <class E>
 concept Engine = requires(void* p, const void* cp, std::size_t n, std::size_t a) {
   { E::kName } -> std::convertible_to<const char*>;
-  // Any n; n == 0 gives a unique block. At least 16-byte aligned.
-  { E::allocate(n) } -> std::same_as<void*>;
-  // a: a power of two, any size.
+  // Any n; n == 0 gives a unique block; above kMaxRequest there is no memory. At least 16-byte aligned.
+  { E::template allocate<ReturnNull>(n) } -> std::same_as<void*>;
+  // The others return nullptr when memory is out. n + a <= kMaxRequest; a: a power of two.
   { E::allocate_aligned(n, a) } -> std::same_as<void*>;
-  // The first n bytes read as zero.
+  // The first n bytes read as zero. n <= kMaxRequest, here and below.
   { E::allocate_zeroed(n) } -> std::same_as<void*>;
+  // A block of n bytes that begins with the first a <= n bytes at cp. (An engine may make the block one in
+  // use only when it is complete, so that a fork meanwhile does not leave it behind.)
+  { E::allocate_copy(n, cp, a) } -> std::same_as<void*>;
   // p: nullptr (ignored) or a block of this heap; anything else ends the process with one line on stderr.
   { E::deallocate(p) };
   // Bytes the caller may use from p (>= what was asked); same rules for p, except nullptr gives 0.

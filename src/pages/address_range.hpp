@@ -43,6 +43,13 @@ struct PageCalls {
   static bool would_grant(std::size_t bytes) { return os::would_grant(bytes); }
 };
 
+/// What an arena over a range tells about itself: reserved_bytes >= opened_bytes >= bytes handed out.
+struct ArenaStatistics {
+  std::size_t reserved_bytes = 0;
+  std::size_t opened_bytes = 0;
+  std::size_t lost_bytes = 0;  ///< address ranges that another mapping took from under us
+};
+
 /// kLimitSlackBits: under a limit on address space the range is the limit times 2^this, for callers that give
 /// parts of what they were handed back to the kernel (the range costs nothing, what is mapped does).
 template <unsigned kGranuleBits, HugePages kHugePages, std::size_t kMaxStep, unsigned kLimitSlackBits,

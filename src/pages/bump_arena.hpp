@@ -12,7 +12,6 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "pages/address_range.hpp"
-#include "pages/page_source.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc {
@@ -37,7 +36,7 @@ class BumpArena {
     return range_.start(kGranule << kMaxOrder);
   }
 
-  /// PageSource: 2^order granules, naturally aligned, open and zero; 0 when out of memory or address space.
+  /// 2^order granules, naturally aligned, open and zero; 0 when out of memory or address space.
   std::uint32_t allocate(unsigned order) {
     LockGuard guard(lock_);
     if (SPANALLOC_UNLIKELY(guard.owner_died())) repair();
@@ -73,7 +72,7 @@ class BumpArena {
   /// Granules the range can ever hold; constant after start().
   std::size_t capacity() const { return range_.capacity(); }
 
-  PageSourceStatistics statistics() {
+  ArenaStatistics statistics() {
     LockGuard guard(lock_);
     return {range_.reserved_bytes(), range_.opened_bytes(), (lost_ + range_.skipped()) * kGranule};
   }

@@ -30,7 +30,6 @@
 #include "pages/closing_policy.hpp"
 #include "pages/coalescing/manager.hpp"
 #include "pages/growing_table.hpp"
-#include "pages/page_source.hpp"
 #include "pages/refusal_memo.hpp"
 #include "sync/spin_lock.hpp"
 
@@ -259,7 +258,7 @@ class CoalescingArena {
     });
   }
 
-  PageSourceStatistics statistics() {
+  ArenaStatistics statistics() {
     LockGuard guard(grow_lock_);
     const std::size_t closed = closed_.count() << kGranuleBits;
     return {range_.reserved() ? range_.reserved_bytes() : range_.opened_bytes() - closed,

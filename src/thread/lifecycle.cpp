@@ -8,48 +8,90 @@
 
 namespace spanalloc::thread {
 
-namespace {
+// --- ExitKey ----------------------------------------------------------------------------------------------
 
-// How many destructor rounds this thread's exit has seen. Rounds 1..ITERATIONS-2 re-arm; the hook runs in
-// the last but one, which leaves one round in which other destructors may still call us.
-SPANALLOC_TLS constinit thread_local unsigned exit_rounds = 0;
-
-}  // namespace
-
-unsigned ExitHook::key() {
+unsigned ExitKey::key(void (*destructor)(void*)) {
   os::ErrnoGuard keep;
   unsigned known = key_plus_one_.load_acquire();
   if (known != 0) return known;
   // No lock: a fork could leave it locked in the child. Who loses the race gives its key back.
   pthread_key_t key{};
-  if (pthread_key_create(&key, key_destructor) != 0) return 0;
+  if (pthread_key_create(&key, destructor) != 0) return 0;
   // Release: for the destructors of threads that find the key made.
   if (key_plus_one_.compare_exchange_strong_acq_rel(known, key + 1)) return key + 1;
   pthread_key_delete(key);
   return known;
 }
 
-bool ExitHook::watch_this_thread(void (*on_exit)()) {
+bool ExitKey::watch_this_thread(void* state, void (*destructor)(void*)) {
   os::ErrnoGuard keep;
-  on_exit_.store_relaxed(
-      on_exit);  // every caller passes the same function, in the thread that it is for, too
-  const unsigned known = key();
-  return known != 0 && pthread_setspecific(known - 1, this) == 0;
+  const unsigned known = key(destructor);
+  return known != 0 && pthread_setspecific(known - 1, state) == 0;
 }
 
-void ExitHook::key_destructor(void* argument) {
-  auto* hook = static_cast<ExitHook*>(argument);
-  if (++exit_rounds < PTHREAD_DESTRUCTOR_ITERATIONS - 1) {
-    pthread_setspecific(hook->key_plus_one_.load_relaxed() - 1, hook);  // the key exists: cannot fail
+// Relaxed, here and below: a thread's own watch_this_thread() came before.
+bool ExitKey::comes_again(void* state, std::uint8_t& round) const {
+  if (++round >= PTHREAD_DESTRUCTOR_ITERATIONS - 1) return false;
+  return pthread_setspecific(key_plus_one_.load_relaxed() - 1, state) == 0;
+}
+
+void* ExitKey::find() const {
+  const unsigned known = key_plus_one_.load_relaxed();
+  return known == 0 ? nullptr : pthread_getspecific(known - 1);
+}
+
+void ExitKey::remove() {
+  const unsigned known = key_plus_one_.exchange_acq_rel(0);
+  if (known != 0) pthread_key_delete(known - 1);
+}
+
+// --- ForkWatch --------------------------------------------------------------------------------------------
+
+namespace {
+
+// Entered at the front: a child that finds somebody in the middle of it finds the list with the watch or
+// without it. Hence it is read without the lock there.
+constinit SpinLock list_lock;
+constinit Atomic<ForkWatch*> watches{nullptr};
+constinit Atomic<std::uint32_t> registered{0};
+
+void enter_child() {
+  SpinLock::enter_child();
+  list_lock.abandon_if_owner_died();
+  for (ForkWatch* watch = watches.load_acquire(); watch != nullptr; watch = watch->next) {
+    watch->in_child(watch);
+  }
+}
+
+}  // namespace
+
+void watch_forks(ForkWatch& watch) {
+  // Before anything else: a fork may find another thread in the middle of it.
+  if (registered.exchange_acq_rel(1) == 0) {
+    os::ErrnoGuard keep;
+    // ENOMEM: a child then waits for locks that are lost.
+    pthread_atfork(SpinLock::begin_fork, SpinLock::end_fork, enter_child);
+  }
+  LockGuard guard(list_lock);
+  for (const ForkWatch* at = watches.load_relaxed(); at != nullptr; at = at->next) {
+    if (at == &watch) return;
+  }
+  watch.next = watches.load_relaxed();
+  watches.store_release(&watch);  // release: who finds it finds its link
+}
+
+void unwatch_forks(ForkWatch& watch) {
+  LockGuard guard(list_lock);
+  ForkWatch* before = nullptr;
+  for (ForkWatch* at = watches.load_relaxed(); at != nullptr; before = at, at = at->next) {
+    if (at != &watch) continue;
+    if (before != nullptr) {
+      before->next = watch.next;
+    } else {
+      watches.store_release(watch.next);
+    }
     return;
   }
-  hook->on_exit_.load_relaxed()();
-}
-
-void register_fork_handler(void (*child)()) {
-  os::ErrnoGuard keep;
-  // ENOMEM: a child then waits for locks that are lost.
-  pthread_atfork(SpinLock::begin_fork, SpinLock::end_fork, child);
 }
 
 }  // namespace spanalloc::thread

@@ -1,42 +1,59 @@
-// When a thread starts and stops using an engine.
+// When a thread stops using a heap, and when a process becomes two.
 //
-// An engine registers one hook per process. A thread that first needs per-thread state calls
-// `watch_this_thread`; the hook then runs when that thread exits, after C++ thread_local destructors and as
-// late among the pthread key destructors as POSIX allows (the hook re-arms itself for the first rounds), so
-// that most destructors of other libraries still find the engine alive. What they do after that must still
-// work: the engine treats such a thread as one without state.
+// ExitKey: a heap finds what a thread keeps for it by a key of the process's (pthread keys), whose destructor
+// tells the thread's end, after C++ thread_local destructors and as late among the key destructors as POSIX
+// allows (the state re-arms itself for the first rounds), so that most destructors of other libraries still
+// find the heap alive. What they do after that must still work: a heap treats such a thread as one without
+// state.
+//
+// ForkWatch: who has something to put right in a fork's child is in a list of the process's.
 #pragma once
+
+#include <cstdint>
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 
 namespace spanalloc::thread {
 
-/// One engine's interest in thread exits; zero-initialisable, never destroyed.
-class ExitHook {
+/// One heap's key. Zero-initialisable, never destroyed but by remove().
+class ExitKey {
  public:
-  /// Makes `on_exit` run when the calling thread exits. Callable before main; may itself call malloc (pthread
-  /// keys beyond the first 32 do): the caller's state must be usable before it calls. False when the process
-  /// has no pthread key left: then the caller's thread must not keep state.
-  bool watch_this_thread(void (*on_exit)());
+  /// The calling thread keeps `state` for the heap from now on, until its end calls `destructor(state)`,
+  /// which begins with comes_again(). Callable before main; may itself call malloc (pthread keys beyond the
+  /// first 32 do): the state must be usable before. False when the process has no pthread key left: then the
+  /// calling thread must not keep state. Every caller passes the same destructor.
+  bool watch_this_thread(void* state, void (*destructor)(void*));
   /// Takes the process's key already, where a library is started: one of the first 32, which a thread's own
   /// block has room for. Of a later one libc allocates room with the thread's first use; if that is what
   /// first calls malloc in a thread, libc loses what our nested use has noted, and the thread's exit goes
   /// unseen.
-  void prepare() { (void)key(); }
+  void prepare(void (*destructor)(void*)) { (void)key(destructor); }
+  /// In the destructor: true, and it will be called again; false when this was the last time that leaves one
+  /// round in which other destructors may still call us. `round`: the state's, 0 at first.
+  bool comes_again(void* state, std::uint8_t& round) const;
+  /// What the calling thread keeps for the heap; nullptr: nothing, yet or any more.
+  void* find() const;
+  /// The heap is gone; what threads keep for it is nobody's, and their ends are not told any more.
+  void remove();
 
  private:
-  static void key_destructor(void* hook);
-  unsigned key();  // plus one; 0: there is none left
+  unsigned key(void (*destructor)(void*));  // plus one; 0: there is none left
 
-  // A thread's own watch call precedes its destructor, which therefore may read both relaxed.
-  Atomic<void (*)()> on_exit_{nullptr};
   Atomic<unsigned> key_plus_one_{0};
 };
 
-/// Makes `child` run in every fork's child, in the one thread that is left. Handlers that are registered
-/// later run later there. Once an engine: a second call would run it twice. A fork takes no lock, neither
-/// before nor after: see sync/spin_lock.hpp.
-void register_fork_handler(void (*child)());
+/// What must be put right in a fork's child. Zero-initialisable but for the function.
+struct ForkWatch {
+  void (*in_child)(ForkWatch* self);
+  ForkWatch* next = nullptr;  ///< the list's
+};
+
+/// Makes `watch.in_child` run in every fork's child, in the one thread that is left, after
+/// SpinLock::enter_child(); once, however often it is called. A fork takes no lock, neither before nor after:
+/// see sync/spin_lock.hpp.
+void watch_forks(ForkWatch& watch);
+/// Undoes that, before the watch's memory is given back. No fork may be in progress.
+void unwatch_forks(ForkWatch& watch);
 
 }  // namespace spanalloc::thread

@@ -155,14 +155,19 @@ void prefer_huge_pages(void*, std::size_t) {}
 namespace spanalloc::thread {
 
 // Models that fork say themselves what the child does.
-void register_fork_handler(void (*)()) {}
+void watch_forks(ForkWatch&) {}
+void unwatch_forks(ForkWatch&) {}
 
 // Models end their threads themselves.
-unsigned ExitHook::key() {
+unsigned ExitKey::key(void (*)(void*)) {
   return 1;
 }
-bool ExitHook::watch_this_thread(void (*)()) {
+bool ExitKey::watch_this_thread(void*, void (*)(void*)) {
   return true;
 }
+bool ExitKey::comes_again(void*, std::uint8_t&) const {
+  return false;
+}
+void ExitKey::remove() {}
 
 }  // namespace spanalloc::thread

@@ -4,6 +4,7 @@
 #include <malloc.h>
 
 #include <atomic>
+#include <cstring>
 
 #include "engines/superblock/engine.hpp"
 #include "oracle.hpp"
@@ -29,6 +30,7 @@ template <Defect kDefect>
 struct LibcEngine {
   static constexpr const char* kName = "libc";
 
+  template <OutOfMemory Policy = ReturnNull>
   static void* allocate(std::size_t n) {
     // The planted ones stay inside the other block, which is bigger: libc's own books are not harmed.
     const bool small = n >= 32 && n <= 128;
@@ -49,6 +51,9 @@ struct LibcEngine {
     void* p = ::calloc(1, n < 16 ? 16 : n);
     if (kDefect == Defect::kDirtyCalloc && n > 0 && now()) static_cast<char*>(p)[n / 2] = 1;
     return noted(p, n);
+  }
+  static void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
+    return std::memcpy(allocate(n), from, bytes);
   }
   // A defective heap's blocks are leaked: libc must not see a block twice.
   static void deallocate(void* p) {

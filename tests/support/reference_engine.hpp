@@ -19,12 +19,20 @@ class ReferenceEngine {
  public:
   static constexpr const char* kName = "reference";
 
-  static void* allocate(std::size_t n) { return allocate_aligned(n, 16); }
+  template <OutOfMemory Policy = ReturnNull>
+  static void* allocate(std::size_t n) {
+    void* p = allocate_aligned(n, 16);
+    return p != nullptr ? p : Policy::out_of_memory(n);
+  }
+  static void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
+    void* p = allocate(n);
+    return p != nullptr ? std::memcpy(p, from, bytes) : nullptr;
+  }
 
   static void* allocate_aligned(std::size_t n, std::size_t alignment) {
     const std::size_t usable = align_up(max_of(n, 1), 16);
     LockGuard guard(lock_);
-    if (usable < n || usable > bytes_left_) return nullptr;
+    if (n > kMaxRequest || usable > bytes_left_) return nullptr;
     Block* slot = find(0);
     if (slot == nullptr) return nullptr;
     void* p = os::map(mapped_bytes(usable), max_of(alignment, os::page_size()));
@@ -87,12 +95,7 @@ class ReferenceEngine {
     return s;
   }
 
-  static void process_start() {
-    thread::register_fork_handler([] {
-      SpinLock::enter_child();
-      lock_.abandon_if_owner_died();  // a test double: what a vanished thread was changing stays as it is
-    });
-  }
+  static void process_start() { thread::watch_forks(fork_watch_); }
 
   /// From now on at most `bytes` more are handed out (freed ones count again). SIZE_MAX: as many as there
   /// are.
@@ -134,6 +137,10 @@ class ReferenceEngine {
     return *block;
   }
 
+  // A test double: what a vanished thread was changing stays as it is.
+  static void enter_child(thread::ForkWatch*) { lock_.abandon_if_owner_died(); }
+
+  static inline constinit thread::ForkWatch fork_watch_{&enter_child};
   static inline constinit SpinLock lock_;
   static inline constinit Block blocks_[kSlots] = {};
   static inline constinit std::size_t bytes_left_ = SIZE_MAX;

@@ -14,7 +14,7 @@ namespace spanalloc {
 namespace {
 
 using Arena = BumpArena<16, 4, HugePages::kKernelDefault>;
-static_assert(PageSource<Arena>);
+
 
 char* address(Arena& arena, std::uint32_t granule) {
   return pointer_to<char>(arena.base() + std::size_t{granule} * Arena::kGranule);
@@ -58,7 +58,7 @@ TEST(BumpArena, OpensLittle) {
   ASSERT_NE(arena->allocate(0), 0u);
   EXPECT_LE(arena->statistics().opened_bytes, 4 * Arena::kGranule);
   for (int i = 0; i < 2000; ++i) ASSERT_NE(arena->allocate(0), 0u);
-  const PageSourceStatistics s = arena->statistics();
+  const ArenaStatistics s = arena->statistics();
   EXPECT_GE(s.opened_bytes, 2000 * Arena::kGranule);
   EXPECT_LE(s.opened_bytes, 2001 * Arena::kGranule + 16 * kMiB) << "a step is at most 16 MiB";
   EXPECT_EQ(s.lost_bytes, 0u);

@@ -39,9 +39,12 @@ class SuperblockEngine {
  public:
   static constexpr const char* kName = Config::kName;
 
+  template <OutOfMemory Policy = ReturnNull>
   static void* allocate(std::size_t n) {
-    if (SPANALLOC_UNLIKELY(n > kLargestSmall)) return allocate_large(n, 1, nullptr);
-    return allocate_small({superblock::block_size_for(n), superblock::class_of<Config>(n), n, 1});
+    void* p = SPANALLOC_UNLIKELY(n > kLargestSmall)
+                  ? allocate_large(n, 1, nullptr)
+                  : allocate_small({superblock::block_size_for(n), superblock::class_of<Config>(n), n, 1});
+    return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
   }
 
   static void* allocate_aligned(std::size_t n, std::size_t alignment) {
@@ -57,6 +60,11 @@ class SuperblockEngine {
     void* p = n > kLargestSmall ? allocate_large(n, 1, &zero) : allocate(n);
     if (p != nullptr && !zero) std::memset(p, 0, n);
     return p;
+  }
+
+  static void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
+    void* p = allocate(n);
+    return p == nullptr ? nullptr : std::memcpy(p, from, bytes);
   }
 
   static void deallocate(void* p) {
@@ -118,7 +126,7 @@ class SuperblockEngine {
 
   static EngineStatistics statistics() {
     EngineStatistics result;
-    const PageSourceStatistics arena = global_.arena_statistics();
+    const ArenaStatistics arena = global_.arena_statistics();
     const superblock::PieceCounts pieces = global_.counts();
     const LargeObjectStatistics huge = huge_.statistics();
     result.reserved_bytes = arena.reserved_bytes;
@@ -149,15 +157,16 @@ class SuperblockEngine {
   /// Registers the fork handler, once: from the library's constructor or with the first allocation.
   static void process_start() {
     if (registered_.exchange_acq_rel(1) != 0) return;
-    exit_hook_.prepare();
-    thread::register_fork_handler(enter_child);
+    exit_key_.prepare(&on_thread_exit);
+    thread::watch_forks(fork_watch_);
   }
 
  private:
   struct ThreadState {
     Heap* heap = nullptr;
-    bool without_heap = false;  // the thread is past its exit hook, or no hook could be had
-    SignalFlag in_registry;     // looked at by this thread's signal handlers, if they fork
+    bool without_heap = false;    // the thread is past its exit hook, or no hook could be had
+    std::uint8_t exit_round = 0;  // thread::ExitKey's
+    SignalFlag in_registry;       // looked at by this thread's signal handlers, if they fork
   };
 
   /// Holds a heap's lock; its superblocks are whole.
@@ -223,7 +232,7 @@ class SuperblockEngine {
   }
 
   SPANALLOC_COLD static void* allocate_large(std::size_t n, std::size_t alignment, bool* zero) {
-    if (!ensure_started()) return nullptr;
+    if (n > kMaxRequest || !ensure_started()) return nullptr;
     if (n == 0) n = 1;
     if (n > superblock::kLargestInGlobalHeap || alignment > superblock::kLargestInGlobalHeap) {
       void* p = huge_.allocate(n, alignment);
@@ -293,11 +302,14 @@ class SuperblockEngine {
       heap->has_thread = true;
     }
     thread.heap = heap;  // before the hook is set, which may call malloc
-    if (exit_hook_.watch_this_thread(thread_exit)) return heap;
+    if (exit_key_.watch_this_thread(&thread, &on_thread_exit)) return heap;
     thread_exit();
     return &common_;
   }
 
+  static void on_thread_exit(void* state) {
+    if (!exit_key_.comes_again(state, thread.exit_round)) thread_exit();
+  }
   static void thread_exit() {
     const InRegistry in_registry;
     Heap* heap = thread.heap;
@@ -354,8 +366,7 @@ class SuperblockEngine {
     bool outer_;
   };
 
-  static void enter_child() {
-    SpinLock::enter_child();
+  static void enter_child(thread::ForkWatch*) {
     registry_.enter_child();
     common_.lock.abandon_if_owner_died();
     global_.enter_child();
@@ -390,7 +401,8 @@ class SuperblockEngine {
   static inline constinit superblock::HeapRegistry<Config> registry_{global_};
   static inline constinit Heap common_{!Config::kHeapPerThread};
   static inline constinit LargeObjects<> huge_{};
-  static inline constinit thread::ExitHook exit_hook_{};
+  static inline constinit thread::ExitKey exit_key_{};
+  static inline constinit thread::ForkWatch fork_watch_{&enter_child};
   static inline constinit Atomic<std::uint32_t> registered_{0};       // the fork handler
   static inline constinit Atomic<std::uint32_t> recovery_is_due_{0};  // in a fork's child
 };

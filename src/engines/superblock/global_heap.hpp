@@ -147,7 +147,7 @@ class GlobalHeap {
     const std::size_t known = limit_.load_relaxed() == 0 ? 0 : limit_.load_relaxed() - 1;
     return {known, free_pieces_, superblocks_, large_, heap_records_, large_objects_, lost_to_fork_};
   }
-  PageSourceStatistics arena_statistics() { return arena_.statistics(); }
+  ArenaStatistics arena_statistics() { return arena_.statistics(); }
 
   /// Calls f(Piece*) for the first piece of every run, by address, and for pieces lost to foreign mappings;
   /// f(piece) says by its count how far the run goes. While no other thread uses the heap.
@@ -265,7 +265,7 @@ class GlobalHeap {
   // gives nothing back: a run that is refused half-way would keep that half from the rest of the process.
   bool may_grow_to(std::size_t count) {
     if (count == 1) return true;
-    const PageSourceStatistics arena = arena_.statistics();
+    const ArenaStatistics arena = arena_.statistics();
     const std::size_t open = (arena.opened_bytes + arena.lost_bytes) / kPiece;  // numbers below this one
     const std::size_t known = max_of(limit_.load_relaxed(), std::size_t{1});
     std::size_t ready = open - known;

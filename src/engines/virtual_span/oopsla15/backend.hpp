@@ -41,7 +41,6 @@ template <class Config>
 class Backend {
  public:
   using Arena = SpanSource<Config>;
-  static_assert(PageSource<Arena>);
   using Pool = SpanPool<kRealSpanSizes>;
 
   /// Reserves the arena. False when not even a small one can be had; may be called again then.
@@ -137,7 +136,7 @@ class Backend {
     }
   }
 
-  PageSourceStatistics arena_statistics() { return arena_.statistics(); }
+  ArenaStatistics arena_statistics() { return arena_.statistics(); }
 
   /// In a fork's child, first of all.
   void enter_child() { arena_.enter_child(); }

@@ -27,11 +27,12 @@ class Oopsla15Engine {
  public:
   static constexpr const char* kName = Config::kName;
 
+  template <OutOfMemory Policy = ReturnNull>
   SPANALLOC_INLINE static void* allocate(std::size_t size) {
     if (SPANALLOC_LIKELY(size <= oopsla15::kSmallMax))
-      return take((size + 15) / 16, oopsla15::kMadviseThreshold);
-    if (SPANALLOC_LIKELY(size <= oopsla15::kSpanMax)) return take_medium(oopsla15::class_of(size));
-    return allocate_large(size, 1);
+      return take<Policy>((size + 15) / 16, oopsla15::kMadviseThreshold);
+    if (SPANALLOC_LIKELY(size <= oopsla15::kSpanMax)) return take_medium<Policy>(oopsla15::class_of(size));
+    return allocate_huge<Policy>(size);
   }
 
   SPANALLOC_INLINE static void deallocate(void* p) {
@@ -61,7 +62,7 @@ class Oopsla15Engine {
     const unsigned size_class = size == 0 ? 1 : oopsla15::class_of(size);
     bool zero = false;
     void* p = Frontend::thread.spans.list[size_class] == nullptr ? Frontend::allocate_slow(size_class, &zero)
-                                                                 : take_medium(size_class);
+                                                                 : take_medium<ReturnNull>(size_class);
     if (p != nullptr && !zero) std::memset(p, 0, size);
     return p;
   }
@@ -84,6 +85,11 @@ class Oopsla15Engine {
     const std::uintptr_t aligned = align_up(address_of(block), alignment);
     if (aligned != address_of(block)) span_of(block)->shifted.store_relaxed(1);
     return pointer_to(aligned);
+  }
+
+  static void* allocate_copy(std::size_t size, const void* from, std::size_t bytes) {
+    void* p = allocate(size);
+    return p == nullptr ? nullptr : std::memcpy(p, from, bytes);
   }
 
   static std::size_t usable_size(const void* p) {
@@ -125,7 +131,7 @@ class Oopsla15Engine {
 
   static EngineStatistics statistics() {
     EngineStatistics result;
-    const PageSourceStatistics arena = Frontend::backend.arena_statistics();
+    const ArenaStatistics arena = Frontend::backend.arena_statistics();
     result.reserved_bytes = arena.reserved_bytes;
     result.opened_bytes = arena.opened_bytes;
     const oopsla15::Directory& directory = Frontend::backend.directory();
@@ -155,34 +161,45 @@ class Oopsla15Engine {
   static void process_start() {
     if (registered_.exchange_acq_rel(1) != 0) return;
     Frontend::prepare_thread_exits();
-    thread::register_fork_handler([] {
-      SpinLock::enter_child();
-      large_.enter_child();
-      Frontend::enter_child();
-    });
+    thread::watch_forks(fork_watch_);
   }
 
  private:
   friend struct Oopsla15TestAccess;
 
+  static void enter_child(thread::ForkWatch*) {
+    large_.enter_child();
+    Frontend::enter_child();
+  }
+
+  template <class Policy>
   SPANALLOC_INLINE static void* take(std::size_t size_class, std::size_t real_span) {
     FreeBlock* block = Frontend::thread.spans.list[size_class];
-    if (SPANALLOC_UNLIKELY(block == nullptr)) return allocate_slow(size_class);
+    if (SPANALLOC_UNLIKELY(block == nullptr)) return allocate_slow<Policy>(size_class);
     FreeBlock* next = block->next;
     // The link must lie in the same real span; null (the list's end) does not, and goes the slow way too.
     const std::uintptr_t span = align_down(address_of(block), oopsla15::kVirtualSpan);
-    if (SPANALLOC_UNLIKELY(address_of(next) - span >= real_span)) return allocate_slow(size_class);
+    if (SPANALLOC_UNLIKELY(address_of(next) - span >= real_span)) return allocate_slow<Policy>(size_class);
     Frontend::thread.spans.list[size_class] = next;
     unpoison(block, oopsla15::kSizeClasses[size_class].block_size);
     return block;
   }
+  template <class Policy>
   SPANALLOC_INLINE static void* take_medium(std::size_t size_class) {
-    return take(size_class, oopsla15::kRealSpans[size_class]);
+    return take<Policy>(size_class, oopsla15::kRealSpans[size_class]);
   }
 
+  template <class Policy>
   SPANALLOC_COLD static void* allocate_slow(std::size_t size_class) {
     if (SPANALLOC_UNLIKELY(registered_.load_relaxed() == 0)) process_start();
-    return Frontend::allocate_slow(size_class == 0 ? 1 : static_cast<unsigned>(size_class), nullptr);
+    const unsigned c = size_class == 0 ? 1 : static_cast<unsigned>(size_class);
+    void* p = Frontend::allocate_slow(c, nullptr);
+    return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(oopsla15::kSizeClasses[c].block_size);
+  }
+  template <class Policy>
+  SPANALLOC_COLD static void* allocate_huge(std::size_t size) {
+    void* p = size > kMaxRequest ? nullptr : allocate_large(size, 1);
+    return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(size);
   }
   SPANALLOC_COLD static void* allocate_large(std::size_t size, std::size_t alignment) {
     void* p = large_.allocate(size, alignment);
@@ -209,7 +226,8 @@ class Oopsla15Engine {
   }
 
   static inline constinit oopsla15::LargeSource large_{};
-  static inline constinit Atomic<std::uint32_t> registered_{0};  // the fork handler
+  static inline constinit thread::ForkWatch fork_watch_{&enter_child};
+  static inline constinit Atomic<std::uint32_t> registered_{0};  // the fork watch
 };
 
 }  // namespace spanalloc

@@ -144,7 +144,7 @@ class Frontend {
     return backend.close_pooled();
   }
 
-  static void prepare_thread_exits() { exit_hook_.prepare(); }
+  static void prepare_thread_exits() { exit_key_.prepare(&on_thread_exit); }
   static void thread_exit() {
     const Inside inside;
     thread.without_lab = true;
@@ -185,6 +185,10 @@ class Frontend {
  private:
   friend struct spanalloc::Oopsla15TestAccess;
   using Protocol = SpanProtocol<Config>;
+
+  static void on_thread_exit(void* state) {
+    if (!exit_key_.comes_again(state, thread.exit_round)) thread_exit();
+  }
 
   // While it lives the calling thread may hold a lock, or a span that stands nowhere else. If its signal
   // handler forks meanwhile, the child first comes out of it before anything is put right.
@@ -304,7 +308,7 @@ class Frontend {
     thread.lab = lab;
     thread.owner = lab->owner_word();
     // Last: it may allocate.
-    if (exit_hook_.watch_this_thread(thread_exit)) return true;
+    if (exit_key_.watch_this_thread(&thread, &on_thread_exit)) return true;
     thread.without_lab = true;
     terminate();
     return false;
@@ -613,7 +617,7 @@ class Frontend {
   static inline constinit LabRegistry labs_{};
   static inline constinit SharedLab shared_labs_[kMaxSharedLabs]{};
   static inline constinit Atomic<std::uint32_t> shared_count_{1};
-  static inline constinit thread::ExitHook exit_hook_{};
+  static inline constinit thread::ExitKey exit_key_{};
   static inline constinit SpinLock start_lock_{};
   static inline constinit Atomic<std::uint32_t> started_{0};
   static inline constinit Atomic<std::uint32_t> next_number_{0};

@@ -7,7 +7,6 @@
 #include "engines/virtual_span/oopsla15/size_classes.hpp"
 #include "pages/bump_arena.hpp"
 #include "pages/large_objects.hpp"
-#include "pages/page_source.hpp"
 
 namespace spanalloc::oopsla15 {
 
@@ -16,6 +15,6 @@ namespace spanalloc::oopsla15 {
 template <class Config>
 using SpanSource = BumpArena<kVirtualSpanBits, 0, Config::kHugePages, 16 * kMiB, 7>;
 using LargeSource = LargeObjects<>;
-static_assert(LargeObjectSource<LargeSource>);
+
 
 }  // namespace spanalloc::oopsla15

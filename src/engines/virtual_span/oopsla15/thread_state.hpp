@@ -26,9 +26,10 @@ struct ThreadState {
   DirectoryView view;
   OwnerWord owner = 0;  // of `lab`, 0 without
   Lab* lab = nullptr;
-  std::uint32_t number = 0;  // this thread's identifier, counted from 1; 0: not yet given
-  bool without_lab = false;  // the thread is past its exit hook, or no hook could be had
-  SignalFlag inside;         // in a slow path; looked at by this thread's signal handlers, if they fork
+  std::uint32_t number = 0;     // this thread's identifier, counted from 1; 0: not yet given
+  std::uint8_t exit_round = 0;  // thread::ExitKey's
+  bool without_lab = false;     // the thread is past its exit hook, or no hook could be had
+  SignalFlag inside;            // in a slow path; looked at by this thread's signal handlers, if they fork
 };
 static_assert(sizeof(ThreadState) <= 640);
 

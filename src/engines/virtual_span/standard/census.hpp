@@ -30,7 +30,7 @@ struct Census {
         out.small_bytes_carved += kClassTable[c].real_span;
       }
     });
-    const PageSourceStatistics arena = Heap::arena_.statistics();
+    const ArenaStatistics arena = Heap::arena_.statistics();
     out.reserved_bytes = arena.reserved_bytes;
     out.opened_bytes = arena.opened_bytes;
     return out;

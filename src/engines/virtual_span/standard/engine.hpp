@@ -13,13 +13,9 @@ namespace spanalloc {
 struct StandardEngine {
   static constexpr const char* kName = "standard";
 
-  template <class OnSlow>
-  SPANALLOC_INLINE static void* allocate_or(std::size_t n, OnSlow slow) {
-    return standard::Frontend::allocate_or(n, slow);
-  }
-  static void* allocate_slow(std::size_t n) { return standard::Frontend::allocate_slow(n); }
+  template <OutOfMemory Policy = ReturnNull>
   SPANALLOC_INLINE static void* allocate(std::size_t n) {
-    return allocate_or(n, [](std::size_t size) { return allocate_slow(size); });
+    return standard::Frontend::allocate<Policy>(n);
   }
   static void* allocate_aligned(std::size_t n, std::size_t alignment) {
     return standard::Frontend::allocate_aligned(n, alignment);

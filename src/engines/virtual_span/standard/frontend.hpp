@@ -1,6 +1,6 @@
 // The constant-time frontend: what malloc and free run through.
 //
-//   allocate_or ---- hit: pop the hot list of the class (thread-local)
+//   allocate ------- hit: pop the hot list of the class (thread-local)
 //       | miss
 //       +-> allocate_slow ---- hit: pop the hot list of a larger class (in the LAB)
 //             | else
@@ -34,6 +34,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/poison.hpp"
+#include "engines/engine.hpp"
 #include "engines/virtual_span/standard/heap.hpp"
 #include "engines/virtual_span/standard/thread_state.hpp"
 #include "os/os.hpp"
@@ -45,10 +46,10 @@ class Frontend {
   using Protocol = Heap::Protocol;
 
  public:
-  /// Any n. A miss returns slow(n).
-  template <class OnSlow>
-  SPANALLOC_INLINE static void* allocate_or(std::size_t n, OnSlow slow) {
-    if (SPANALLOC_UNLIKELY(n > kMaxInThread)) return slow(n);
+  /// Any n.
+  template <OutOfMemory Policy = ReturnNull>
+  SPANALLOC_INLINE static void* allocate(std::size_t n) {
+    if (SPANALLOC_UNLIKELY(n > kMaxInThread)) return allocate_slow<Policy>(n);
     const std::size_t c = kThreadClassOf[n];  // of 0: class 0, whose list is always empty
     ThreadState& t = thread_state;
     Block* block = t.head[c];
@@ -56,14 +57,11 @@ class Frontend {
     const std::uint64_t link = block->link;
     // Too large: the list's last block, no block at all, or a link that the program has overwritten. Zero: a
     // block that follows itself; an overwritten link again.
-    if (SPANALLOC_UNLIKELY(link - 1 >= kGranule - 1)) return slow(n);
+    if (SPANALLOC_UNLIKELY(link - 1 >= kGranule - 1)) return allocate_slow<Policy>(n);
     t.head[c] = pointer_to<Block>(address_of(block) ^ link);
     unpoison(block, kClassTable[c].block_size);
     return block;
   }
-
-  /// After a miss, or any n at all; nullptr when memory is out.
-  static void* allocate_slow(std::size_t n);
 
   SPANALLOC_INLINE static void deallocate(void* p) {
     const std::uintptr_t a = address_of(p);
@@ -95,10 +93,13 @@ class Frontend {
   /// Gives back what this thread and the pools hold without need.
   static bool trim();
   static void thread_exit();
-  static void prepare_thread_exits() { exit_hook_.prepare(); }
+  static void prepare_thread_exits() { exit_key_.prepare(&on_thread_exit); }
 
  private:
   friend struct Census;
+
+  template <class Policy>
+  static void* allocate_slow(std::size_t n);
 
   static void deallocate_elsewhere(void* p);
   static void deallocate_in_span(Span& span, std::uint32_t number, SpanWord word, void* p);
@@ -129,6 +130,7 @@ class Frontend {
     return SPANALLOC_LIKELY(lab != nullptr) ? lab : attach();
   }
   static Lab* attach();
+  static void on_thread_exit(void* state);
   static void detach(Lab* lab);
 
   static Block*& head_of(Lab* lab, unsigned c) {
@@ -166,7 +168,7 @@ class Frontend {
   /// Whether `a` is the start of a block of the span.
   static bool is_start(std::uintptr_t a, std::uint32_t number, unsigned c);
 
-  static inline constinit thread::ExitHook exit_hook_;
+  static inline constinit thread::ExitKey exit_key_;
 };
 
 }  // namespace spanalloc::standard

@@ -6,8 +6,12 @@
 
 namespace spanalloc::standard {
 
+template <class Policy>
 [[gnu::noinline]] inline void* Frontend::allocate_slow(std::size_t n) {
-  if (SPANALLOC_UNLIKELY(n > kMaxBlock)) return allocate_large(n, kQuantum, as_it_is);
+  if (SPANALLOC_UNLIKELY(n > kMaxBlock)) {
+    void* p = allocate_large(n, kQuantum, as_it_is);
+    return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
+  }
   const unsigned c = class_of(n == 0 ? 1 : n);
   Lab* lab = thread_state.lab;
   if (SPANALLOC_LIKELY(c < kFirstSingle && lab != nullptr)) {
@@ -20,7 +24,8 @@ namespace spanalloc::standard {
       return block;
     }
   }
-  return allocate_class(c);
+  void* p = allocate_class(c);
+  return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
 }
 
 inline void* Frontend::allocate_class(unsigned c) {
@@ -41,7 +46,7 @@ template <class Fill>
 SPANALLOC_COLD inline void* Frontend::allocate_large(std::size_t n, std::size_t alignment, Fill fill) {
   const InsideHeap inside;
   if (thread_state.run.count != 0) flush_run();
-  if (n > SIZE_MAX / 2 || alignment > SIZE_MAX / 2 || !Heap::start()) return nullptr;
+  if (n > kMaxRequest || alignment > kMaxRequest || !Heap::start()) return nullptr;
   const std::size_t granules = granules_for(max_of(n, 1));
   const std::uint32_t number = Heap::take_large(granules, granules_for(alignment), Heap::Reuse::kDirtyFirst);
   return number == 0 ? nullptr : hand_out(number, kLargeClass, granules << kGranuleBits, fill);
@@ -209,7 +214,7 @@ inline void* Frontend::allocate_aligned(std::size_t n, std::size_t alignment) {
   // As common as unaligned ones: the same short path (see multiples_are_aligned).
   const std::size_t multiple = align_up(max_of(n, 1), alignment);  // 0 where it overflows
   if (SPANALLOC_LIKELY(multiple - 1 < kMaxListed)) {
-    return allocate_or(multiple, [](std::size_t size) { return allocate_slow(size); });
+    return allocate(multiple);
   }
   const unsigned c = class_of_aligned(n, alignment);
   if (c == 0) return allocate_large(n, alignment, as_it_is);
@@ -229,7 +234,7 @@ inline void* Frontend::allocate_copy(std::size_t n, const void* from, std::size_
 template <class Fill>
 SPANALLOC_INLINE void* Frontend::allocate_filled(std::size_t n, Fill fill) {
   if (SPANALLOC_LIKELY(n <= kMaxInThread)) {
-    void* p = allocate_or(n, [](std::size_t size) { return allocate_slow(size); });
+    void* p = allocate(n);
     if (SPANALLOC_LIKELY(p != nullptr)) fill(p, false);
     return p;
   }
@@ -242,9 +247,7 @@ SPANALLOC_INLINE void* Frontend::allocate_filled(std::size_t n, Fill fill) {
     return allocate_single(class_of(n), Heap::core_of(lab == nullptr ? 0 : lab->number), fill);
   }
   bool zero = false;
-  void* p = n < kPageForTail || lab == nullptr ? allocate_or(
-                                                     n, [](std::size_t size) { return allocate_slow(size); })
-                                               : allocate_listed_page(lab, class_of(n), zero);
+  void* p = n < kPageForTail || lab == nullptr ? allocate(n) : allocate_listed_page(lab, class_of(n), zero);
   if (p != nullptr) fill(p, zero);
   return p;
 }

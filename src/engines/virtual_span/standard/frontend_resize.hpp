@@ -25,7 +25,7 @@ inline std::size_t Frontend::usable_size(const void* p) {
 inline void* Frontend::resize(void* p, std::size_t n) {
   const std::uintptr_t a = address_of(p);
   std::size_t granule = 0;
-  if (n == 0 || n > SIZE_MAX / 2 || !Heap::granule_of(a, granule)) return nullptr;
+  if (n == 0 || n > kMaxRequest || !Heap::granule_of(a, granule)) return nullptr;
   std::uint32_t number = 0;
   const Span& span = Heap::span_of_granule(granule, number);
   const unsigned c = span.size_class;

@@ -15,8 +15,12 @@ SPANALLOC_COLD inline Lab* Frontend::attach() {
   t.parked_identity = SpanWord::identity_of(lab->number, SpanState::kParked);
   t.hot_identity = SpanWord::identity_of(lab->number, SpanState::kHot);
   t.lab = lab;  // before the hook: registering it may call malloc
-  if (!t.exited && !exit_hook_.watch_this_thread(&thread_exit)) t.exited = true;
+  if (!t.exited && !exit_key_.watch_this_thread(&t, &on_thread_exit)) t.exited = true;
   return lab;
+}
+
+inline void Frontend::on_thread_exit(void* state) {
+  if (!exit_key_.comes_again(state, thread_state.exit_round)) thread_exit();
 }
 
 inline void Frontend::thread_exit() {

@@ -10,10 +10,8 @@ namespace spanalloc::standard {
 SPANALLOC_COLD inline bool Heap::start_slow() {
   // Before anything else: a fork may find another thread in the middle of it. With the first allocation: a
   // library without the constructor's help (static, or an engine in a test) forks too.
-  static constinit Atomic<std::uint32_t> registered{0};
-  if (registered.exchange_acq_rel(1) == 0) {
-    thread::register_fork_handler([] { enter_child(); });
-  }
+  static constinit thread::ForkWatch watch{[](thread::ForkWatch*) { enter_child(); }};
+  thread::watch_forks(watch);
   return start_locked();
 }
 
@@ -298,7 +296,6 @@ InsideHeap::~InsideHeap() {
 }
 
 SPANALLOC_COLD inline void Heap::enter_child() {
-  SpinLock::enter_child();
   if (!started()) {
     registry_lock_.abandon_if_owner_died();
     return;

@@ -56,6 +56,7 @@ struct ThreadState {
   std::uint64_t hot_identity;  ///< which equals nothing, while there is no LAB
   RemoteRun run;
   bool exited;                               ///< the exit hook has run: a LAB is taken for one call at a time
+  std::uint8_t exit_round;                   ///< thread::ExitKey's
   Atomic<std::uint32_t> inside_without_lab;  ///< owner, and its signal handlers; see InsideHeap
 
   constexpr ThreadState()
@@ -67,6 +68,7 @@ struct ThreadState {
         hot_identity(~0ull),
         run{},
         exited(false),
+        exit_round(0),
         inside_without_lab(0) {
     for (Block*& h : head) h = const_cast<Block*>(&kNoBlock);
     for (unsigned c = 1; c <= kThreadClasses; ++c) {
