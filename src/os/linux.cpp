@@ -271,9 +271,7 @@ std::uint64_t random_bits() {
   return seed ^ (seed >> 31);
 }
 
-const void* thread_mark() {
-  return &errno;  // in the thread's own memory: no two living threads share it
-}
+SPANALLOC_TLS constinit thread_local char thread_mark_byte = 0;
 
 int process_id() {
   return static_cast<int>(syscall(SYS_getpid));  // cannot fail

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/bits.hpp"
+
 namespace spanalloc::os {
 
 /// Bytes in a page of the running kernel (asked at run time; 4 KiB to 64 KiB).
@@ -66,7 +68,14 @@ std::uint64_t now_ms();
 /// A random number, for placing mappings; not for secrets.
 std::uint64_t random_bits();
 /// An address that no two living threads share; the same before and after a fork, in the thread that forks.
-const void* thread_mark();
+#ifdef SPANALLOC_ATOMIC_BACKEND
+const void* thread_mark();  // models have threads of their own
+#else
+SPANALLOC_TLS extern constinit thread_local char thread_mark_byte;
+inline const void* thread_mark() {
+  return &thread_mark_byte;
+}
+#endif
 /// The process's number, asked anew each time.
 int process_id();
 /// Gives the rest of this time slice away.

@@ -35,7 +35,7 @@
 
 namespace spanalloc {
 
-/// Thread-safe but for start(); zero-initialisable; never destroyed. Neither reads nor sets errno.
+/// Thread-safe but for start() and destroy(); zero-initialisable. Neither reads nor sets errno.
 /// `Calls`: the kernel; tests make it refuse.
 template <unsigned kGranuleBits, HugePages kHugePages, class Calls = PageCalls,
           std::size_t kMaxStep = 16 * kMiB>
@@ -85,6 +85,16 @@ class CoalescingArena {
     if (!range_.start(alignment) || !reserve_tables()) return false;
     if (limit() != 0) return true;
     return open_tables(1) && manager_.extend_used(1);
+  }
+
+  /// Gives everything back to the kernel, while nobody uses the arena or anything from it; not started again.
+  void destroy() {
+    if (tables_ == nullptr) return range_.destroy();
+    range_.destroy([this](std::size_t granule) {
+      const coalescing::Block block{granule, 1};
+      return closed_.contains(block) || lost_set().any(block) ? std::size_t{0} : kGranule;
+    });
+    os::release(tables_, tables_bytes_);
   }
 
   std::uintptr_t base() const { return range_.base(); }

@@ -38,27 +38,11 @@ class SpinLock {
   bool try_lock() noexcept { return word_.load_relaxed() == 0 && take_from(0, my_word()); }
 
   Locked lock() noexcept {
-    std::uint64_t mine = my_word();
-    for (unsigned spins = 0;; ++spins) {
-      const std::uint64_t seen = word_.load_relaxed();
-      if (seen == 0) {
-        if (take_from(0, mine)) return taken(mine, Locked::kClean);
-      } else if (is_dead(seen, mine)) {
-        if (take_from(seen, mine)) return taken(mine, Locked::kOwnerDied);
-      }
-      if (spins < 64) {
-        spin_hint();
-        continue;
-      }
-      if (spins < 128) {
-        os::yield();
-      } else {
-        os::sleep_briefly();
-      }
-      // A signal handler may have forked while we waited: this may be the child.
-      look_for_fork();
-      mine = my_word();
+    const std::uint64_t mine = my_word();
+    if (SPANALLOC_LIKELY(word_.load_relaxed() == 0 && take_from(0, mine))) {
+      return taken(mine, Locked::kClean);
     }
+    return wait_and_lock();
   }
 
   // Release: publishes everything done under the lock.
@@ -106,6 +90,29 @@ class SpinLock {
   static bool is_dead(std::uint64_t holder, std::uint64_t mine) noexcept {
     if (holder <= kAbandoned) return holder == kAbandoned;
     return holder >> kGenerationShift != mine >> kGenerationShift && ((holder ^ mine) & kMarkMask) != 0;
+  }
+  SPANALLOC_COLD Locked wait_and_lock() noexcept {
+    std::uint64_t mine = my_word();
+    for (unsigned spins = 0;; ++spins) {
+      const std::uint64_t seen = word_.load_relaxed();
+      if (seen == 0) {
+        if (take_from(0, mine)) return taken(mine, Locked::kClean);
+      } else if (is_dead(seen, mine)) {
+        if (take_from(seen, mine)) return taken(mine, Locked::kOwnerDied);
+      }
+      if (spins < 64) {
+        spin_hint();
+        continue;
+      }
+      if (spins < 128) {
+        os::yield();
+      } else {
+        os::sleep_briefly();
+      }
+      // A signal handler may have forked while we waited: this may be the child.
+      look_for_fork();
+      mine = my_word();
+    }
   }
   // A signal handler may have forked since `mine` was made up: threads that the child starts know this one by
   // the child's generation only.

@@ -13,7 +13,7 @@
 namespace spanalloc::thread {
 
 /// `Record` has members `Record* next_idle` (the registry's lock) and `Record* next_of_all` (constant once it
-/// is in the list). Zero-initialisable, never destroyed.
+/// is in the list). Zero-initialisable.
 template <class Record>
 class RecordRegistry {
  public:
@@ -54,8 +54,13 @@ class RecordRegistry {
     for (Record* record = all_.load_acquire(); record != nullptr; record = record->next_of_all) f(*record);
   }
 
-  // --- In a fork's child
-  // ------------------------------------------------------------------------------------
+  /// Forgets all records, whose memory is somebody else's affair, while nobody uses the registry.
+  void destroy() {
+    idle_ = nullptr;
+    all_.store_relaxed(nullptr);
+  }
+
+  // --- In a fork's child ---------------------------------------------------------------------------------
 
   /// First of all.
   void enter_child() { lock_.abandon_if_owner_died(); }

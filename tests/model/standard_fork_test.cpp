@@ -12,15 +12,14 @@ namespace {
 
 template <class Scene, unsigned kSpans = 1>
 struct Forked : Scene {
-  using typename Scene::Protocol;
-  bool lost[StandardWorld::kMaxSpans + 1] = {};
-  bool found[StandardWorld::kMaxSpans + 1] = {};  // given to the pool by the recovery
+  bool lost[kMaxSpans + 1] = {};
+  bool found[kMaxSpans + 1] = {};  // given to the pool by the recovery
 
   void at_rest() {
     SpinLock::enter_child();
     this->believe_shown_blocks();
     if (this->someone_was_inside()) find_what_vanished_threads_had();
-    for (const std::uint32_t lab : {1u, 2u, 3u}) Protocol::orphan_all(lab);
+    for (const std::uint32_t lab : {1u, 2u, 3u}) this->orphan(lab);
     check_child();
     free_everything();
     // A block that its owner was just freeing counts as out until somebody adopts the span, and counts anew.
@@ -33,7 +32,7 @@ struct Forked : Scene {
 
  private:
   void find_what_vanished_threads_had() {
-    for (std::uint32_t lab = 0; lab < this->kLabs; ++lab) Protocol::unlink_claimed(lab);
+    for (std::uint32_t lab = 0; lab < kLabs; ++lab) this->protocol().unlink_claimed(LabNumber{lab});
     this->pool().take_all();
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       Span& s = this->span(n);
@@ -42,13 +41,13 @@ struct Forked : Scene {
       if (word.state() == SpanState::kHot) {
         lose(n, word);
       } else if (word.state() == SpanState::kFree ||
-                 (word.listed() && s.list != ListId::kNone && Protocol::settle_listed(n))) {
-        this->pool().push(n, typename Scene::Links{});
+                 (word.listed() && s.list != ListId::kNone && this->protocol().settle_listed(this->ref(n)))) {
+        this->put_in_pool(this->ref(n));
       }
     }
   }
   void lose(std::uint32_t n, SpanWord word) {
-    this->span(n).word.store_relaxed(word.with_state(SpanState::kParked).with_owner(this->kOrphanage).bits);
+    this->span(n).word.store_relaxed(word.with_state(SpanState::kParked).with_owner(kOrphanage).bits);
     this->span(n).list = ListId::kNone;
     lost[n] = true;
   }
@@ -60,7 +59,7 @@ struct Forked : Scene {
   }
 
   void check_child() {
-    std::uint32_t pooled[StandardWorld::kMaxSpans + 1] = {};
+    std::uint32_t pooled[kMaxSpans + 1] = {};
     for (std::uint32_t n = this->take_from_pool(); n != 0; n = this->take_from_pool()) ++pooled[n];
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       if (this->span(n).size_class == 0) continue;
@@ -79,7 +78,7 @@ struct Forked : Scene {
       if (lost[n]) continue;
       for (std::uint32_t b = 1; b <= this->blocks_of(n); ++b) MODEL_CHECK(this->places_of(n, b) <= 1);
       MODEL_CHECK(blocks_missing(n) <= this->kThreads);
-      MODEL_CHECK(this->is_orphanage(word.owner()));
+      MODEL_CHECK(this->lab(word.owner()).is_orphanage());
       MODEL_CHECK(this->span(n).unpublished.load_relaxed() == 0);
       const std::uint32_t owners = 1;  // of whom one may have been in the middle of a free
       MODEL_CHECK(word.outstanding() <= out + blocks_missing(n) + owners && word.outstanding() >= out);
@@ -177,7 +176,7 @@ struct Neighbours : StandardWorld {
 template <class Scene>
 struct ListsAreBelieved : Forked<Scene> {
   void at_rest() {
-    for (std::uint32_t lab = 0; lab < this->kLabs; ++lab) this->lab(lab).lock.reset();
+    for (std::uint32_t lab = 0; lab < kLabs; ++lab) this->lab(lab).lock.reset();
     Forked<Scene>::at_rest();
   }
 };
@@ -186,7 +185,7 @@ struct HandsAreForgotten : Forked<Scene> {
   bool someone_was_inside() const { return false; }
   void at_rest() {
     SpinLock::enter_child();
-    for (const std::uint32_t lab : {1u, 2u, 3u}) StandardWorld::Protocol::orphan_all(lab);
+    for (const std::uint32_t lab : {1u, 2u, 3u}) this->orphan(lab);
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       const bool is_free = SpanWord{this->span(n).word.load_relaxed()}.state() == SpanState::kFree;
       if (is_free) MODEL_CHECK(this->take_from_pool() != 0);

@@ -24,8 +24,8 @@ struct TwoAdopters : StandardWorld {
     park(number, me);
   }
   void at_rest() {
-    Protocol::settle_attention(1);
-    Protocol::settle_attention(2);
+    settle_attention(1);
+    settle_attention(2);
     check_at_rest();
   }
 };
@@ -43,7 +43,7 @@ struct FullOrphan : StandardWorld {
     if (number != 0) park(number, 1);
   }
   void at_rest() {
-    Protocol::settle_attention(1);
+    settle_attention(1);
     check_at_rest();
   }
 };
@@ -68,7 +68,7 @@ struct AdoptAndFree : StandardWorld {
     free_any(number, b, 1);
   }
   void at_rest() {
-    Protocol::settle_attention(1);
+    settle_attention(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -134,8 +134,8 @@ struct BitClearedTooLate : BitClearedAndSet<true> {
   void thread(unsigned self) {
     if (self != 0) return BitClearedAndSet<true>::thread(self);
     find_reusable(2);
-    if (lab(kOtherOrphanage).reusable[kClass].load_relaxed() == 0) {
-      orphans(kClass).fetch_and_relaxed(~(std::uint64_t{1} << kOtherOrphanage));
+    if (lab(kOtherOrphanage).reusable[index_of(kClass)].is_empty()) {
+      orphans().fetch_and_relaxed(~(std::uint64_t{1} << index_of(kOtherOrphanage)));
     }
   }
 };
@@ -167,7 +167,7 @@ using BitClearedAsOneEnds = BitClearedAndSet<true>;
 using BitClearedAsOneFrees = BitClearedAndSet<false>;
 
 TEST(StandardOwnership, SeveralOrphanages) {
-  EXPECT_FINDS(BitClearedTooLate, "orphans", {});
+  EXPECT_FINDS(BitClearedTooLate, "shown >>", {});
   EXPECT_HOLDS_EVERYWHERE(TwoOrphanages, 4, 3);
   EXPECT_HOLDS_EVERYWHERE(WaitsForABusyOrphanage, 9, 6);
   EXPECT_HOLDS_EVERYWHERE(BitClearedAsOneEnds, 9, 6);
@@ -274,7 +274,7 @@ struct EndAdoptFree : StandardWorld {
     park(number, 2);
   }
   void at_rest() {
-    Protocol::settle_attention(2);
+    settle_attention(2);
     check_at_rest();
   }
 };
@@ -309,8 +309,8 @@ struct SlowFreer : StandardWorld {
     free_any(number, 1, kNextOwner);
   }
   void at_rest() {
-    Protocol::settle_attention(1);
-    Protocol::settle_attention(2);
+    settle_attention(1);
+    settle_attention(2);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -331,7 +331,7 @@ struct ClaimedUnderTheOwner : StandardWorld {
     park(number, 2);
   }
   void at_rest() {
-    Protocol::settle_attention(1);
+    settle_attention(1);
     check_at_rest();
   }
 };
@@ -370,7 +370,7 @@ struct LostToFork : StandardWorld {
   void thread(unsigned self) { free_remote(1, self + 1); }
   void at_rest() {
     MODEL_CHECK(SpanWord{span(1).word.load_relaxed()}.outstanding() == 1);
-    MODEL_CHECK(span(1).list == ListId::kNone && lab(0).reusable[kClass].load_relaxed() == 0);
+    MODEL_CHECK(span(1).list == ListId::kNone && lab(0u).reusable[index_of(kClass)].is_empty());
     MODEL_CHECK(take_from_pool() == 0);
   }
 };

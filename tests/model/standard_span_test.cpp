@@ -77,7 +77,7 @@ struct LastFrees : StandardWorld {
   }
   void thread(unsigned self) { free_any(1, self + 1, self == 0 ? 1 : self + 1); }
   void at_rest() {
-    Protocol::settle_attention(1);
+    settle_attention(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -97,7 +97,7 @@ struct OwnerFreesTwo : StandardWorld {
     free_any(1, self == 0 ? 3 : 4, self + 1);
   }
   void at_rest() {
-    Protocol::settle_attention(1);
+    settle_attention(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -117,7 +117,7 @@ struct RunsAreLast : StandardWorld {
     }
   }
   void at_rest() {
-    Protocol::settle_attention(1);
+    settle_attention(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -133,7 +133,7 @@ struct RunAgainstOwner : StandardWorld {
     free_any(1, 2, 1);
   }
   void at_rest() {
-    Protocol::settle_attention(1);
+    settle_attention(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -145,7 +145,7 @@ struct SettledThenFreed : StandardWorld {
   SettledThenFreed() : StandardWorld({.capacity = 4, .reuse_outstanding = 3}) { start_parked(1, 1, 3); }
   void thread(unsigned self) {
     if (self == 0) {
-      Protocol::settle_attention(1);
+      settle_attention(1);
       free_any(1, 1, 1);
     } else {
       free_remote(1, 2);
@@ -153,7 +153,7 @@ struct SettledThenFreed : StandardWorld {
     }
   }
   void at_rest() {
-    Protocol::settle_attention(1);
+    settle_attention(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -162,7 +162,7 @@ struct SettledThenFreed : StandardWorld {
 // The owner never comes back; another thread's pool miss finds the empty span.
 struct OwnerFallsAsleep : OwnerAndOneReusable {
   void at_rest() {
-    Protocol::steal_hidden_empties(1);
+    steal_hidden_empties(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -174,13 +174,13 @@ struct StolenWhileFreed : StandardWorld {
   StolenWhileFreed() : StandardWorld({.capacity = 3, .reuse_outstanding = 2}) { start_parked(1, 1, 2); }
   void thread(unsigned self) {
     if (self == 2) {
-      Protocol::steal_hidden_empties(1);
+      steal_hidden_empties(1);
     } else {
       free_any(1, self + 1, self + 1);
     }
   }
   void at_rest() {
-    Protocol::settle_attention(1);
+    settle_attention(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -253,7 +253,7 @@ struct OpenAndTake : StandardWorld {
     park(number, 1);
   }
   void at_rest() {
-    Protocol::settle_attention(1);
+    settle_attention(1);
     check_at_rest();
   }
 };
@@ -280,7 +280,7 @@ struct TakeFloating : StandardWorld {
     free_any(1, b, 1);
   }
   void at_rest() {
-    Protocol::settle_attention(1);
+    settle_attention(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -305,7 +305,7 @@ struct Neighbours : StandardWorld {
     }
   }
   void at_rest() {
-    Protocol::settle_attention(1);
+    settle_attention(1);
     check_at_rest();
   }
 };
@@ -321,7 +321,7 @@ struct LeaveHot : StandardWorld {
     if (allocate_hot(1) == 0) park(1, 1);
   }
   void at_rest() {
-    Protocol::settle_attention(1);
+    settle_attention(1);
     const SpanWord word{span(1).word.load_relaxed()};
     // With a free block a parked span can be found: that is what its next user asks for.
     if (word.state() == SpanState::kParked && word.outstanding() < 2)
@@ -342,7 +342,7 @@ struct FullStepsAside : StandardWorld {
   void thread(unsigned self) {
     if (self == 1) {
       if (kRemote) return free_remote(1, 2);
-      Protocol::steal_hidden_empties(1);
+      steal_hidden_empties(1);
       return;
     }
     const std::uint32_t found = find_floating(1);
@@ -352,7 +352,7 @@ struct FullStepsAside : StandardWorld {
   void at_rest() {
     const bool hot = SpanWord{span(1).word.load_relaxed()}.state() == SpanState::kHot;
     if (!hot) {
-      Protocol::settle_attention(1);
+      settle_attention(1);
       MODEL_CHECK(find_floating(1) == 1);
     }
     check_at_rest();

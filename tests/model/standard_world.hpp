@@ -16,13 +16,18 @@
 namespace spanalloc::model {
 
 using standard::Block;
+using standard::BlockMark;
+using standard::ClassId;
+using standard::LabNumber;
 using standard::ListId;
 using standard::Span;
+using standard::SpanNumber;
+using standard::SpanRef;
 using standard::SpanState;
 using standard::SpanWord;
 
-inline constexpr unsigned kClass = 1;   // spans of several blocks
-inline constexpr unsigned kSingle = 2;  // spans of one block
+inline constexpr ClassId kClass{1};   // spans of several blocks
+inline constexpr ClassId kSingle{2};  // spans of one block
 
 struct StandardShape {
   unsigned spans = 1;
@@ -31,81 +36,107 @@ struct StandardShape {
   bool forks = false;  ///< a child goes by what had reached memory, not by what threads had done
 };
 
-/// Spans 1 .. spans, LABs 0 (an orphanage), 1 .. 3, and 4 (the orphanage of whom set_heir says so).
+inline constexpr unsigned kMaxSpans = 2;
+inline constexpr std::uint32_t kMaxBlocks = 4;
+inline constexpr unsigned kLabs = 5;
+inline constexpr LabNumber kOrphanage{0}, kOtherOrphanage{4};
+
+/// Records and LABs, as the page layer has them. Spans 1 .. spans, LABs 0 (an orphanage), 1 .. 3, and 4 (the
+/// orphanage of whom set_heir says so).
+struct ModelPages {
+  using Lists = standard::SpanLists<3>;
+
+  StandardShape shape;
+  Span spans[kMaxSpans + 1]{};
+  Lists labs[kLabs];
+  bool torn[kLabs] = {};
+  standard::Orphanages<3> orphanages;
+  Block blocks[kMaxSpans + 1][kMaxBlocks + 1] = {};
+
+  explicit ModelPages(StandardShape the_shape) : shape(the_shape) {
+    // A LAB's bit is its number; where a LAB leaves its spans is set by set_heir.
+    orphanages.count = kLabs - 1;
+    orphanages.numbers[index_of(kOtherOrphanage)] = kOtherOrphanage;
+    for (const LabNumber number : {kOrphanage, kOtherOrphanage}) {
+      labs[index_of(number)].orphanage = index_of(number) + 1;
+    }
+  }
+
+  SpanRef span(SpanNumber number) {
+    MODEL_CHECK(index_of(number) >= 1 && index_of(number) <= shape.spans);
+    return {&spans[index_of(number)], number};
+  }
+  Lists& lab(LabNumber number) {
+    MODEL_CHECK(index_of(number) < kLabs);
+    return labs[index_of(number)];
+  }
+  std::uint32_t capacity(ClassId c) const {
+    MODEL_CHECK(c == kClass || c == kSingle);
+    return c == kSingle ? 1 : shape.capacity;
+  }
+  std::uint32_t reuse_outstanding(ClassId) const { return shape.reuse_outstanding; }
+  Atomic<std::uint64_t>& orphans(const Lists&, ClassId c) { return orphanages.of_class[index_of(c)]; }
+  [[noreturn]] static void corrupted(SpanRef) { fail("the protocol says: corrupted"); }
+  Block* block_of_mark(SpanRef span, BlockMark mark) {
+    return &blocks[index_of(span.number)][index_of(mark)];
+  }
+  static bool is_mine(LabNumber) { return false; }  // who forks has nothing here
+  LabNumber end_of_labs() const { return LabNumber{kLabs}; }
+  SpanNumber end_of_spans() const { return SpanNumber{shape.spans + 1}; }
+  bool is_torn(LabNumber number) const { return torn[index_of(number)]; }
+  void set_torn(LabNumber number, bool value) { torn[index_of(number)] = value; }
+  static void note_repair() {}
+};
+
+/// The world of one execution. Spans, LABs and blocks go by plain numbers here.
 class StandardWorld {
  public:
-  using Lists = standard::LabLists<3>;
-  using Protocol = standard::SpanProtocol<StandardWorld>;
-  static constexpr unsigned kMaxSpans = 2;
-  static constexpr std::uint32_t kMaxBlocks = 4;
-  static constexpr unsigned kLabs = 5;
-  static constexpr std::uint32_t kOrphanage = 0, kOtherOrphanage = 4;
-
-  struct Links {
-    Atomic<std::uint32_t>& operator()(std::uint32_t number) const { return span(number).pool_link; }
-  };
+  using Protocol = standard::SpanProtocol<ModelPages>;
 
   /// In a call that may have a span in its hands. (The first one that ends says so: calls do not nest here.)
   struct Inside {
-    Inside() { set(1); }
+    explicit Inside(StandardWorld& world) : world_(world) { set(1); }
     ~Inside() { set(0); }
-    static void set(std::uint32_t value) {
-      if (modelled) current_->inside_[this_thread()].store_release(value);
+    void set(std::uint32_t value) {
+      if (modelled) world_.inside_[this_thread()].store_release(value);
     }
+    StandardWorld& world_;
   };
 
-  explicit StandardWorld(StandardShape shape) : shape_(shape) {
-    current_ = this;
-    name_variables();
-  }
+  explicit StandardWorld(StandardShape shape) : pages_(shape), shape_(shape) { name_variables(); }
 
-  // --- World of the protocol -----------------------------------------------------------------------------
-  static Span& span(std::uint32_t number) {
-    MODEL_CHECK(number >= 1 && number <= current_->shape_.spans);
-    return current_->spans_[number];
+  Span& span(std::uint32_t number) { return *pages_.span(SpanNumber{number}).record; }
+  SpanRef ref(std::uint32_t number) { return pages_.span(SpanNumber{number}); }
+  ModelPages::Lists& lab(LabNumber number) { return pages_.lab(number); }
+  ModelPages::Lists& lab(std::uint32_t number) { return pages_.lab(LabNumber{number}); }
+  std::uint32_t capacity(ClassId c) { return pages_.capacity(c); }
+  Protocol& protocol() { return protocol_; }
+  Atomic<std::uint64_t>& orphans() { return pages_.orphanages.of_class[index_of(kClass)]; }
+
+  auto links() {
+    return [this](std::uint32_t number) -> Atomic<std::uint32_t>& { return span(number).pool_link; };
   }
-  static Lists& lab(std::uint32_t number) {
-    MODEL_CHECK(number < kLabs);
-    return current_->labs_[number];
-  }
-  static std::uint32_t capacity(unsigned size_class) {
-    MODEL_CHECK(size_class == kClass || size_class == kSingle);
-    return size_class == kSingle ? 1 : current_->shape_.capacity;
-  }
-  static std::uint32_t reuse_outstanding(unsigned) { return current_->shape_.reuse_outstanding; }
-  static bool is_orphanage(std::uint32_t number) { return number == kOrphanage || number == kOtherOrphanage; }
-  static std::uint32_t orphanage_of(std::uint32_t number) { return current_->heirs_[number]; }
-  static Atomic<std::uint64_t>& orphans(unsigned size_class) {
-    MODEL_CHECK(size_class == kClass);
-    return current_->orphans_;
-  }
-  [[noreturn]] static void corrupted(std::uint32_t) { fail("the protocol says: corrupted"); }
-  static void put_in_pool(std::uint32_t number) {
+  void put_in_pool(SpanRef span) {
     // Who puts it there owns it alone, memory included.
-    MODEL_CHECK(span(number).list == ListId::kNone);
-    for (std::uint32_t b = 1; b <= capacity(span(number).size_class); ++b) current_->touch(number, b);
-    current_->pool_.push(number, Links{});
+    MODEL_CHECK(span->list == ListId::kNone);
+    for (std::uint32_t b = 1; b <= capacity(span->class_id()); ++b) touch(index_of(span.number), b);
+    pool_.push(index_of(span.number), links());
   }
-  std::uint32_t take_from_pool() { return pool_.pop(Links{}); }
-  static Block* block_of_mark(std::uint32_t number, std::uint32_t mark) { return block(number, mark); }
-  static bool is_mine(std::uint32_t) { return false; }  // who forks has nothing here
-  static void repair_lists(std::uint32_t owner) {
-    bool torn[kLabs] = {};
-    for (std::uint32_t l = 0; l < kLabs; ++l) {
-      torn[l] = l == owner || lab(l).lock.owner_died();
-      if (torn[l]) lab(l).forget();
+  void put_in_pool(standard::SpanChain chain) {
+    for (SpanNumber number = chain.first; number != SpanNumber::kNone;) {
+      const SpanRef span = pages_.span(number);
+      number = span->next;
+      put_in_pool(span);
     }
-    for (std::uint32_t n = 1; n <= current_->shape_.spans; ++n) {
-      const SpanWord word{span(n).word.load_relaxed()};
-      if (word.owner() != standard::kNobody && torn[word.owner()]) Protocol::relist(n);
-    }
-    for (std::uint32_t l = 0; l < kLabs; ++l) {
-      if (torn[l] && l != owner) lab(l).lock.reset();
-    }
+  }
+  std::uint32_t take_from_pool() { return pool_.pop(links()); }
+  void settle_attention(std::uint32_t me) { put_in_pool(protocol_.settle_attention(LabNumber{me})); }
+  void steal_hidden_empties(std::uint32_t owner) {
+    put_in_pool(protocol_.steal_hidden_empties(LabNumber{owner}));
   }
 
   // --- What threads do -----------------------------------------------------------------------------------
-  static Block* block(std::uint32_t number, std::uint32_t b) { return &current_->blocks_[number][b]; }
+  Block* block(std::uint32_t number, std::uint32_t b) { return &pages_.blocks[number][b]; }
 
   /// Hands block b out to the program.
   void hand_out(std::uint32_t number, std::uint32_t b) {
@@ -129,20 +160,26 @@ class StandardWorld {
       let_go(number, b);
       if (b != first) link_to(block(number, b), block(number, b - 1));
     }
-    const auto link = [&](std::uint32_t head) {
-      link_to(block(number, first), head == 0 ? standard::no_block() : block(number, head));
+    const auto link = [&](BlockMark head) {
+      link_to(block(number, first),
+              head == BlockMark::kNone ? standard::no_block() : block(number, index_of(head)));
     };
-    MODEL_CHECK(Protocol::free_remote(number, first + count - 1, link, count));
+    const Inside inside(*this);
+    const auto freed = protocol_.free_remote(ref(number), BlockMark{first + count - 1}, count, link);
+    MODEL_CHECK(freed != standard::Freed::kRefused);
+    if (freed == standard::Freed::kEmptied) put_in_pool(ref(number));
   }
   /// free() as the frontend does it, by the thread whose LAB is `me`.
   void free_any(std::uint32_t number, std::uint32_t b, std::uint32_t me) {
     Span& s = span(number);
     const SpanWord word{s.word.load_relaxed()};
     MODEL_CHECK(word.state() != SpanState::kFree);
-    if (word.identity() == SpanWord::identity_of(me, SpanState::kParked)) {
+    if (word.is(LabNumber{me}, SpanState::kParked)) {
       let_go(number, b);
-      Protocol::free_parked(s, number, word, block(number, b));
-    } else if (word.identity() == SpanWord::identity_of(me, SpanState::kHot)) {
+      if (!Protocol::free_parked(s, word, block(number, b))) return;
+      const Inside inside(*this);
+      if (protocol_.settle_after_local_free(ref(number), LabNumber{me})) put_in_pool(ref(number));
+    } else if (word.is(LabNumber{me}, SpanState::kHot)) {
       let_go(number, b);
       link_to(block(number, b), s.free_list.load_relaxed());
       s.free_list.store_relaxed(block(number, b));
@@ -155,10 +192,9 @@ class StandardWorld {
   std::uint32_t allocate_hot(std::uint32_t number) {
     Span& s = span(number);
     if (s.free_list.load_relaxed() == standard::no_block() && s.carved.load_relaxed() == shape_.capacity) {
-      std::uint32_t count = 0;
-      const std::uint32_t head = standard::take_remotes(s.word, shape_.capacity, count);
-      if (head != 0) s.free_list.store_relaxed(block(number, head));
-      check_list(number, s.free_list.load_relaxed(), count);
+      const standard::RemoteList remotes = standard::take_remotes(s.word, shape_.capacity);
+      if (remotes.count != 0) s.free_list.store_relaxed(block(number, index_of(remotes.first)));
+      check_list(number, s.free_list.load_relaxed(), remotes.count);
     }
     std::uint32_t b = 0;
     if (s.free_list.load_relaxed() != standard::no_block()) {
@@ -177,45 +213,40 @@ class StandardWorld {
     Span& s = span(number);
     std::uint32_t free_blocks = shape_.capacity - s.carved.load_relaxed();
     for (Block* b = s.free_list.load_relaxed(); b != standard::no_block(); b = next_of(b)) ++free_blocks;
-    const Inside inside;
-    Protocol::hot_to_parked(number, me, free_blocks);
+    const Inside inside(*this);
+    if (protocol_.hot_to_parked(ref(number), LabNumber{me}, free_blocks)) put_in_pool(ref(number));
   }
   /// The frontend's search for a reusable span: own ones, then orphans. 0: none.
   std::uint32_t find_reusable(std::uint32_t me) {
-    const Inside inside;
-    Protocol::settle_attention(me);
-    std::uint32_t remote_head = 0;
-    std::uint32_t number = Protocol::reusable_to_hot(kClass, me, remote_head);
-    if (number == 0) number = Protocol::orphan_to_hot(kClass, me, remote_head);
-    return with_remotes(number, remote_head);
+    const Inside inside(*this);
+    settle_attention(me);
+    standard::HotSpan hot = protocol_.reusable_to_hot(kClass, LabNumber{me});
+    if (!hot) hot = protocol_.orphan_to_hot(pages_.orphanages, kClass, LabNumber{me});
+    return with_remotes(hot);
   }
   /// The frontend's last resorts when memory is out: orphans, waiting for them; its own floating spans.
   std::uint32_t find_orphan_waiting(std::uint32_t me) {
-    const Inside inside;
-    std::uint32_t remote_head = 0;
-    const std::uint32_t number = Protocol::orphan_to_hot(kClass, me, remote_head, true);
-    return with_remotes(number, remote_head);
+    const Inside inside(*this);
+    return with_remotes(protocol_.orphan_to_hot(pages_.orphanages, kClass, LabNumber{me}, true));
   }
   std::uint32_t find_floating(std::uint32_t me) {
-    const Inside inside;
-    std::uint32_t remote_head = 0;
-    const std::uint32_t number = Protocol::floating_to_hot(kClass, me, remote_head);
-    return with_remotes(number, remote_head);
+    const Inside inside(*this);
+    return with_remotes(protocol_.floating_to_hot(kClass, LabNumber{me}));
   }
   /// A span that comes from the pool or was never used becomes hot.
   void make_hot(std::uint32_t number, std::uint32_t me) {
     Span& s = span(number);
-    s.size_class = kClass;
+    s.size_class = static_cast<std::uint8_t>(index_of(kClass));
     s.carved.store_relaxed(0);
     s.free_list.store_relaxed(standard::no_block());
     s.unpublished.store_relaxed(0);
     s.list = ListId::kNone;
-    s.word.store_release(SpanWord::make(me, SpanState::kHot, shape_.capacity).bits);
+    s.word.store_release(SpanWord::make(LabNumber{me}, SpanState::kHot, shape_.capacity).bits);
   }
   /// The same for a span of one block, which is handed out at once.
   void make_single(std::uint32_t number) {
     Span& s = span(number);
-    s.size_class = kSingle;
+    s.size_class = static_cast<std::uint8_t>(index_of(kSingle));
     s.unpublished.store_relaxed(0);
     s.list = ListId::kNone;
     s.word.store_release(SpanWord::make(standard::kNobody, SpanState::kParked, 1).bits);
@@ -232,10 +263,10 @@ class StandardWorld {
   }
   /// The end of the thread whose LAB is `me`, apart from its hot spans.
   void orphan(std::uint32_t me) {
-    const Inside inside;
-    Protocol::orphan_all(me);
+    const Inside inside(*this);
+    put_in_pool(protocol_.orphan_all(LabNumber{me}, pages_.orphanages.home_of(LabNumber{me})));
   }
-  void set_heir(std::uint32_t me, std::uint32_t orphanage) { heirs_[me] = orphanage; }
+  void set_heir(std::uint32_t me, LabNumber orphanage) { pages_.orphanages.numbers[me] = orphanage; }
 
   // --- At rest -------------------------------------------------------------------------------------------
   /// Everything is where it must be. With `settled` also: no empty span is held by a LAB.
@@ -255,22 +286,23 @@ class StandardWorld {
 
  private:
   // Remotely freed blocks go in front of the span's own list.
-  std::uint32_t with_remotes(std::uint32_t number, std::uint32_t remote_head) {
-    if (number == 0 || remote_head == 0) return number;
+  std::uint32_t with_remotes(standard::HotSpan hot) {
+    const std::uint32_t number = index_of(hot.span.number);
+    if (!hot || hot.remotes == BlockMark::kNone) return number;
     Span& s = span(number);
-    Block* last = block(number, remote_head);
+    Block* first = block(number, index_of(hot.remotes));
+    Block* last = first;
     while (next_of(last) != standard::no_block()) last = next_of(last);
     link_to(last, s.free_list.load_relaxed());
-    s.free_list.store_relaxed(block(number, remote_head));
+    s.free_list.store_relaxed(first);
     return number;
   }
-
   void touch(std::uint32_t number, std::uint32_t b) {
     contents_[number][b].set(contents_[number][b].get() + 1);
   }
 
   std::uint32_t number_of(std::uint32_t number, const Block* b) const {
-    const auto index = b - blocks_[number];
+    const auto index = b - pages_.blocks[number];
     MODEL_CHECK(index >= 1 && index <= static_cast<std::ptrdiff_t>(shape_.capacity));
     return static_cast<std::uint32_t>(index);
   }
@@ -283,33 +315,33 @@ class StandardWorld {
     MODEL_CHECK(found == length);
   }
 
-  static std::uint32_t times_listed(std::uint32_t number, std::uint32_t head, ListId list) {
+  template <class List>
+  std::uint32_t times_on(const List& list, ListId id, std::uint32_t number) {
     std::uint32_t found = 0;
-    for (std::uint32_t steps = 0; head != 0; head = span(head).next) {
+    std::uint32_t steps = 0;
+    for (SpanNumber at = list.first(); at != SpanNumber::kNone; at = pages_.span(at)->next) {
       MODEL_CHECK(++steps <= kMaxSpans);
-      if (head != number) continue;
-      MODEL_CHECK(span(number).list == list);
+      if (index_of(at) != number) continue;
+      MODEL_CHECK(span(number).list == id);
       ++found;
     }
     return found;
   }
-  static std::uint32_t times_listed(std::uint32_t number, std::uint32_t owner) {
-    const Lists& l = lab(owner);
-    return times_listed(number, l.floating[kClass], ListId::kFloating) +
-           times_listed(number, l.full, ListId::kFull) +
-           times_listed(number, l.attention, ListId::kAttention) +
-           times_listed(number, l.reusable[kClass].load_relaxed(), ListId::kReusable);
+  std::uint32_t times_listed(std::uint32_t number, LabNumber owner) {
+    const auto& l = lab(owner);
+    return times_on(l.floating[index_of(kClass)], ListId::kFloating, number) +
+           times_on(l.full, ListId::kFull, number) + times_on(l.attention, ListId::kAttention, number) +
+           times_on(l.reusable[index_of(kClass)], ListId::kReusable, number);
   }
 
   void check_span(std::uint32_t n, std::uint32_t pooled, bool settled) {
     Span& s = span(n);
     const SpanWord word{s.word.load_relaxed()};
     if (s.size_class == 0) return;  // never used
-    const std::uint32_t blocks = capacity(s.size_class);
+    const std::uint32_t blocks = capacity(s.class_id());
     std::uint32_t out = 0;
     for (std::uint32_t b = 1; b <= blocks; ++b) out += out_[n][b];
-    std::uint32_t listed_anywhere = 0;
-    for (std::uint32_t owner = 0; owner < kLabs; ++owner) listed_anywhere += times_listed(n, owner);
+    const std::uint32_t listed_anywhere = times_listed_anywhere(n);
 
     if (word.state() == SpanState::kFree) {
       MODEL_CHECK(pooled == 1);  // an empty span is in the pool exactly once
@@ -318,7 +350,7 @@ class StandardWorld {
       return;
     }
     MODEL_CHECK(pooled == 0);  // a span in use is not in the pool
-    if (s.size_class == kSingle) {
+    if (s.class_id() == kSingle) {
       MODEL_CHECK(out == 1 && listed_anywhere == 0);
       return;
     }
@@ -332,9 +364,10 @@ class StandardWorld {
     MODEL_CHECK(times_listed(n, word.owner()) == 1);  // and that is its owner's
     if (settled) MODEL_CHECK(out != 0);               // an empty span was returned
     // Whoever needs a block finds an orphan that has a free one.
-    if (is_orphanage(word.owner()) && out < blocks) {
+    if (lab(word.owner()).is_orphanage() && out < blocks) {
       MODEL_CHECK(s.list == ListId::kReusable);
-      MODEL_CHECK((orphans_.load_relaxed() >> word.owner() & 1) != 0);
+      const std::uint64_t shown = pages_.orphanages.of_class[index_of(kClass)].load_relaxed();
+      MODEL_CHECK((shown >> index_of(word.owner()) & 1) != 0);
     }
   }
 
@@ -347,8 +380,8 @@ class StandardWorld {
     for (Block* b = s.free_list.load_relaxed(); b != standard::no_block(); b = next_of(b))
       MODEL_CHECK(++places[number_of(n, b)] == 1);
     std::uint32_t remote = 0;
-    if (word.head() != 0) {
-      for (Block* b = block(n, word.head()); b != standard::no_block(); b = next_of(b)) {
+    if (word.head() != BlockMark::kNone) {
+      for (Block* b = block(n, index_of(word.head())); b != standard::no_block(); b = next_of(b)) {
         MODEL_CHECK(++places[number_of(n, b)] == 1);
         ++remote;
       }
@@ -364,27 +397,27 @@ class StandardWorld {
       constexpr const char* kUnpublished[] = {"", "span1.unpublished", "span2.unpublished"};
       constexpr const char* kLists[] = {"", "span1.list", "span2.list"};
       constexpr const char* kFree[] = {"", "span1.free_list", "span2.free_list"};
-      name_variable(&spans_[n].word, kWords[n]);
-      name_variable(&spans_[n].unpublished, kUnpublished[n]);
-      name_variable(&spans_[n].list, kLists[n]);
-      name_variable(&spans_[n].free_list, kFree[n]);
-      name_variable(&spans_[n].size_class, "span.size_class");
-      name_variable(&spans_[n].floor, "span.floor");
-      name_variable(&spans_[n].carved, "span.carved");
-      name_variable(&spans_[n].next, "span.next");
-      name_variable(&spans_[n].prev, "span.prev");
-      name_variable(&spans_[n].pool_link, "span.pool_link");
+      name_variable(&pages_.spans[n].word, kWords[n]);
+      name_variable(&pages_.spans[n].unpublished, kUnpublished[n]);
+      name_variable(&pages_.spans[n].list, kLists[n]);
+      name_variable(&pages_.spans[n].free_list, kFree[n]);
+      name_variable(&pages_.spans[n].size_class, "span.size_class");
+      name_variable(&pages_.spans[n].floor, "span.floor");
+      name_variable(&pages_.spans[n].carved, "span.carved");
+      name_variable(&pages_.spans[n].next, "span.next");
+      name_variable(&pages_.spans[n].prev, "span.prev");
+      name_variable(&pages_.spans[n].pool_link, "span.pool_link");
     }
     constexpr const char* kLocks[] = {"orphanage.lock", "lab1.lock", "lab2.lock", "lab3.lock",
                                       "other_orphanage.lock"};
-    name_variable(&orphans_, "orphans");
+    name_variable(&pages_.orphanages.of_class[index_of(kClass)], "orphans");
     for (std::uint32_t l = 0; l < kLabs; ++l) {
-      name_variable(&labs_[l].lock, kLocks[l]);
-      name_variable(&labs_[l].attention_waiting, "lab.attention_waiting");
-      name_variable(&labs_[l].floating[kClass], "lab.floating");
-      name_variable(&labs_[l].full, "lab.full");
-      name_variable(&labs_[l].attention, "lab.attention");
-      name_variable(&labs_[l].reusable[kClass], "lab.reusable");
+      name_variable(&pages_.labs[l].lock, kLocks[l]);
+      name_variable(&pages_.labs[l].attention_waiting, "lab.attention_waiting");
+      name_variable(&pages_.labs[l].floating[index_of(kClass)], "lab.floating");
+      name_variable(&pages_.labs[l].full, "lab.full");
+      name_variable(&pages_.labs[l].attention, "lab.attention");
+      name_variable(&pages_.labs[l].reusable[index_of(kClass)], "lab.reusable");
     }
     name_variable(&pool_, "pool.top");
   }
@@ -399,11 +432,11 @@ class StandardWorld {
   bool someone_was_inside() const {
     bool inside = false;
     for (const Atomic<std::uint32_t>& flag : inside_) inside = inside || flag.load_relaxed() != 0;
-    for (const Lists& lists : labs_) inside = inside || lists.lock.owner_died();
+    for (const auto& lists : pages_.labs) inside = inside || lists.lock.owner_died();
     return inside;
   }
   std::uint32_t spans() const { return shape_.spans; }
-  std::uint32_t blocks_of(std::uint32_t number) { return capacity(span(number).size_class); }
+  std::uint32_t blocks_of(std::uint32_t number) { return capacity(span(number).class_id()); }
   TreiberStack& pool() { return pool_; }
   /// How often block b of a span in use is somewhere: out, on a list of the span's, or untouched.
   std::uint32_t places_of(std::uint32_t n, std::uint32_t b) {
@@ -414,31 +447,27 @@ class StandardWorld {
       MODEL_CHECK(++steps <= kMaxBlocks);
       places += number_of(n, at) == b;
     }
-    const std::uint32_t head = SpanWord{s.word.load_relaxed()}.head();
+    const BlockMark head = SpanWord{s.word.load_relaxed()}.head();
     steps = 0;
-    for (Block* at = head == 0 ? standard::no_block() : block(n, head); at != standard::no_block();
-         at = next_of(at)) {
+    for (Block* at = head == BlockMark::kNone ? standard::no_block() : block(n, index_of(head));
+         at != standard::no_block(); at = next_of(at)) {
       MODEL_CHECK(++steps <= kMaxBlocks);
       places += number_of(n, at) == b;
     }
     return places;
   }
-  static std::uint32_t times_listed_anywhere(std::uint32_t number) {
+  std::uint32_t times_listed_anywhere(std::uint32_t number) {
     std::uint32_t found = 0;
-    for (std::uint32_t owner = 0; owner < kLabs; ++owner) found += times_listed(number, owner);
+    for (std::uint32_t owner = 0; owner < kLabs; ++owner) found += times_listed(number, LabNumber{owner});
     return found;
   }
 
  private:
-  static inline StandardWorld* current_ = nullptr;
   Atomic<std::uint32_t> inside_[kMaxThreads];
+  ModelPages pages_;
+  Protocol protocol_{pages_};
   StandardShape shape_;
-  Span spans_[kMaxSpans + 1]{};
-  Lists labs_[kLabs];
-  Atomic<std::uint64_t> orphans_{0};
-  std::uint32_t heirs_[kLabs] = {};
   TreiberStack pool_;
-  Block blocks_[kMaxSpans + 1][kMaxBlocks + 1] = {};
   Plain<int> contents_[kMaxSpans + 1][kMaxBlocks + 1];
   bool out_[kMaxSpans + 1][kMaxBlocks + 1] = {};
   Atomic<std::uint8_t> shown_out_[kMaxSpans + 1][kMaxBlocks + 1];

@@ -12,19 +12,32 @@
 namespace spanalloc::standard {
 namespace {
 
+using Classes = SizeClasses<Standard>;
+constexpr std::size_t kMaxBlock = Classes::kMaxBlock;
+constexpr std::size_t kGranule = Classes::kGranule;
+constexpr unsigned kThreadClasses = Classes::kThreadClasses;
+constexpr unsigned kClasses = Classes::kCount;
+
+unsigned class_of(std::size_t n) {
+  return index_of(Classes::of(n));
+}
+unsigned class_of_aligned(std::size_t n, std::size_t alignment) {
+  return index_of(Classes::of_aligned(n, alignment));
+}
+
 TEST(StandardClasses, EveryRequestGetsTheSmallestClassThatHoldsIt) {
   for (std::size_t n = 1; n <= kMaxBlock; ++n) {
     const unsigned c = class_of(n);
-    ASSERT_GE(kClassTable[c].block_size, n);
+    ASSERT_GE(Classes::kTable[c].block_size, n);
     if (c > 1) {
-      ASSERT_LT(kClassTable[c - 1].block_size, n);
+      ASSERT_LT(Classes::kTable[c - 1].block_size, n);
     }
   }
 }
 
 TEST(StandardClasses, WasteAboveA128ByteRequestIsAtMostAnEighth) {
   for (std::size_t n = 129; n <= kMaxBlock; ++n) {
-    ASSERT_LE((kClassTable[class_of(n)].block_size - n) * 8, n) << n;
+    ASSERT_LE((Classes::kTable[class_of(n)].block_size - n) * 8, n) << n;
   }
 }
 
@@ -38,10 +51,10 @@ TEST(StandardClasses, AlignedRequestsGetNaturallyAlignedBlocks) {
         continue;
       }
       if (c == 0) continue;  // served outside spans
-      EXPECT_GE(kClassTable[c].block_size, n);
+      EXPECT_GE(Classes::kTable[c].block_size, n);
       // Spans start at multiples of a granule, blocks in them at multiples of their size.
       EXPECT_LE(alignment, kGranule);
-      EXPECT_TRUE(kClassTable[c].block_size % alignment == 0 || kClassTable[c].blocks == 1);
+      EXPECT_TRUE(Classes::kTable[c].block_size % alignment == 0 || Classes::kTable[c].blocks == 1);
     }
   }
 }
@@ -49,11 +62,12 @@ TEST(StandardClasses, AlignedRequestsGetNaturallyAlignedBlocks) {
 TEST(StandardClasses, AlignedClassesAreTheSmallestThatDo) {
   for (std::size_t alignment = 1; alignment <= 2 * kMaxBlock; alignment *= 2) {
     for (unsigned around = 1; around < kClasses; ++around) {
-      for (const std::size_t n : {kClassTable[around].block_size - 1, kClassTable[around].block_size}) {
+      for (const std::size_t n :
+           {Classes::kTable[around].block_size - 1, Classes::kTable[around].block_size}) {
         unsigned smallest = 0;
-        for (unsigned c = kClasses - 1; c > 0 && kClassTable[c].block_size >= n; --c) {
-          const bool dense = kClassTable[c].block_size % alignment == 0;
-          if (alignment <= kGranule && (dense || kClassTable[c].blocks == 1)) smallest = c;
+        for (unsigned c = kClasses - 1; c > 0 && Classes::kTable[c].block_size >= n; --c) {
+          const bool dense = Classes::kTable[c].block_size % alignment == 0;
+          if (alignment <= kGranule && (dense || Classes::kTable[c].blocks == 1)) smallest = c;
         }
         ASSERT_EQ(class_of_aligned(n, alignment), smallest) << n << " bytes at multiples of " << alignment;
       }
@@ -63,7 +77,7 @@ TEST(StandardClasses, AlignedClassesAreTheSmallestThatDo) {
 
 TEST(StandardClasses, MultiplicationTellsBlockStarts) {
   for (unsigned c = 1; c < kClasses; ++c) {
-    const ClassInfo& k = kClassTable[c];
+    const ClassInfo& k = Classes::kTable[c];
     const std::size_t step = c <= kThreadClasses ? 1 : 8;
     for (std::size_t offset = 0; offset < k.virtual_span; offset += step) {
       const bool start = offset % k.block_size == 0;
@@ -98,8 +112,8 @@ std::string table_of_classes() {
          "(KiB) |\n"
          "|--:|--:|--:|--:|--:|--:|--:|--:|\n";
   for (unsigned c = 1; c < kClasses; ++c) {
-    const ClassInfo& k = kClassTable[c];
-    const std::size_t smallest = kClassTable[c - 1].block_size + std::size_t{1};
+    const ClassInfo& k = Classes::kTable[c];
+    const std::size_t smallest = Classes::kTable[c - 1].block_size + std::size_t{1};
     out << "| " << c << " | " << smallest << " to " << k.block_size << " | " << k.block_size << " | "
         << percent(k.block_size - smallest, k.block_size) << " | " << k.blocks << " | " << k.real_span / kKiB
         << " | " << percent(k.overhead(), k.real_span) << " | " << k.virtual_span / kKiB << " |\n";

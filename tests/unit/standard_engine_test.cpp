@@ -19,8 +19,7 @@ namespace spanalloc {
 namespace {
 
 using E = StandardEngine;
-using standard::class_of;
-using standard::kClassTable;
+using Classes = standard::SizeClasses<Standard>;
 
 std::vector<void*> allocate_many(std::size_t count, std::size_t size) {
   std::vector<void*> blocks(count);
@@ -50,7 +49,7 @@ void expect_nothing_lost() {
 }
 
 std::size_t blocks_a_span(std::size_t size) {
-  return kClassTable[class_of(size)].blocks;
+  return Classes::info(Classes::of(size)).blocks;
 }
 
 // Spans that are neither in the pool nor back in the arena.
@@ -242,7 +241,7 @@ TEST_F(StandardEngineTest, AThreadPastItsExitHookGathersNothing) {
       E::deallocate(blocks.back());
       blocks.pop_back();
     }
-    standard::Frontend::thread_exit();
+    E::frontend.thread_exit();
     free_all(blocks);
   });
 }
@@ -252,7 +251,7 @@ using StandardEngineDeathTest = StandardEngineTest;
 // An empty hot list begins with kNoBlock: what lies near it, in whatever is linked beside the allocator, must
 // not pass for a block of the list.
 TEST_F(StandardEngineDeathTest, WhatLiesBesideTheEndOfListsIsNoBlock) {
-  const auto empty = [] { return standard::thread_state.head[1] == &standard::kNoBlock; };
+  const auto empty = [] { return E::frontend.head[1] == &standard::kNoBlock; };
   // A span of this class for every low byte of a page's number, and then an empty list.
   std::vector<void*> blocks = allocate_many(260 * blocks_a_span(16), 16);
   while (!empty()) blocks.push_back(E::allocate(16));
@@ -264,7 +263,7 @@ TEST_F(StandardEngineDeathTest, WhatLiesBesideTheEndOfListsIsNoBlock) {
 // Behind the last block there may be room for a part of another: its offset is a multiple of the block size.
 TEST_F(StandardEngineDeathTest, TheTailOfASpanIsNoBlock) {
   for (std::size_t size : std::initializer_list<std::size_t>{48, 400, 2000, 5000, 7000}) {
-    const standard::ClassInfo& k = kClassTable[class_of(size)];
+    const standard::ClassInfo& k = Classes::info(Classes::of(size));
     if (k.payload() == k.virtual_span) continue;
     auto* p = static_cast<char*>(E::allocate(size));
     char* start =

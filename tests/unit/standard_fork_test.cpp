@@ -205,38 +205,34 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
-  using standard::Heap;
   constexpr std::size_t kSize = 5000;
   handlers_child = kNoChild;
   E::process_start();
   std::vector<void*> blocks(200);
   std::atomic<int> step{0};
-  std::uint32_t owner = 0;
+  standard::LabNumber owner{};
   const auto wait_for = [&](int wanted) {
     while (step != wanted) usleep(100);
   };
   std::thread holder([&] {
     for (void*& p : blocks) p = E::allocate(kSize);
-    owner = standard::thread_state.lab->number;
+    owner = E::frontend.lab->number;
     step = 1;
     wait_for(2);
-    (void)Heap::lab(owner).lock.lock();
+    (void)E::pages.lab(owner).lock.lock();
     step = 3;
     wait_for(4);
-    Heap::lab(owner).lock.unlock();
+    E::pages.lab(owner).lock.unlock();
     wait_for(5);
   });
   wait_for(1);
   E::deallocate(E::allocate(10));
   std::vector<std::vector<void*>> spans;
-  std::size_t last = 0;
+  const auto span_of = [](void* p) { return E::pages.span_of(E::pages.granule_at(address_of(p))); };
+  standard::SpanRef last;
   for (void* p : blocks) {
-    std::size_t granule = 0;
-    ASSERT_TRUE(Heap::granule_of(address_of(p), granule));
-    if (const std::size_t first = Heap::first_granule(granule); first != last || spans.empty()) {
-      spans.emplace_back();
-      last = first;
-    }
+    if (span_of(p) != last) spans.emplace_back();
+    last = span_of(p);
     spans.back().push_back(p);
   }
   ASSERT_GE(spans.size(), 6u);
@@ -257,9 +253,7 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
     if (handlers_child == 0) alarm(20);
   };
   ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
-  std::size_t granule = 0;
-  ASSERT_TRUE(Heap::granule_of(address_of(spans[2].back()), granule));
-  const standard::Span& claimed = Heap::span(Heap::first_granule(granule));
+  const standard::Span& claimed = *span_of(spans[2].back()).record;
   const pid_t parent = getpid();
   std::thread signaller([&, me = pthread_self()] {
     const auto is_claimed = [&] {

@@ -233,7 +233,7 @@ TEST(StandardLarge, CrossesTheBoundaryOfItsClassBothWays) {
         ASSERT_EQ(first_mismatch(p, min_of(n, next), n), min_of(n, next)) << n << " -> " << next;
         n = next;
         EXPECT_GE(E::usable_size(p), n);
-        EXPECT_LT(E::usable_size(p), n + n / 8 + standard::kGranule);
+        EXPECT_LT(E::usable_size(p), n + n / 8 + Classes::kGranule);
         fill_pattern(p, n, n);
         const SpanCensus census = E::census();
         EXPECT_TRUE(census.consistent());
@@ -509,8 +509,8 @@ TEST(StandardLargeMistakes, AddressesThatWereNeverHandedOutAreNamed) {
   in_fresh_process([] {
     auto* p = static_cast<char*>(E::allocate(8 * kMiB));
     E::deallocate(E::allocate(64));
-    char* open_end = standard::Heap::address(static_cast<std::uint32_t>(standard::Heap::known_granules()));
-    char* never = open_end - standard::kGranule;
+    char* open_end = E::pages.address(E::pages.end_of_spans());
+    char* never = open_end - Classes::kGranule;
     ASSERT_GT(never, p + 8 * kMiB);
     for (char* address : {never, never + 16, open_end - 1}) {
       expect_named([=] { E::deallocate(address); },
@@ -520,7 +520,7 @@ TEST(StandardLargeMistakes, AddressesThatWereNeverHandedOutAreNamed) {
       expect_named([=] { Api::realloc(address, 10); },
                    "size asked of memory that is free, or was never handed");
     }
-    char* granule_0 = standard::Heap::address(0);
+    char* granule_0 = E::pages.address(standard::SpanNumber::kNone);
     expect_named([=] { E::deallocate(granule_0 + 64); }, "free of an address that lies in no block");
     expect_named([=] { E::usable_size(granule_0 + 64); }, "size asked of an address that lies in no block");
     expect_named([=] { E::deallocate(open_end); }, "that this allocator did not return");

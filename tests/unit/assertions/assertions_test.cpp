@@ -5,9 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <thread>
 #include <vector>
 
-#include "engines/virtual_span/standard/engine.hpp"
+#include "owned_heap.hpp"
 #include "pages/coalescing/hold_registry.hpp"
 #include "sync/spin_lock.hpp"
 #include "sync/treiber_stack.hpp"
@@ -15,14 +16,12 @@
 namespace spanalloc {
 namespace {
 
-using E = StandardEngine;
-using standard::Heap;
-using standard::Lab;
+using standard::LabNumber;
 using standard::ListId;
-using standard::Span;
+using standard::SpanRef;
 using standard::SpanState;
 using standard::SpanWord;
-using Protocol = Heap::Protocol;
+using Classes = standard::SizeClasses<Standard>;
 
 TEST(AssertionDeathTest, FiresAndNamesItself) {
   const int one = 1;
@@ -47,96 +46,133 @@ TEST(AssertionDeathTest, AHoldEndsOnce) {
   EXPECT_DEATH(registry.end(0), "word.load_relaxed");
 }
 
-// Spans of one class, all but the last one parked and full.
+// Spans of one class, all but the last one parked and full, in a heap of the test's own.
 class SpanAssertionDeathTest : public testing::Test {
  protected:
   static constexpr std::size_t kSize = 5000;
 
   void SetUp() override {
-    E::process_start();
-    for (int i = 0; i < 100; ++i) blocks_.push_back(E::allocate(kSize));
-    hot_ = number_of(blocks_.back());
+    for (int i = 0; i < 100; ++i) blocks_.push_back(own_.heap.allocate(kSize));
+    hot_ = span_of(blocks_.back());
     for (void* p : blocks_) {
-      if (number_of(p) == hot_) continue;
-      parked_ = number_of(p);
-      block_ = p;
+      if (span_of(p) != hot_) parked_ = span_of(p);
     }
-    ASSERT_EQ(word(parked_).state(), SpanState::kParked);
-    ASSERT_EQ(word(hot_).state(), SpanState::kHot);
-  }
-  void TearDown() override {
-    for (void* p : blocks_) E::deallocate(p);
+    ASSERT_EQ(parked_->load_word().state(), SpanState::kParked);
+    ASSERT_EQ(hot_->load_word().state(), SpanState::kHot);
   }
 
-  static std::uint32_t number_of(void* p) {
-    std::size_t granule = 0;
-    EXPECT_TRUE(Heap::granule_of(address_of(p), granule));
-    return Heap::first_granule(granule);
-  }
-  static SpanWord word(std::uint32_t number) { return SpanWord{Heap::span(number).word.load_relaxed()}; }
-  static std::uint32_t me() { return standard::thread_state.lab->number; }
-  static void set_word(std::uint32_t number, SpanWord word) {
-    Heap::span(number).word.store_relaxed(word.bits);
+  auto& heap() { return own_.heap.heap(); }
+  auto& protocol() { return heap().protocol(); }
+  SpanRef span_of(void* p) { return own_.pages.span_of(own_.pages.granule_at(address_of(p))); }
+  LabNumber me() { return own_.heap.frontend()->lab->number; }
+  void free_all_of(SpanRef span) {
+    for (void* p : blocks_) {
+      if (span_of(p) == span) own_.heap.deallocate(p);
+    }
   }
 
+  auto links() {
+    struct Links {
+      standard::PageLayer<Standard>& pages;
+      auto& next(standard::SpanNumber n) const { return pages.span(n)->next; }
+      auto& previous(standard::SpanNumber n) const { return pages.span(n)->prev; }
+    };
+    return Links{own_.pages};
+  }
+
+  test::OwnedHeap<Standard> own_;
   std::vector<void*> blocks_;
-  void* block_ = nullptr;
-  std::uint32_t parked_ = 0;
-  std::uint32_t hot_ = 0;
+  SpanRef parked_;
+  SpanRef hot_;
 };
 
 TEST_F(SpanAssertionDeathTest, I1_AParkedSpanIsOnAList) {
   const auto free_all_of_a_span_that_is_on_no_list = [&] {
-    Heap::span(parked_).list = ListId::kNone;
-    for (void* p : blocks_) {
-      if (number_of(p) == parked_) E::deallocate(p);
-    }
+    parked_->list = ListId::kNone;
+    free_all_of(parked_);
   };
-  EXPECT_DEATH(free_all_of_a_span_that_is_on_no_list(), "span.list != ListId::kNone");
+  EXPECT_DEATH(free_all_of_a_span_that_is_on_no_list(), "list != ListId::kNone");
 }
 
 TEST_F(SpanAssertionDeathTest, I1_ListsAreDoublyLinked) {
   const auto unlink_with_a_wrong_neighbour = [&] {
-    ASSERT_NE(Heap::span(parked_).next + Heap::span(parked_).prev, 0u);
-    Heap::span(parked_).next = Heap::span(parked_).prev = hot_;
-    for (void* p : blocks_) {
-      if (number_of(p) == parked_) E::deallocate(p);
-    }
+    parked_->next = parked_->prev = hot_.number;
+    free_all_of(parked_);
   };
-  EXPECT_DEATH(unlink_with_a_wrong_neighbour(), "(next|prev)");
+  EXPECT_DEATH(unlink_with_a_wrong_neighbour(), "(next|previous)");
 }
 
 TEST_F(SpanAssertionDeathTest, I2_OnlyAClaimedSpanIsGivenToThePool) {
-  EXPECT_DEATH(Heap::put_in_pool(parked_), "state\\(\\) == SpanState::kFree");
-  EXPECT_DEATH(Protocol::parked_to_pool(parked_, me()), "state\\(\\) == SpanState::kFree");
+  EXPECT_DEATH(heap().put_in_pool(parked_, 0), "state\\(\\) == SpanState::kFree");
+  EXPECT_DEATH(protocol().take_off_lists(parked_, me()), "state\\(\\) == SpanState::kFree");
 }
 
 TEST_F(SpanAssertionDeathTest, I2_WhatIsFreeIsTakenOnce) {
-  EXPECT_DEATH(Heap::make_single(parked_, standard::kFirstSingle), "state\\(\\) == SpanState::kFree");
+  EXPECT_DEATH(heap().begin_single_life({parked_}, Classes::kFirstSingle), "state\\(\\) == SpanState::kFree");
 }
 
 TEST_F(SpanAssertionDeathTest, I3_OnlyAThreadsLabIsOrphanedAndOnlyToAnOrphanage) {
-  EXPECT_DEATH(Protocol::orphan_all(0), "is_orphanage");
+  const LabNumber orphanage = heap().orphanages().numbers[0];
+  EXPECT_DEATH((void)protocol().orphan_all(orphanage, orphanage), "is_orphanage");
+  EXPECT_DEATH((void)protocol().orphan_all(me(), me()), "is_orphanage");
+}
+
+TEST_F(SpanAssertionDeathTest, I4_AnEmptySpanThatNobodyClaimedHasBeenListed) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");  // executed anew: the invariant has an exception for forks
+  const auto take_a_span_that_is_empty_unseen = [&] {
+    const SpanWord word = parked_->load_word();
+    parked_->unpublished.store_relaxed(word.outstanding());
+    parked_->floor = 0;
+    own_.pages.lab(me()).floating[parked_->size_class].remove(parked_.number, links());
+    own_.pages.lab(me()).reusable[parked_->size_class].push_front(parked_.number, links());
+    parked_->list = ListId::kReusable;
+    (void)protocol().reusable_to_hot(parked_->class_id(), me());
+  };
+  EXPECT_DEATH(take_a_span_that_is_empty_unseen(), "is_empty_only_if_listed");
+}
+
+TEST_F(SpanAssertionDeathTest, I5_OrphanagesShowWhatTheyHave) {
+  const auto hide_an_orphan = [&] {
+    own_.heap.deallocate(blocks_.front());
+    std::thread([&] {
+      void* p = own_.heap.allocate(kSize);
+      own_.heap.deallocate(own_.heap.allocate(kSize));
+      (void)p;  // stays: its span becomes an orphan, with free blocks
+    }).join();
+    for (auto& orphans : heap().orphanages().of_class) orphans.store_relaxed(0);
+    for (unsigned n = 0; n < heap().orphanages().count; ++n) {
+      const LabNumber number = heap().orphanages().numbers[n];
+      protocol().lock_lab(number);
+      protocol().unlock_lab(own_.pages.lab(number));
+    }
+  };
+  EXPECT_DEATH(hide_an_orphan(), "orphans_are_shown");
 }
 
 TEST_F(SpanAssertionDeathTest, OnlyItsOwnersHotSpanParks) {
-  EXPECT_DEATH(Protocol::hot_to_parked(parked_, me(), 0), "SpanState::kHot");
-  EXPECT_DEATH(Protocol::hot_to_parked(hot_, me() + 1, 0), "SpanState::kHot");
-  EXPECT_DEATH(Protocol::hot_to_parked(hot_, me(), 0xffff), "free_blocks <=");
+  EXPECT_DEATH((void)protocol().hot_to_parked(parked_, me(), 0), "SpanState::kHot");
+  const LabNumber somebody = heap().orphanages().numbers[0];
+  EXPECT_DEATH((void)protocol().hot_to_parked(hot_, somebody, 0), "SpanState::kHot");
+  EXPECT_DEATH((void)protocol().hot_to_parked(hot_, me(), 0xffff), "free_blocks <=");
+}
+
+TEST_F(SpanAssertionDeathTest, ListsAreChangedUnderTheirLock) {
+  EXPECT_DEATH(protocol().unlink(own_.pages.lab(me()), parked_), "may_change");
 }
 
 TEST_F(SpanAssertionDeathTest, TheRemoteListIsAsLongAsTheWordSays) {
-  const std::uint32_t blocks = standard::kClassTable[Heap::span(hot_).size_class].blocks;
+  const std::uint32_t blocks = Classes::info(hot_->class_id()).blocks;
   const auto take_a_list_of_no_blocks = [&] {
-    set_word(hot_, word(hot_).with_head(5));
-    std::uint32_t count = 0;
-    (void)standard::take_remotes(Heap::span(hot_).word, blocks, count);
+    hot_->word.store_relaxed(hot_->load_word().with_head(standard::BlockMark{5}).bits);
+    (void)standard::take_remotes(hot_->word, blocks);
   };
-  EXPECT_DEATH(take_a_list_of_no_blocks(), "before.head\\(\\) == 0");
+  EXPECT_DEATH(take_a_list_of_no_blocks(), "before.head\\(\\) == BlockMark::kNone");
 }
 
-TEST_F(SpanAssertionDeathTest, ALabIsGivenBackWithoutHotSpans) {
-  EXPECT_DEATH(Heap::return_lab(standard::thread_state.lab), "has_no_hot_span\\(\\)");
+TEST_F(SpanAssertionDeathTest, ALabIsGivenBackWithoutHotSpansAndByItsThread) {
+  auto* lab = own_.heap.frontend()->lab;
+  EXPECT_DEATH(heap().end_lab(lab), "has_no_hot_span\\(\\)");
+  EXPECT_DEATH(std::thread([&] { heap().end_lab(lab); }).join(), "is_mine");
 }
 
 }  // namespace

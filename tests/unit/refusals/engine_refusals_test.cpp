@@ -39,7 +39,7 @@ void expect_nothing_lost(kernel::Books& books, std::size_t torn) {
   if (!verdict.consistent || !verdict.returned) end_with(books, "census: %s", verdict.text.c_str());
   if constexpr (std::is_same_v<E, StandardEngine>) {
     // Granule 0 is nobody's.
-    const std::size_t known = left.pooled_bytes + left.small_bytes_carved + standard::kGranule;
+    const std::size_t known = left.pooled_bytes + left.small_bytes_carved + standard::SizeClasses<Standard>::kGranule;
     if (known > left.opened_bytes || left.opened_bytes - known > torn) {
       end_with(books, "of %zu bytes opened only %zu are pooled or carved", left.opened_bytes, known);
     }

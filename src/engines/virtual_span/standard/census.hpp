@@ -1,50 +1,63 @@
-// Walks over all span records: statistics (any time, an estimate) and the census (at rest, exact).
+// Walks over all span records of a heap: statistics (any time, an estimate) and the census (at rest, exact).
 #pragma once
 
 #include <cstdint>
 
 #include "engines/engine.hpp"
 #include "engines/virtual_span/span_census.hpp"
-#include "engines/virtual_span/standard/frontend.hpp"
-#include "engines/virtual_span/standard/heap.hpp"
+#include "engines/virtual_span/standard/engine.hpp"
 
 namespace spanalloc::standard {
 
-struct Census {
-  static EngineStatistics statistics() {
+/// Of one heap; free memory is the page layer's, and shown by each of its heaps.
+template <class Config>
+class Census {
+  using Heap = standard::Heap<Config>;
+  using Lab = standard::Lab<Config>;
+  using Classes = SizeClasses<Config>;
+
+ public:
+  explicit Census(Heap& heap) : heap_(heap), pages_(heap.pages()) {}
+
+  EngineStatistics statistics() {
     EngineStatistics out;
-    out.live_labs = Heap::live_labs();
-    out.spans_lost_to_fork = Heap::spans_lost_to_fork();
-    if (!Heap::started()) return out;
-    Heap::arena_.walk([&](std::uint32_t number, std::size_t granules, bool free) {
+    out.live_labs = heap_.live_labs.load_relaxed();
+    out.spans_lost_to_fork = heap_.lost_to_fork.load_relaxed();
+    if (!pages_.is_started()) return out;
+    pages_.arena.walk([&](std::uint32_t number, std::size_t granules, bool free) {
       // A range that is just being taken: its record is not its own yet, or says free.
-      if (!free && number + granules > Heap::known_granules()) return;
-      Span& span = Heap::spans_[number];
-      const unsigned c = span.shown_class.load_relaxed();
-      if (free || SpanWord{span.word.load_acquire()}.state() == SpanState::kFree) {
-        out.pooled_bytes += granules << kGranuleBits;
-      } else if (c == kLargeClass) {
-        out.large_bytes += granules << kGranuleBits;
+      if (!free && number + granules > index_of(pages_.end_of_spans())) return;
+      const SpanRef span = pages_.span(SpanNumber{number});
+      const ClassId c{span->shown_class.load_relaxed()};
+      if (free || SpanWord{span->word.load_acquire()}.state() == SpanState::kFree) {
+        out.pooled_bytes += granules << Config::kGranuleBits;
+      } else if (!heap_.has(span)) {
+        return;
+      } else if (c == Classes::kLarge) {
+        out.large_bytes += granules << Config::kGranuleBits;
         ++out.large_objects;
       } else {
-        out.small_bytes_carved += kClassTable[c].real_span;
+        out.small_bytes_carved += Classes::info(c).real_span;
       }
     });
-    const ArenaStatistics arena = Heap::arena_.statistics();
+    const ArenaStatistics arena = pages_.arena.statistics();
     out.reserved_bytes = arena.reserved_bytes;
     out.opened_bytes = arena.opened_bytes;
     return out;
   }
 
-  static SpanCensus take() {
+  /// `mine`: the calling thread's frontend of the heap.
+  SpanCensus take(Frontend<Config>& mine) {
     SpanCensus out;
-    if (!Heap::started()) return out;
+    if (!heap_.is_started()) return out;
     mark_pooled(out);
     mark_listed(out);
-    for_each_span([&](std::uint32_t number, Span& span) {
+    pages_.arena.walk([&](std::uint32_t number, std::size_t, bool free) {
+      const SpanRef span = pages_.span(SpanNumber{number});
+      if (free || !heap_.has(span)) return;
       ++out.carved;
-      count(number, span, out);
-      span.mark = 0;
+      count(span, mine, out);
+      span->mark = 0;
     });
     return out;
   }
@@ -54,69 +67,64 @@ struct Census {
   static constexpr std::uint8_t kMarkPooled = 1;
   static constexpr std::uint8_t kMarkListed = 16;
 
-  template <class Visit>
-  static void for_each_span(Visit&& visit) {
-    Heap::arena_.walk([&](std::uint32_t number, std::size_t, bool free) {
-      if (!free) visit(number, Heap::spans_[number]);
+  void mark_pooled(SpanCensus& out) {
+    for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
+      for (unsigned core = 0; core < heap_.pool().cores(); ++core) {
+        const std::uint32_t first = heap_.pool().take_all(row, core);
+        std::uint32_t last = 0;
+        for (std::uint32_t number = first; number != 0; number = pages_.pool_links()(number).load_relaxed()) {
+          const SpanRef span = pages_.span(SpanNumber{number});
+          span->mark = static_cast<std::uint8_t>(span->mark + kMarkPooled);
+          const ClassInfo& info = Classes::info(span->class_id());
+          const bool fits = info.pool_row == row && pages_.granules_of(span).count == info.granules;
+          if (!fits || !heap_.has(span)) ++out.broken;
+          last = number;
+        }
+        if (first != 0) heap_.pool().put_chain(row, core, first, last, pages_.pool_links());
+      }
+    }
+  }
+
+  template <class List>
+  void mark_list(const List& list, ListId id, LabNumber owner, SpanCensus& out) {
+    for (SpanNumber number = list.first(); number != SpanNumber::kNone;) {
+      const SpanRef span = pages_.span(number);
+      number = span->next;
+      span->mark = static_cast<std::uint8_t>(span->mark + kMarkListed);
+      if (span->list != id || span->load_word().owner() != owner || !heap_.has(span)) ++out.broken;
+    }
+  }
+
+  void mark_listed(SpanCensus& out) {
+    pages_.for_each_lab([&](Lab& lab) {
+      if (lab.heap != heap_.number()) return;
+      LockGuard guard(lab.lock);
+      mark_list(lab.attention, ListId::kAttention, lab.number, out);
+      mark_list(lab.full, ListId::kFull, lab.number, out);
+      for (unsigned c = 0; c < Classes::kCount; ++c) {
+        mark_list(lab.floating[c], ListId::kFloating, lab.number, out);
+        mark_list(lab.reusable[c], ListId::kReusable, lab.number, out);
+        if (!lab.is_orphanage() || lab.reusable[c].is_empty()) continue;
+        const std::uint64_t shown = heap_.orphanages().of_class[c].load_relaxed();
+        if ((shown >> (lab.orphanage - 1) & 1) == 0) ++out.broken;  // nobody from elsewhere would find it
+      }
     });
   }
 
-  static void mark_pooled(SpanCensus& out) {
-    for (unsigned row = 0; row < kPoolRows; ++row) {
-      for (unsigned core = 0; core < Heap::pool_.cores(); ++core) {
-        const std::uint32_t first = Heap::pool_.take_all(row, core);
-        std::uint32_t last = 0;
-        for (std::uint32_t number = first; number != 0;
-             number = Heap::spans_[number].pool_link.load_relaxed()) {
-          Span& span = Heap::spans_[number];
-          span.mark = static_cast<std::uint8_t>(span.mark + kMarkPooled);
-          const ClassInfo& info = kClassTable[span.size_class];
-          if (info.pool_row != row || Heap::granules_of(number) != info.granules) ++out.broken;
-          last = number;
-        }
-        if (first != 0) Heap::pool_.put_chain(row, core, first, last, Heap::links());
-      }
-    }
-  }
-
-  static void mark_list(std::uint32_t number, ListId list, std::uint32_t owner, SpanCensus& out) {
-    for (; number != 0; number = Heap::spans_[number].next) {
-      Span& span = Heap::spans_[number];
-      span.mark = static_cast<std::uint8_t>(span.mark + kMarkListed);
-      if (span.list != list || SpanWord{span.word.load_relaxed()}.owner() != owner) ++out.broken;
-    }
-  }
-
-  static void mark_listed(SpanCensus& out) {
-    for (std::uint32_t n = 0; n < Heap::end_of_labs(); ++n) {
-      Lab& lab = Heap::labs_[n];
-      LockGuard guard(lab.lock);
-      mark_list(lab.attention, ListId::kAttention, n, out);
-      mark_list(lab.full, ListId::kFull, n, out);
-      for (unsigned c = 0; c < kClasses; ++c) {
-        mark_list(lab.floating[c], ListId::kFloating, n, out);
-        const std::uint32_t head = lab.reusable[c].load_relaxed();
-        mark_list(head, ListId::kReusable, n, out);
-        const bool shown = !Heap::is_orphanage(n) || (Heap::orphans(c).load_relaxed() >> n & 1) != 0;
-        if (head != 0 && !shown) ++out.broken;  // nobody from elsewhere would find it
-      }
-    }
-  }
-
-  static void count(std::uint32_t number, Span& span, SpanCensus& out) {
-    const SpanWord word{span.word.load_relaxed()};
+  void count(SpanRef span, Frontend<Config>& mine, SpanCensus& out) {
+    const SpanWord word = span->load_word();
+    const ClassId c = span->class_id();
     switch (word.state()) {
       case SpanState::kFree:
-        ++(span.mark == kMarkPooled ? out.in_pool : out.broken);
+        ++(span->mark == kMarkPooled ? out.in_pool : out.broken);
         return;
       case SpanState::kHot: {
-        Lab& lab = Heap::labs_[word.owner()];
-        const bool known = lab.alive.load_relaxed() != 0 && span.mark == 0 &&
-                           lab.hot[span.size_class].load_relaxed() == number;
+        Lab& lab = pages_.lab_at(word.owner());
+        const bool known = lab.thread.load_relaxed() != 0 && span->mark == 0 &&
+                           lab.hot[index_of(c)].load_relaxed() == span.number;
         if (!known) {
           ++out.broken;
-        } else if (&lab == thread_state.lab &&
-                   Frontend::gather_free_blocks(&lab, span.size_class, span) == word.outstanding()) {
+        } else if (&lab == mine.lab && mine.gather_free_blocks(c, span) == word.outstanding()) {
           ++out.hot_empty;
         } else {
           ++out.hot;
@@ -124,19 +132,22 @@ struct Census {
         return;
       }
       case SpanState::kParked:
-        if (kClassTable[span.size_class].blocks == 1) {
-          ++(span.mark == 0 ? out.single : out.broken);
-        } else if (span.mark == 0 && word.owner() == Heap::kOrphanageOfForks) {
+        if (Classes::is_single(c)) {
+          ++(span->mark == 0 ? out.single : out.broken);
+        } else if (span->mark == 0 && word.owner() == heap_.orphanages().numbers[0]) {
           ++out.lost_to_fork;
-        } else if (span.mark != kMarkListed || word.outstanding() <= span.unpublished.load_relaxed()) {
+        } else if (span->mark != kMarkListed || word.outstanding() <= span->unpublished.load_relaxed()) {
           ++out.broken;
         } else {
-          ++(span.list == ListId::kReusable ? out.reusable : out.floating);
+          ++(span->list == ListId::kReusable ? out.reusable : out.floating);
         }
         return;
     }
     ++out.broken;
   }
+
+  Heap& heap_;
+  PageLayer<Config>& pages_;
 };
 
 }  // namespace spanalloc::standard

@@ -1,141 +1,146 @@
-// What malloc, calloc and aligned requests do after a miss of the thread's hot list; see frontend.hpp for the
+// What malloc, calloc and aligned requests do after a miss of the thread's hot list; see engine.hpp for the
 // call tree.
 #pragma once
 
-#include "engines/virtual_span/standard/frontend.hpp"
+#include "engines/virtual_span/standard/engine.hpp"
 
 namespace spanalloc::standard {
 
+template <class Config>
 template <class Policy>
-[[gnu::noinline]] inline void* Frontend::allocate_slow(std::size_t n) {
-  if (SPANALLOC_UNLIKELY(n > kMaxBlock)) {
-    void* p = allocate_large(n, kQuantum, as_it_is);
-    return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
-  }
-  const unsigned c = class_of(n == 0 ? 1 : n);
-  Lab* lab = thread_state.lab;
-  if (SPANALLOC_LIKELY(c < kFirstSingle && lab != nullptr)) {
-    Block*& head = head_of(lab, c);
-    Block* block = head;
-    const std::uint64_t link = block->link;
-    if (SPANALLOC_LIKELY(link - 1 < kClassTable[c].virtual_span - std::uint64_t{1})) {
-      head = pointer_to<Block>(address_of(block) ^ link);
-      unpoison(block, kClassTable[c].block_size);
-      return block;
+SPANALLOC_INLINE void* Frontend<Config>::allocate_slow(std::size_t n) {
+  void* p = nullptr;
+  if (SPANALLOC_UNLIKELY(n > Config::kMaxBlock)) {
+    p = allocate_large(n, kQuantum, LeaveUnfilled{});
+  } else {
+    const ClassId c = Classes::of(n == 0 ? 1 : n);
+    if (SPANALLOC_LIKELY(c < Classes::kFirstSingle && lab != nullptr)) {
+      Block*& list = head_of(c);
+      Block* block = list;
+      const std::uint64_t link = block->link;
+      if (SPANALLOC_LIKELY(link - 1 < Classes::info(c).virtual_span - std::uint64_t{1})) {
+        list = pointer_to<Block>(address_of(block) ^ link);
+        unpoison(block, Classes::info(c).block_size);
+        return block;
+      }
     }
+    p = allocate_class(c);
   }
-  void* p = allocate_class(c);
   return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
 }
 
-inline void* Frontend::allocate_class(unsigned c) {
-  const InsideHeap inside;
-  if (thread_state.run.count != 0) flush_run();
-  Lab* lab = lab_of_thread();
+template <class Config>
+inline void* Frontend<Config>::allocate_class(ClassId c) {
+  const Inside inside(*this);
+  flush_run_if_any();
   // No LAB left (there is room for 262,144 living threads), or no memory for one.
-  if (SPANALLOC_UNLIKELY(lab == nullptr))
-    return allocate_large(kClassTable[c].block_size, kQuantum, as_it_is);
-  void* p =
-      c < kFirstSingle ? allocate_listed(lab, c) : allocate_single(c, Heap::core_of(lab->number), as_it_is);
-  if (SPANALLOC_UNLIKELY(thread_state.exited)) detach(lab);
+  if (SPANALLOC_UNLIKELY(lab_of_thread() == nullptr)) {
+    return allocate_large(Classes::info(c).block_size, kQuantum, LeaveUnfilled{});
+  }
+  void* p = c < Classes::kFirstSingle ? allocate_listed(c) : allocate_single(c, LeaveUnfilled{});
+  detach_if_exited();
   return p;
 }
 
 // An object with a span of its own, of any size and alignment.
+template <class Config>
 template <class Fill>
-SPANALLOC_COLD inline void* Frontend::allocate_large(std::size_t n, std::size_t alignment, Fill fill) {
-  const InsideHeap inside;
-  if (thread_state.run.count != 0) flush_run();
-  if (n > kMaxRequest || alignment > kMaxRequest || !Heap::start()) return nullptr;
-  const std::size_t granules = granules_for(max_of(n, 1));
-  const std::uint32_t number = Heap::take_large(granules, granules_for(alignment), Heap::Reuse::kDirtyFirst);
-  return number == 0 ? nullptr : hand_out(number, kLargeClass, granules << kGranuleBits, fill);
+SPANALLOC_COLD inline void* Frontend<Config>::allocate_large(std::size_t n, std::size_t alignment,
+                                                             Fill fill) {
+  const Inside inside(*this);
+  flush_run_if_any();
+  if (n > kMaxRequest || alignment > kMaxRequest || !heap->start()) return nullptr;
+  const GranuleCount granules = granules_for(max_of(n, 1));
+  const FreshSpan fresh = heap->take_large(granules, granules_for(alignment).count, Reuse::kDirtyFirst);
+  return fresh ? hand_out(fresh, Classes::kLarge, granules.count << Config::kGranuleBits, fill) : nullptr;
 }
 
-inline void* Frontend::allocate_listed(Lab* lab, unsigned c) {
-  Block*& head = head_of(lab, c);
-  const ClassInfo& info = kClassTable[c];
+template <class Config>
+inline void* Frontend<Config>::allocate_listed(ClassId c) {
+  Block*& list = head_of(c);
+  const ClassInfo& info = Classes::info(c);
   for (;;) {
-    Block* block = head;
+    Block* block = list;
     if (SPANALLOC_LIKELY(block != no_block())) {
       Block* next = next_of(block);
       if (SPANALLOC_UNLIKELY(block->link - 1 >= info.virtual_span - std::uint64_t{1}) && next != no_block()) {
         os::fatal("free list overwritten (write after free?) at", block);
       }
-      head = next;
+      list = next;
       unpoison(block, info.block_size);
       return block;
     }
-    bool zero = false;
-    if (!refill(lab, c, zero)) return nullptr;
+    if (refill(c) == Refilled::kNothing) return nullptr;
   }
 }
 
 // One block a span: it is never hot.
+template <class Config>
 template <class Fill>
-inline void* Frontend::allocate_single(unsigned c, unsigned core, Fill fill) {
-  const std::uint32_t number = Heap::take_span(c, core);
-  return number == 0 ? nullptr : hand_out(number, c, kClassTable[c].block_size, fill);
+inline void* Frontend<Config>::allocate_single(ClassId c, Fill fill) {
+  const FreshSpan fresh = heap->take_span(c, core());
+  return fresh ? hand_out(fresh, c, Classes::info(c).block_size, fill) : nullptr;
 }
 
 // The record says "in use" at the very last: the child of a fork before that has the memory back.
+template <class Config>
 template <class Fill>
-inline void* Frontend::hand_out(std::uint32_t number, unsigned c, std::size_t bytes, Fill fill) {
-  char* p = Heap::address(number);
+inline void* Frontend<Config>::hand_out(const FreshSpan& fresh, ClassId c, std::size_t bytes, Fill fill) {
+  char* p = pages->address(fresh.span.number);
   unpoison(p, bytes);
-  fill(p, Heap::span(number).zero);
-  Heap::make_single(number, c);
+  fill(p, fresh.zero);
+  heap->begin_single_life(fresh, c);
   return p;
 }
 
-// Puts blocks on the class's empty hot list; `zero`: they read as zero but for their links. False: out of
-// memory.
-inline bool Frontend::refill(Lab* lab, unsigned c, bool& zero) {
-  Block*& head = head_of(lab, c);
-  const ClassInfo& info = kClassTable[c];
-  SPANALLOC_ASSERT(lab == thread_state.lab && c >= 1 && c < kFirstSingle);
-  while (head == no_block()) {
-    const std::uint32_t number = lab->hot[c].load_relaxed();
-    if (number == 0) {
-      const std::uint32_t found = find_span(lab, c, head);
-      if (found == 0) return false;
-      make_hot(lab, c, found);
+// Puts blocks on the class's empty hot list, or finds that memory is out. Zero: but for their links.
+template <class Config>
+inline typename Frontend<Config>::Refilled Frontend<Config>::refill(ClassId c) {
+  Block*& list = head_of(c);
+  const ClassInfo& info = Classes::info(c);
+  SPANALLOC_ASSERT(c != ClassId::kNone && c < Classes::kFirstSingle);
+  SPANALLOC_ASSERT(pages->is_mine(lab->number));
+  bool zero = false;
+  while (list == no_block()) {
+    const SpanNumber number = lab->hot[index_of(c)].load_relaxed();
+    if (number == SpanNumber::kNone) {
+      const HotSpan found = find_span(c);
+      if (!found) return Refilled::kNothing;
+      if (found.remotes != BlockMark::kNone) list = pages->block_of_mark(found.span, found.remotes);
+      make_hot(c, found.span);
       continue;
     }
-    Span& span = Heap::span(number);
-    if (Block* reserve = span.free_list.load_relaxed(); reserve != no_block()) {
-      span.free_list.store_relaxed(no_block());
-      head = reserve;
-    } else if (span.carved.load_relaxed() < info.blocks) {
-      carve(span, number, c, head);
-      zero = span.zero;
+    const SpanRef span = pages->span(number);
+    if (Block* reserve = span->free_list.load_relaxed(); reserve != no_block()) {
+      span->free_list.store_relaxed(no_block());
+      list = reserve;
+    } else if (span->carved.load_relaxed() < info.blocks) {
+      list = carve(span, c);
+      zero = span->zero;
+      // A stale look only delays the choice.
+    } else if (info.blocks - span->load_word().outstanding() >= info.refill_remotes) {
+      list = pages->block_of_mark(span, take_remotes(span->word, info.blocks).first);
     } else {
-      const SpanWord word{span.word.load_relaxed()};  // a stale look only delays the choice
-      std::uint32_t count = info.blocks - word.outstanding();
-      if (count >= info.refill_remotes) {
-        head = Heap::block_of_mark(number, take_remotes(span.word, info.blocks, count));
-      } else {
-        leave_hot(lab, c);
-        Protocol::hot_to_parked(number, lab->number, 0);
-      }
+      leave_hot(c);
+      park(span, 0);
     }
   }
-  return true;
+  return zero ? Refilled::kZeroBlocks : Refilled::kBlocks;
 }
 
 // Links up the untouched blocks that start in the next page (at least one), in address order.
-inline void Frontend::carve(Span& span, std::uint32_t number, unsigned c, Block*& head) {
-  const ClassInfo& info = kClassTable[c];
-  const std::uint32_t carved = span.carved.load_relaxed();
-  SPANALLOC_ASSERT(carved < info.blocks && head == no_block());
+template <class Config>
+inline Block* Frontend<Config>::carve(SpanRef span, ClassId c) {
+  const ClassInfo& info = Classes::info(c);
+  const std::uint32_t carved = span->carved.load_relaxed();
+  SPANALLOC_ASSERT(carved < info.blocks && is_hot_here(span->load_word()));
   const std::size_t offset = std::size_t{carved} * info.block_size;
   const std::size_t page_end = align_down(offset, kPageForTail) + kPageForTail;
-  std::uint32_t count =
-      static_cast<std::uint32_t>((page_end - offset + info.block_size - 1) / info.block_size);
+  auto count = static_cast<std::uint32_t>((page_end - offset + info.block_size - 1) / info.block_size);
   count = static_cast<std::uint32_t>(min_of(count, info.blocks - carved));
   // Past its exit hook a thread gives the span back after each call, and what is free in it must be counted.
-  if (SPANALLOC_UNLIKELY(thread_state.exited)) count = 1;
-  char* first = Heap::address(number) + offset;
+  if (SPANALLOC_UNLIKELY(exited)) count = 1;
+  char* first = pages->address(span.number) + offset;
   char* at = first;
   for (std::uint32_t i = 1; i < count; ++i, at += info.block_size) {
     unpoison(at, sizeof(Block));
@@ -143,124 +148,121 @@ inline void Frontend::carve(Span& span, std::uint32_t number, unsigned c, Block*
   }
   unpoison(at, sizeof(Block));
   link_to(reinterpret_cast<Block*>(at), no_block());
-  span.carved.store_relaxed(carved + count);
+  span->carved.store_relaxed(carved + count);
   let_carved_blocks_pass(span, c);
-  head = reinterpret_cast<Block*>(first);
+  return reinterpret_cast<Block*>(first);
 }
 
-// A span for class c, word already hot for this LAB; blocks that came with it are on `head` and its
-// free_list.
-inline std::uint32_t Frontend::find_span(Lab* lab, unsigned c, Block*& head) {
-  const std::uint32_t me = lab->number;
-  std::uint32_t remote_head = 0;
-  Protocol::settle_attention(me);
-  std::uint32_t number = Protocol::reusable_to_hot(c, me, remote_head);
-  if (number == 0) number = Protocol::orphan_to_hot(c, me, remote_head);
-  const std::uint32_t fresh = number != 0 ? 0 : Heap::take_span(c, Heap::core_of(me));
-  if (fresh == 0) {
-    if (number == 0) number = Protocol::orphan_to_hot(c, me, remote_head, true);
-    if (number == 0) number = Protocol::floating_to_hot(c, me, remote_head);
-    if (number != 0 && remote_head != 0) head = Heap::block_of_mark(number, remote_head);
-    return number;
+// A span for class c, word already hot for this LAB.
+template <class Config>
+SPANALLOC_INLINE HotSpan Frontend<Config>::find_span(ClassId c) {
+  auto& protocol = heap->protocol();
+  const LabNumber me = lab->number;
+  heap->put_in_pool(protocol.settle_attention(me), core());
+  if (const HotSpan mine = protocol.reusable_to_hot(c, me)) return mine;
+  if (const HotSpan orphan = protocol.orphan_to_hot(heap->orphanages(), c, me)) return orphan;
+  if (const FreshSpan fresh = heap->take_span(c, core())) {
+    heap->begin_hot_life(fresh, c, me);
+    return {fresh.span};
   }
-  number = fresh;
-  Span& span = Heap::span(number);
-  SPANALLOC_ASSERT(SpanWord{span.word.load_relaxed()}.state() == SpanState::kFree);
-  span.size_class = static_cast<std::uint8_t>(c);
-  span.shown_class.store_relaxed(static_cast<std::uint8_t>(c));
-  const ClassInfo& info = kClassTable[c];
-  span.start_magic = info.order == 0 ? divisibility_magic32(info.block_size) : 0;
-  span.start_limit.store_relaxed(0);
-  span.carved.store_relaxed(0);
-  span.free_list.store_relaxed(no_block());
-  span.unpublished.store_relaxed(0);
-  span.list = ListId::kNone;
-  // Release: a stale freer of an earlier life may look at the record under a lock.
-  span.word.store_release(SpanWord::make(me, SpanState::kHot, kClassTable[c].blocks).bits);
-  return number;
+  if (const HotSpan orphan = protocol.orphan_to_hot(heap->orphanages(), c, me, true)) return orphan;
+  return protocol.floating_to_hot(c, me);
 }
 
 // Blocks that were never carved are nobody's to free: the checks for a block's start refuse them, too.
-inline void Frontend::let_carved_blocks_pass(Span& span, unsigned c) {
-  const ClassInfo& info = kClassTable[c];
+template <class Config>
+inline void Frontend<Config>::let_carved_blocks_pass(SpanRef span, ClassId c) {
+  const ClassInfo& info = Classes::info(c);
   if (info.order != 0) return;  // is_start() looks at `carved` itself
-  const std::uint32_t limit = multiple_limit32(info.block_size, span.carved.load_relaxed());
+  const std::uint32_t limit = multiple_limit32(info.block_size, span->carved.load_relaxed());
   // Relaxed: whoever is handed a block by another thread has been given this limit with it.
-  span.start_limit.store_relaxed(limit);
-  if (c <= kThreadClasses) thread_state.start[c].limit = limit;
+  span->start_limit.store_relaxed(limit);
+  if (index_of(c) < State::kLists) start[index_of(c)].limit = limit;
 }
 
-inline void Frontend::make_hot(Lab* lab, unsigned c, std::uint32_t number) {
-  SPANALLOC_ASSERT(lab->hot[c].load_relaxed() == 0);  // one hot span a class
-  SPANALLOC_ASSERT(SpanWord{Heap::span(number).word.load_relaxed()}.identity() == thread_state.hot_identity);
-  lab->hot[c].store_relaxed(number);
-  lab->hot_classes[c / 64] |= std::uint64_t{1} << c % 64;
-  if (c > kThreadClasses) return;
-  let_carved_blocks_pass(Heap::span(number), c);
-  const std::uintptr_t page = address_of(Heap::address(number)) >> kGranuleBits;
+template <class Config>
+inline void Frontend<Config>::make_hot(ClassId c, SpanRef span) {
+  const std::uint32_t i = index_of(c);
+  SPANALLOC_ASSERT(lab->hot[i].load_relaxed() == SpanNumber::kNone);  // one hot span a class
+  SPANALLOC_ASSERT(is_hot_here(span->load_word()) && heap->has(span));
+  lab->hot[i].store_relaxed(span.number);
+  lab->hot_classes[i / 64] |= std::uint64_t{1} << i % 64;
+  if (i >= State::kLists) return;
+  let_carved_blocks_pass(span, c);
+  const std::uintptr_t page = address_of(pages->address(span.number)) >> Config::kGranuleBits;
   // An empty list begins with kNoBlock. What shares that granule is nobody's block: its hint stays class 0,
   // where no address is a block's start.
-  if (((page ^ (address_of(no_block()) >> kGranuleBits)) & 0xff) == 0) return;
-  thread_state.hint[page & 0xff] = static_cast<std::uint8_t>(c);
+  if (((page ^ (address_of(no_block()) >> Config::kGranuleBits)) & 0xff) == 0) return;
+  hint[page & 0xff] = static_cast<std::uint8_t>(i);
 }
 
 // Its list is empty: what frees and allocations of the class find is nothing, until the next span is hot.
-inline void Frontend::leave_hot(Lab* lab, unsigned c) {
-  SPANALLOC_ASSERT(lab->hot[c].load_relaxed() != 0 && head_of(lab, c) == no_block());
-  lab->hot[c].store_relaxed(0);
+template <class Config>
+inline void Frontend<Config>::leave_hot(ClassId c) {
+  SPANALLOC_ASSERT(lab->hot[index_of(c)].load_relaxed() != SpanNumber::kNone && head_of(c) == no_block());
+  lab->hot[index_of(c)].store_relaxed(SpanNumber::kNone);
 }
 
-inline void* Frontend::allocate_aligned(std::size_t n, std::size_t alignment) {
-  // As common as unaligned ones: the same short path (see multiples_are_aligned).
+template <class Config>
+inline void Frontend<Config>::park(SpanRef span, std::uint32_t free_blocks) {
+  if (heap->protocol().hot_to_parked(span, lab->number, free_blocks)) heap->put_in_pool(span, core());
+}
+
+template <class Config>
+inline void* Frontend<Config>::allocate_aligned(std::size_t n, std::size_t alignment) {
+  // As common as unaligned ones: the same short path (see SizeClasses::multiples_are_aligned).
   const std::size_t multiple = align_up(max_of(n, 1), alignment);  // 0 where it overflows
-  if (SPANALLOC_LIKELY(multiple - 1 < kMaxListed)) {
-    return allocate(multiple);
-  }
-  const unsigned c = class_of_aligned(n, alignment);
-  if (c == 0) return allocate_large(n, alignment, as_it_is);
+  if (SPANALLOC_LIKELY(multiple - 1 < Config::kMaxListed)) return allocate(multiple);
+  const ClassId c = Classes::of_aligned(n, alignment);
+  if (c == ClassId::kNone) return allocate_large(n, alignment, LeaveUnfilled{});
   return allocate_class(c);
 }
 
-inline void* Frontend::allocate_zeroed(std::size_t n) {
+template <class Config>
+inline void* Frontend<Config>::allocate_zeroed(std::size_t n) {
   return allocate_filled(n, [n](void* p, bool zero) {
-    if (!zero) memset(p, 0, n);
+    if (!zero) std::memset(p, 0, n);
   });
 }
 
-inline void* Frontend::allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
-  return allocate_filled(n, [from, bytes](void* p, bool) { memcpy(p, from, bytes); });
+template <class Config>
+inline void* Frontend<Config>::allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
+  return allocate_filled(n, [from, bytes](void* p, bool) { std::memcpy(p, from, bytes); });
 }
 
+template <class Config>
 template <class Fill>
-SPANALLOC_INLINE void* Frontend::allocate_filled(std::size_t n, Fill fill) {
-  if (SPANALLOC_LIKELY(n <= kMaxInThread)) {
+SPANALLOC_INLINE void* Frontend<Config>::allocate_filled(std::size_t n, Fill fill) {
+  if (SPANALLOC_LIKELY(n <= kMaxInThread<Config>)) {
     void* p = allocate(n);
     if (SPANALLOC_LIKELY(p != nullptr)) fill(p, false);
     return p;
   }
-  if (n > kMaxBlock) return allocate_large(n, kQuantum, fill);
-  Lab* lab = thread_state.lab;
-  if (n > kMaxListed) {
-    const InsideHeap inside;
-    if (thread_state.run.count != 0) flush_run();
-    if (!Heap::start()) return nullptr;
-    return allocate_single(class_of(n), Heap::core_of(lab == nullptr ? 0 : lab->number), fill);
+  if (n > Config::kMaxBlock) return allocate_large(n, kQuantum, fill);
+  if (n > Config::kMaxListed) {
+    const Inside inside(*this);
+    flush_run_if_any();
+    return heap->start() ? allocate_single(Classes::of(n), fill) : nullptr;
   }
-  bool zero = false;
-  void* p = n < kPageForTail || lab == nullptr ? allocate(n) : allocate_listed_page(lab, class_of(n), zero);
-  if (p != nullptr) fill(p, zero);
-  return p;
+  const MaybeZero got = n < kPageForTail || lab == nullptr ? MaybeZero{allocate(n), false}
+                                                           : allocate_listed_page(Classes::of(n));
+  if (got.block != nullptr) fill(got.block, got.zero);
+  return got.block;
 }
 
 // A block of a page or more is carved alone: when the list was empty, the one that refill() brings is it.
-inline void* Frontend::allocate_listed_page(Lab* lab, unsigned c, bool& zero) {
-  if (head_of(lab, c) == no_block()) {
-    const InsideHeap inside;
-    if (thread_state.run.count != 0) flush_run();
-    if (!refill(lab, c, zero)) return nullptr;
+template <class Config>
+inline typename Frontend<Config>::MaybeZero Frontend<Config>::allocate_listed_page(ClassId c) {
+  Refilled refilled = Refilled::kBlocks;
+  if (head_of(c) == no_block()) {
+    const Inside inside(*this);
+    flush_run_if_any();
+    refilled = refill(c);
+    if (refilled == Refilled::kNothing) return {nullptr, false};
   }
-  void* p = allocate_listed(lab, c);
-  return zero ? memset(p, 0, sizeof(Block)) : p;
+  void* p = allocate_listed(c);
+  if (refilled != Refilled::kZeroBlocks) return {p, false};
+  return {std::memset(p, 0, sizeof(Block)), true};
 }
 
 }  // namespace spanalloc::standard

@@ -1,11 +1,258 @@
-// What the heap stands on: spans and everything larger come from one arena.
+// The ground that heaps stand on: one arena, one table of span records beside it, one table of LABs.
+//
+// One base and one table, so that any pointer finds its span's record with one subtraction and one
+// comparison, whichever heap it belongs to; the record names the heap. Any number of heaps (kMaxHeaps) stand
+// on a page layer, and share its memory: what one gives back serves every other.
+//
+// A process has one for its default heaps; tests own theirs.
 #pragma once
 
-#include "engines/virtual_span/standard/config.hpp"
+#include <cstddef>
+#include <cstdint>
+
+#include "base/assert.hpp"
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "engines/virtual_span/standard/lab.hpp"
+#include "engines/virtual_span/standard/numbers.hpp"
+#include "engines/virtual_span/standard/size_classes.hpp"
+#include "engines/virtual_span/standard/span.hpp"
+#include "engines/virtual_span/standard/span_placement.hpp"
+#include "os/os.hpp"
 #include "pages/coalescing_arena.hpp"
+#include "pages/growing_table.hpp"
+#include "sync/spin_lock.hpp"
+#include "thread/lifecycle.hpp"
+#include "thread/record_registry.hpp"
 
 namespace spanalloc::standard {
 
-using Arena = CoalescingArena<kGranuleBits, HugePages::kKernelDefault>;
+template <class Config>
+class Heap;
+
+/// All functions but start() and destroy(): thread-safe. Zero-initialised but for the function.
+template <class Config>
+class PageLayer : public thread::ForkWatch {
+ public:
+  using Classes = SizeClasses<Config>;
+  using Lab = standard::Lab<Config>;
+  using Lists = SpanLists<Classes::kCount>;
+  using Heap = standard::Heap<Config>;
+  using Arena = CoalescingArena<Config::kGranuleBits, Config::kHugePages>;
+
+  static constexpr unsigned kMaxHeaps = 1024;
+
+  /// `put_right`: what a fork's child does first of all; see fork_recovery.hpp.
+  constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*)) : thread::ForkWatch{put_right} {}
+
+  // --- Start and end -------------------------------------------------------------------------------------
+
+  /// Reserves everything; idempotent. False: not even tables could be had.
+  bool start() {
+    if (SPANALLOC_LIKELY(is_started())) return true;
+    return start_slow();
+  }
+  bool is_started() const { return started_.load_acquire() != 0; }  // acquire: the tables' addresses
+
+  /// Gives all memory back, and every block that is still out with it. Nobody uses the layer or a heap on it.
+  void destroy() {
+    thread::unwatch_forks(*this);
+    arena.destroy();
+    spans_.destroy();
+    labs_.destroy();
+    slots_.destroy();
+    lab_registry_.destroy();
+    end_of_labs_.store_relaxed(0);
+    known_end_.store_relaxed(0);
+    for (Atomic<Heap*>& heap : heaps_) heap.store_relaxed(nullptr);
+    end_of_heaps_.store_relaxed(0);
+    started_.store_relaxed(0);
+  }
+
+  // --- Records -------------------------------------------------------------------------------------------
+
+  SPANALLOC_INLINE SpanRef span(SpanNumber number) { return {&spans_[index_of(number)], number}; }
+  SPANALLOC_INLINE char* address(SpanNumber number) const {
+    return pointer_to<char>(arena.base() + (std::size_t{index_of(number)} << Config::kGranuleBits));
+  }
+  /// The record of the granule that `a` lies in, if that has one: the arena's granules, up to where they are
+  /// handed out; else none. (Granule 0 is never handed out; it is none, too.)
+  SPANALLOC_INLINE SpanRef granule_at(std::uintptr_t a) {
+    // Below the base: wraps to a huge number.
+    const std::size_t number = (a - arena.base()) >> Config::kGranuleBits;
+    // Relaxed: who holds a live block got it after the record.
+    if (SPANALLOC_UNLIKELY(number >= known_end_.load_relaxed())) return {};
+    return span(SpanNumber{static_cast<std::uint32_t>(number)});
+  }
+  /// The record of the span that a granule belongs to.
+  SpanRef span_of(SpanRef granule) {
+    return span(SpanNumber{index_of(granule.number) & ~((1u << granule->order) - 1)});
+  }
+  /// Granules below have records. Acquire: the table is open so far.
+  SpanNumber end_of_spans() const {
+    return SpanNumber{static_cast<std::uint32_t>(known_end_.load_acquire())};
+  }
+  /// Under the arena's lock, before granules below `end` are handed out: makes their records. False: refused.
+  auto records_reach() {
+    return [this](std::size_t end) {
+      if (!spans_.ensure(end)) return false;
+      known_end_.store_release(end);  // release: the table is open so far
+      return true;
+    };
+  }
+  /// Where a free span says which is behind it in its stack of a pool.
+  auto pool_links() {
+    return [this](std::uint32_t number) -> Atomic<std::uint32_t>& { return spans_[number].pool_link; };
+  }
+
+  GranuleCount granules_of(SpanRef span) const { return {arena.count_of(index_of(span.number))}; }
+  void give(SpanRef span, bool zero = false) { arena.give(index_of(span.number), zero); }
+
+  // --- What the protocol asks ----------------------------------------------------------------------------
+
+  SPANALLOC_INLINE Lists& lab(LabNumber number) { return labs_[index_of(number)]; }
+  static std::uint32_t capacity(ClassId c) { return Classes::info(c).blocks; }
+  static std::uint32_t reuse_outstanding(ClassId c) { return Classes::info(c).reuse_outstanding; }
+  /// Of the heap whose orphanage `lists` is.
+  Atomic<std::uint64_t>& orphans(const Lists& lists, ClassId c);
+  Block* block_of_mark(SpanRef span, BlockMark mark) const {
+    return reinterpret_cast<Block*>(address(span.number) + offset_of_mark(mark));
+  }
+  [[noreturn]] void corrupted(SpanRef span) const {
+    os::fatal("more blocks were freed than allocated (double free) in the span at", address(span.number));
+  }
+  bool is_mine(LabNumber number) const {
+    return labs_[index_of(number)].thread.load_relaxed() == address_of(os::thread_mark());
+  }
+  bool is_torn(LabNumber number) const { return labs_[index_of(number)].torn; }
+  void set_torn(LabNumber number, bool torn) { labs_[index_of(number)].torn = torn; }
+  void note_repair() { lists_repaired = true; }
+
+  // --- LABs ----------------------------------------------------------------------------------------------
+
+  /// A LAB for the calling thread, or an orphanage, of a heap; nullptr when there is none left.
+  SPANALLOC_COLD Lab* take_lab(HeapNumber heap) {
+    if (!start()) return nullptr;
+    Lab* lab = lab_registry_.take([this](bool) { return make_lab(); });
+    if (lab == nullptr) return nullptr;
+    SPANALLOC_ASSERT(lab->thread.load_relaxed() == 0 && !lab->is_orphanage() && lab->has_no_hot_span());
+    lab->heap = heap;
+    return lab;
+  }
+  SPANALLOC_COLD void return_lab(Lab* lab) {
+    SPANALLOC_ASSERT(lab->has_no_hot_span());
+    lab->inside.store_relaxed(0);
+    lab->orphanage = 0;
+    lab->thread.store_relaxed(0);
+    lab_registry_.give_back(lab);
+  }
+  Lab& lab_at(LabNumber number) { return labs_[index_of(number)]; }
+  /// LABs below were used at some time. Acquire: the table is open so far.
+  LabNumber end_of_labs() const { return LabNumber{end_of_labs_.load_acquire()}; }
+  template <class F>
+  void for_each_lab(F f) {
+    const std::uint32_t end = index_of(end_of_labs());
+    for (std::uint32_t number = 0; number < end; ++number) f(labs_[number]);
+  }
+  auto& lab_registry() { return lab_registry_; }
+
+  /// Room for what the thread of a LAB keeps for a heap that is not a default one. nullptr: no memory.
+  static constexpr std::size_t kSlotBytes = 1024;
+  void* slot_of(LabNumber number) {
+    LockGuard guard(heaps_lock_);
+    if (!slots_.start(lab_capacity_) || !slots_.ensure(index_of(number) + std::size_t{1})) return nullptr;
+    return &slots_[index_of(number)];
+  }
+
+  // --- Heaps ---------------------------------------------------------------------------------------------
+
+  /// `good` false: there are kMaxHeaps already.
+  struct Entered {
+    bool good = false;
+    HeapNumber number{};
+  };
+  /// Gives the heap a number, under which records name it.
+  Entered enter(Heap* heap) {
+    LockGuard guard(heaps_lock_);
+    for (std::uint16_t n = 0; n < kMaxHeaps; ++n) {
+      if (heaps_[n].load_relaxed() != nullptr) continue;
+      heaps_[n].store_release(heap);  // release: who finds the heap finds it constructed
+      if (n >= end_of_heaps_.load_relaxed()) end_of_heaps_.store_release(n + 1u);
+      return {true, HeapNumber{n}};
+    }
+    return {};
+  }
+  /// In a fork's child, first of all.
+  void abandon_heaps_lock() { heaps_lock_.abandon_if_owner_died(); }
+  void leave(HeapNumber number) { heaps_[index_of(number)].store_release(nullptr); }
+  Heap& heap_at(HeapNumber number) { return *heaps_[index_of(number)].load_relaxed(); }
+  /// The heap that a span in use belongs to.
+  Heap& heap_of(SpanRef span) { return heap_at(span->heap); }
+  template <class F>
+  void for_each_heap(F f) {
+    for (std::uint32_t n = 0; n < end_of_heaps_.load_acquire(); ++n) {
+      if (Heap* heap = heaps_[n].load_acquire(); heap != nullptr) f(*heap);
+    }
+  }
+
+  // --- Shared by the heaps -------------------------------------------------------------------------------
+
+  Arena arena;
+  SpinLock purge_lock;                  ///< whoever purges or ages
+  Atomic<std::uint64_t> next_purge{0};  ///< milliseconds
+  std::uint64_t decay_ms = 0;           ///< constant after start
+  // In a fork's child; see fork_recovery.hpp.
+  Atomic<std::uint32_t> inside_without_lab{0};  ///< threads that are inside and have no LAB
+  Atomic<std::uint32_t> recovery_is_due{0};     ///< read by every slow path, written in a fork's child only
+  bool lists_repaired = false;                  ///< in a child, before its recovery
+  SpinLock start_lock;                          ///< start, growth of the table of LABs
+
+ private:
+  SPANALLOC_COLD bool start_slow() {
+    // Before anything else: a fork may find another thread in the middle of it. With the first allocation: a
+    // library without the constructor's help (static, or an engine in a test) forks too.
+    thread::watch_forks(*this);
+    LockGuard guard(start_lock);
+    if (started_.load_relaxed() != 0) return true;
+    // As the spans of several blocks are aligned, so must the arena be, whatever the page size.
+    if (!arena.start(Classes::kGranule << Config::kMaxOrder) || !spans_.start(arena.capacity())) return false;
+    // One LAB a living thread and heap. Under a limit, tables may take 1/256 of it.
+    const std::size_t left = os::address_space_left();
+    std::size_t labs = 1u << 18;
+    if (left != SIZE_MAX) labs = max_of(min_of(labs, left / 256 / sizeof(Lab)), 192);
+    if (!labs_.start(labs) || !spans_.ensure(1)) return false;
+    lab_capacity_ = static_cast<std::uint32_t>(labs);
+    decay_ms = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
+    next_purge.store_relaxed(os::now_ms() + decay_ms / 2 + 1);
+    started_.store_release(1);  // release: pairs with is_started()
+    return true;
+  }
+
+  // Under the registry's lock.
+  Lab* make_lab() {
+    const std::uint32_t number = end_of_labs_.load_relaxed();
+    if (number >= lab_capacity_ || !labs_.ensure(number + 1)) return nullptr;
+    Lab& lab = labs_[number];
+    lab.number = LabNumber{number};
+    for (Block*& head : lab.head) head = no_block();
+    end_of_labs_.store_release(number + 1);  // release: pairs with end_of_labs()
+    return &lab;
+  }
+
+  GrowingTable<Span> spans_;  // grown under the arena's lock
+  GrowingTable<Lab> labs_;
+  struct alignas(kCacheLine) Slot {
+    unsigned char bytes[kSlotBytes];
+  };
+  GrowingTable<Slot> slots_;  // grown under heaps_lock_
+  thread::RecordRegistry<Lab> lab_registry_;
+  std::uint32_t lab_capacity_ = 0;
+  Atomic<std::uint32_t> end_of_labs_{0};  // written under the registry's lock
+  Atomic<std::size_t> known_end_{0};      // written under the arena's lock
+  Atomic<std::uint32_t> started_{0};
+  SpinLock heaps_lock_;  // guards changes of the two below, and of slots_
+  Atomic<std::uint32_t> end_of_heaps_{0};
+  Atomic<Heap*> heaps_[kMaxHeaps] = {};
+};
 
 }  // namespace spanalloc::standard

@@ -1,5 +1,5 @@
-// The size classes: computed from the bounds in config.hpp, and asserted below the table. The table as the
-// compiler sees it is docs/size-classes.md, which a unit test prints.
+// The size classes: computed from the bounds of a config, and asserted below the table. What they are for
+// `Standard` is docs/size-classes.md, which a unit test prints:
 //
 //   class     block sizes                       real span               virtual span
 //   1..32     16, 32, ... 512 (step 16)         64 KiB                  64 KiB
@@ -22,46 +22,13 @@
 #include "base/bits.hpp"
 #include "base/size_class_generator.hpp"
 #include "engines/virtual_span/standard/config.hpp"
+#include "engines/virtual_span/standard/numbers.hpp"
 
 namespace spanalloc::standard {
 
-/// Class of a request of n bytes, 1 <= n <= kMaxBlock.
-constexpr unsigned class_of(std::size_t n) {
-  if (n <= kMaxSmall) return static_cast<unsigned>((n + kQuantum - 1) / kQuantum);
-  // With b = floor(log2(n-1)) the steps of the doubling (2^b, 2^(b+1)] are 2^(b-3) wide: the three bits below
-  // the leading one of n-1 number them.
-  const unsigned b = log2_floor(n - 1);
-  return kSmallClasses + (b - log2_floor(kMaxSmall)) * kStepsPerDoubling +
-         static_cast<unsigned>((n - 1) >> (b - 3)) - (kStepsPerDoubling - 1);
-}
-
-constexpr std::uint32_t block_size_of(unsigned c) {
-  if (c <= kSmallClasses) return static_cast<std::uint32_t>(c * kQuantum);
-  const unsigned doubling = (c - kSmallClasses - 1) / kStepsPerDoubling;
-  const unsigned step = (c - kSmallClasses - 1) % kStepsPerDoubling + 1;
-  return static_cast<std::uint32_t>((kMaxSmall << doubling) / kStepsPerDoubling * (kStepsPerDoubling + step));
-}
-
-constexpr bool has_little_overhead(const SizeClass& span) {
-  const std::size_t records = span.virtual_span / kGranule * kRecordBytes;
-  return (span.overhead() + records) * 100 <= span.real_span * kMostOverheadPercent;
-}
-
-/// The span of a class. Several blocks: the smallest virtual span, and in it as many blocks, as the bounds on
-/// overhead and on the number of blocks allow. One block: whole granules.
-constexpr SizeClass span_of(unsigned c) {
-  const std::uint32_t size = block_size_of(c);
-  if (c >= kFirstSingle) return {size, size, static_cast<std::uint32_t>(align_up(size, kGranule)), 1};
-  for (unsigned order = 0; order <= kMaxOrder; ++order) {
-    const auto whole = static_cast<std::uint32_t>(kGranule << order);
-    for (std::uint32_t blocks = whole / size; blocks >= kMinBlocks; --blocks) {
-      const SizeClass span{size, static_cast<std::uint32_t>(align_up(size * blocks, kPageForTail)), whole,
-                           blocks};
-      if (has_little_overhead(span)) return span;
-    }
-  }
-  return {};
-}
+inline constexpr std::size_t kQuantum = 16;              // every block is a multiple of it
+inline constexpr std::size_t kPageForTail = 4 * kKiB;    // real spans end on such a boundary
+inline constexpr std::size_t kRecordBytes = kCacheLine;  // of a span: what counts as overhead
 
 /// Everything the slow paths ask about a class, in one record.
 struct ClassInfo : SizeClass {
@@ -69,96 +36,185 @@ struct ClassInfo : SizeClass {
   std::uint32_t reuse_outstanding = 0;  ///< a parked span with at most this many blocks out is reusable
   std::uint32_t refill_remotes = 0;     ///< a hot span takes its remote list when it holds at least this many
   std::uint8_t order = 0;               ///< of the virtual span, if it has several blocks
-  std::uint8_t granules = 0;            ///< of the virtual span; 0 for kLargeClass: each object has its own
+  std::uint8_t granules = 0;            ///< of the virtual span; 0 for kLarge: each object has its own
   std::uint8_t pool_row = 0;            ///< kPoolRows: never pooled
   std::uint8_t pool_most = 0;           ///< spans that a core keeps of this row
 };
 
-constexpr ClassInfo make_class(const SizeClass& span) {
-  ClassInfo info{span};
-  info.granules = static_cast<std::uint8_t>(info.virtual_span >> kGranuleBits);
-  if (info.blocks > 1) {
-    info.order = static_cast<std::uint8_t>(log2_floor(info.granules));
-    info.pool_row = info.order;
-  } else {
-    info.pool_row = static_cast<std::uint8_t>(info.granules == 1 ? 0 : kMaxOrder + info.granules - 1);
+/// What is counted and how a row is made.
+template <class Config>
+struct SizeClassRules : Config {
+  using Config::kGranuleBits, Config::kMaxOrder, Config::kMinBlocks, Config::kMostOverheadPercent;
+  using Config::kMaxSmall, Config::kStepsPerDoubling, Config::kMaxListed, Config::kMaxBlock;
+  using Config::kThreadClasses;
+
+  static constexpr std::size_t kGranule = std::size_t{1} << kGranuleBits;
+  static constexpr unsigned kSmallClasses = kMaxSmall / kQuantum;  // classes 1 .. kSmallClasses
+  /// Rows of tables by class: classes 0 (none) .. kCount - 1, and kLarge where it has a row.
+  static constexpr unsigned kCount =
+      1 + kSmallClasses + (log2_floor(kMaxBlock) - log2_floor(kMaxSmall)) * kStepsPerDoubling;
+  /// From this class on a span holds one block.
+  static constexpr ClassId kFirstSingle{1 + kSmallClasses +
+                                        (log2_floor(kMaxListed) - log2_floor(kMaxSmall)) * kStepsPerDoubling};
+  static constexpr unsigned kListed = index_of(kFirstSingle);  // tables of the classes with lists
+  static constexpr unsigned kLabClasses = kListed - kThreadClasses - 1;
+  /// The class of objects above kMaxBlock: one block in a span of as many granules as it needs.
+  static constexpr ClassId kLarge{kCount};
+  static constexpr std::size_t kMaxGranules = kMaxBlock / kGranule;  // of a span with a class
+  /// Of the pool: spans of one granule; naturally aligned ones of 2, 4 ..; others of 2 .. kMaxGranules.
+  static constexpr unsigned kPoolRows = 1 + kMaxOrder + kMaxGranules - 1;
+
+  /// Class of a request of n bytes, 1 <= n <= kMaxBlock.
+  static constexpr ClassId of(std::size_t n) {
+    if (n <= kMaxSmall) return ClassId{static_cast<unsigned>((n + kQuantum - 1) / kQuantum)};
+    // With b = floor(log2(n-1)) the steps of the doubling (2^b, 2^(b+1)] are 2^(b-3) wide: the three bits
+    // below the leading one of n-1 number them.
+    const unsigned b = log2_floor(n - 1);
+    return ClassId{kSmallClasses + (b - log2_floor(kMaxSmall)) * kStepsPerDoubling +
+                   static_cast<unsigned>((n - 1) >> (b - log2_floor(kStepsPerDoubling))) -
+                   (kStepsPerDoubling - 1)};
   }
-  const std::size_t pool_bytes = info.pool_row <= kMaxOrder ? kPoolBytesARow : kPoolBytesARowOfSingles;
-  info.pool_most = static_cast<std::uint8_t>(max_of(pool_bytes / info.virtual_span, 1));
-  info.magic = divisibility_magic64(info.block_size);
-  const std::uint32_t reuse_free = (info.blocks + kReuseFraction - 1) / kReuseFraction;
-  info.reuse_outstanding = info.blocks - reuse_free;
-  info.refill_remotes = reuse_free;
-  return info;
-}
 
-constexpr std::array<ClassInfo, kClasses + 1> make_classes() {
-  std::array<ClassInfo, kClasses + 1> table{};
-  for (unsigned c = 1; c < kClasses; ++c) table[c] = make_class(span_of(c));
-  table[kLargeClass].blocks = 1;
-  table[kLargeClass].pool_row = kPoolRows;
-  return table;
-}
-
-inline constexpr std::array<ClassInfo, kClasses + 1> kClassTable = make_classes();
-
-constexpr bool classes_hold() {
-  for (unsigned c = 1; c < kClasses; ++c) {
-    const ClassInfo& k = kClassTable[c];
-    const std::size_t smallest = c == 1 ? 1 : kClassTable[c - 1].block_size + std::size_t{1};
-    if (class_of(smallest) != c || class_of(k.block_size) != c) return false;
-    if (k.block_size != block_size_of(c)) return false;
-    if (k.block_size % kQuantum != 0) return false;
-    // (block - n) / n <= 1/8 for every n above 128.
-    if (smallest > 128 && (k.block_size - smallest) * 8 > smallest) return false;
-    // The real span ends with the page that the last block ends in.
-    if (!has_little_overhead(k)) return false;
-    if (k.real_span != align_up(k.payload(), kPageForTail)) return false;
-    if (k.real_span > k.virtual_span || k.virtual_span != kGranule * k.granules) return false;
-    if (k.blocks > 1 && (k.granules != 1u << k.order || k.order > kMaxOrder)) return false;
-    // A block of its own fills its granules but for less than one.
-    if (k.blocks == 1 && k.virtual_span - k.block_size >= kGranule) return false;
-    if (k.pool_row >= kPoolRows || k.pool_most == 0) return false;
-    // Counts of blocks are 16-bit fields of the span word, block marks 20-bit.
-    if (k.blocks < 1 || k.blocks >= 0xffff) return false;
-    if ((c < kFirstSingle) != (k.blocks > 1) || (k.blocks > 1 && k.blocks < kMinBlocks)) return false;
-    if (c <= kThreadClasses && (k.order != 0 || k.blocks < 2)) return false;
-    // A span that parks full must not be reusable at once.
-    if (k.blocks > 1 && (k.reuse_outstanding >= k.blocks || k.reuse_outstanding == 0)) return false;
+  static constexpr std::uint32_t block_size(ClassId id) {
+    const unsigned c = index_of(id);
+    if (c <= kSmallClasses) return static_cast<std::uint32_t>(c * kQuantum);
+    const unsigned doubling = (c - kSmallClasses - 1) / kStepsPerDoubling;
+    const unsigned step = (c - kSmallClasses - 1) % kStepsPerDoubling + 1;
+    return static_cast<std::uint32_t>((kMaxSmall << doubling) / kStepsPerDoubling *
+                                      (kStepsPerDoubling + step));
   }
-  return block_size_of(kClasses - 1) == kMaxBlock && block_size_of(kFirstSingle - 1) == kMaxListed;
-}
-static_assert(classes_hold());
-static_assert(kClasses == 121 && kFirstSingle == 81 && kSmallClasses <= kThreadClasses);
 
-// Spans of several blocks are aligned to a granule, so a block is as aligned as its size. The class of a
-// multiple of a power of two has blocks that are a multiple of it: either the class's step divides the power,
-// and the size is exact, or the power divides the step.
-constexpr bool multiples_are_aligned() {
-  for (std::size_t alignment = kQuantum; alignment <= kMaxListed; alignment *= 2) {
-    for (std::size_t n = alignment; n <= kMaxListed; n += alignment) {
-      if (block_size_of(class_of(n)) % alignment != 0) return false;
+  static constexpr bool has_little_overhead(const SizeClass& span) {
+    const std::size_t records = span.virtual_span / kGranule * kRecordBytes;
+    return (span.overhead() + records) * 100 <= span.real_span * kMostOverheadPercent;
+  }
+
+  /// The span of a class. Several blocks: the smallest virtual span, and in it as many blocks, as the bounds
+  /// on overhead and on the number of blocks allow. One block: whole granules.
+  static constexpr SizeClass span_of(ClassId c) {
+    const std::uint32_t size = block_size(c);
+    if (c >= kFirstSingle) return {size, size, static_cast<std::uint32_t>(align_up(size, kGranule)), 1};
+    for (unsigned order = 0; order <= kMaxOrder; ++order) {
+      const auto whole = static_cast<std::uint32_t>(kGranule << order);
+      for (std::uint32_t blocks = whole / size; blocks >= kMinBlocks; --blocks) {
+        const auto real = static_cast<std::uint32_t>(align_up(size * blocks, kPageForTail));
+        const SizeClass span{size, real, whole, blocks};
+        if (has_little_overhead(span)) return span;
+      }
     }
+    return {};
   }
+
+  static constexpr ClassInfo make_class(const SizeClass& span) {
+    ClassInfo info{span};
+    info.granules = static_cast<std::uint8_t>(info.virtual_span >> kGranuleBits);
+    if (info.blocks > 1) {
+      info.order = static_cast<std::uint8_t>(log2_floor(info.granules));
+      info.pool_row = info.order;
+    } else {
+      info.pool_row = static_cast<std::uint8_t>(info.granules == 1 ? 0 : kMaxOrder + info.granules - 1);
+    }
+    const std::size_t pool_bytes =
+        info.pool_row <= kMaxOrder ? Config::kPoolBytesARow : Config::kPoolBytesARowOfSingles;
+    info.pool_most = static_cast<std::uint8_t>(max_of(pool_bytes / info.virtual_span, 1));
+    info.magic = divisibility_magic64(info.block_size);
+    // Some block is out of a span that is not reusable, and some is free in one that is.
+    const std::uint32_t free = (info.blocks * Config::kReusablePermille + 999) / 1000;
+    const auto reuse_free = static_cast<std::uint32_t>(max_of(min_of(free, info.blocks - std::size_t{1}), 1));
+    info.reuse_outstanding = info.blocks - reuse_free;
+    info.refill_remotes = reuse_free;
+    return info;
+  }
+
+  static constexpr std::array<ClassInfo, kCount + 1> make_table() {
+    std::array<ClassInfo, kCount + 1> table{};
+    for (unsigned c = 1; c < kCount; ++c) table[c] = make_class(span_of(ClassId{c}));
+    table[kCount].blocks = 1;
+    table[kCount].pool_row = kPoolRows;
+    return table;
+  }
+};
+
+template <class Config>
+struct SizeClasses : SizeClassRules<Config> {
+  using Rules = SizeClassRules<Config>;
+  using Rules::block_size, Rules::of, Rules::kCount, Rules::kFirstSingle, Rules::kGranule, Rules::kMaxBlock,
+      Rules::kMaxListed, Rules::kMaxOrder, Rules::kPoolRows, Rules::kThreadClasses;
+
+  static constexpr std::array<ClassInfo, kCount + 1> kTable = Rules::make_table();
+
+  static constexpr const ClassInfo& info(ClassId c) { return kTable[index_of(c)]; }
+  static constexpr bool is_single(ClassId c) { return info(c).blocks == 1; }
+
+  /// Smallest class whose blocks hold n bytes and are aligned to `alignment` (a power of two); kNone when
+  /// there is none: above a granule no class is aligned.
+  static constexpr ClassId of_aligned(std::size_t n, std::size_t alignment) {
+    if (n > kMaxBlock || alignment > kGranule) return ClassId::kNone;
+    // A class below both of these has blocks that are smaller than the least multiple of the alignment, and
+    // several of them in a span: it cannot do. The rest is a few steps.
+    const std::size_t multiple = align_up(max_of(n, 1), alignment);
+    const std::size_t dense = multiple <= kMaxBlock ? index_of(of(multiple)) : kCount;
+    const std::size_t single = max_of(index_of(of(max_of(n, 1))), index_of(kFirstSingle));
+    for (auto c = static_cast<unsigned>(min_of(dense, single)); c < kCount; ++c) {
+      if (kTable[c].blocks == 1 || (kTable[c].block_size & (alignment - 1)) == 0) return ClassId{c};
+    }
+    return ClassId::kNone;
+  }
+
+  static constexpr bool rows_hold() {
+    for (unsigned c = 1; c < kCount; ++c) {
+      const ClassInfo& k = kTable[c];
+      const std::size_t smallest = c == 1 ? 1 : kTable[c - 1].block_size + std::size_t{1};
+      if (of(smallest) != ClassId{c} || of(k.block_size) != ClassId{c}) return false;
+      if (k.block_size != block_size(ClassId{c})) return false;
+      if (k.block_size % kQuantum != 0) return false;
+      // (block - n) / n <= 1/8 for every n above 128.
+      if (smallest > 128 && (k.block_size - smallest) * 8 > smallest) return false;
+      // The real span ends with the page that the last block ends in.
+      if (!Rules::has_little_overhead(k)) return false;
+      if (k.real_span != align_up(k.payload(), kPageForTail)) return false;
+      if (k.real_span > k.virtual_span || k.virtual_span != kGranule * k.granules) return false;
+      if (k.blocks > 1 && (k.granules != 1u << k.order || k.order > kMaxOrder)) return false;
+      // A block of its own fills its granules but for less than one.
+      if (k.blocks == 1 && k.virtual_span - k.block_size >= kGranule) return false;
+      if (k.pool_row >= kPoolRows || k.pool_most == 0) return false;
+      // Counts of blocks are 16-bit fields of the span word, block marks 20-bit.
+      if (k.blocks < 1 || k.blocks >= 0xffff) return false;
+      if ((ClassId{c} < kFirstSingle) != (k.blocks > 1)) return false;
+      if (k.blocks > 1 && k.blocks < Rules::kMinBlocks) return false;
+      if (c <= kThreadClasses && (k.order != 0 || k.blocks < 2)) return false;
+      // A span that parks full must not be reusable at once.
+      if (k.blocks > 1 && (k.reuse_outstanding >= k.blocks || k.reuse_outstanding == 0)) return false;
+    }
+    return kTable[kCount - 1].block_size == kMaxBlock &&
+           kTable[index_of(kFirstSingle) - 1].block_size == kMaxListed;
+  }
+
+  // Spans of several blocks are aligned to a granule, so a block is as aligned as its size. The class of a
+  // multiple of a power of two has blocks that are a multiple of it: either the class's step divides the
+  // power, and the size is exact, or the power divides the step.
+  static constexpr bool multiples_are_aligned() {
+    for (std::size_t alignment = kQuantum; alignment <= kMaxListed; alignment *= 2) {
+      for (std::size_t n = alignment; n <= kMaxListed; n += alignment) {
+        if (block_size(of(n)) % alignment != 0) return false;
+      }
+    }
+    return true;
+  }
+};
+
+/// For whoever builds an engine of a config.
+template <class Config>
+constexpr bool classes_hold() {
+  using Classes = SizeClasses<Config>;
+  static_assert(Classes::rows_hold());
+  static_assert(Classes::multiples_are_aligned());
+  static_assert(Classes::kSmallClasses <= Classes::kThreadClasses);
+  static_assert(Classes::of_aligned(Classes::kMaxBlock, Classes::kGranule) == ClassId{Classes::kCount - 1});
+  static_assert(is_power_of_two(Classes::kStepsPerDoubling));
   return true;
 }
-static_assert(multiples_are_aligned());
-
-/// Smallest class whose blocks hold n bytes and are aligned to `alignment` (a power of two); 0 when there is
-/// none: above a granule no class is aligned.
-constexpr unsigned class_of_aligned(std::size_t n, std::size_t alignment) {
-  if (n > kMaxBlock || alignment > kGranule) return 0;
-  // A class below both of these has blocks that are smaller than the least multiple of the alignment, and
-  // several of them in a span: it cannot do. The rest is a few steps.
-  const std::size_t multiple = align_up(max_of(n, 1), alignment);
-  const unsigned dense = multiple <= kMaxBlock ? class_of(multiple) : kClasses;
-  const unsigned single = static_cast<unsigned>(max_of(class_of(max_of(n, 1)), kFirstSingle));
-  for (unsigned c = static_cast<unsigned>(min_of(dense, single)); c < kClasses; ++c) {
-    const ClassInfo& k = kClassTable[c];
-    if (k.blocks == 1 || (k.block_size & (alignment - 1)) == 0) return c;
-  }
-  return 0;
-}
-static_assert(class_of_aligned(1, 64) == 4 && class_of_aligned(kMaxBlock, kGranule) == kClasses - 1);
+static_assert(classes_hold<Standard>());
+static_assert(SizeClasses<Standard>::kCount == 121 && SizeClasses<Standard>::kListed == 81);
 
 }  // namespace spanalloc::standard

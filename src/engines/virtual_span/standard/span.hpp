@@ -11,6 +11,7 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "engines/virtual_span/standard/numbers.hpp"
 #include "engines/virtual_span/standard/span_word.hpp"
 
 namespace spanalloc::standard {
@@ -40,7 +41,7 @@ SPANALLOC_INLINE void link_to(Block* b, Block* next) {
 enum class ListId : std::uint8_t { kNone = 0, kFloating, kReusable, kAttention, kFull };
 
 /// Life: expected -> hot -> parked (floating, reusable) -> free -> hot ...; single-block spans: free ->
-/// parked.
+/// parked. What is constant while the span is not free is written by Heap::begin_life().
 struct alignas(kCacheLine) Span {
   Atomic<std::uint64_t> word;         ///< shared: SpanWord
   Atomic<std::uint32_t> unpublished;  ///< written by the owner only, read by all: its frees not yet in `word`
@@ -52,18 +53,32 @@ struct alignas(kCacheLine) Span {
   Atomic<Block*> free_list;      ///< owner: parked: its freed blocks; hot: a reserve behind the LAB's head
   Atomic<std::uint32_t> carved;  ///< owner: blocks 1..carved have been on a list; the rest is untouched; who
                                  ///< holds a block sees that it was carved
-  Plain<std::uint32_t> next;     ///< lock of the owning LAB: neighbours on the list `list`
-  Plain<std::uint32_t> prev;     ///< "
+  Plain<SpanNumber> next;        ///< lock of the owning LAB: neighbours on the list `list`
+  Plain<SpanNumber> prev;        ///< "
   Plain<ListId> list;            ///< "
-  Plain<std::uint8_t> size_class;  ///< constant while the span is not free
+  Plain<std::uint8_t> size_class;  ///< constant while the span is not free: its ClassId
   std::uint8_t order;  ///< log2 of the span's granules if it has several blocks, else 0; constant while the
                        ///< span is not free, and the same in the records of all its granules
   Atomic<std::uint8_t> shown_class;  ///< size_class of the latest life, for statistics while others run
   std::uint8_t mark;                 ///< the census's
-  bool zero;  ///< who was just given the span: all its memory reads as zero; owner of a hot one: so does what
-              ///< was never carved
+  bool zero;                         ///< owner of a hot one: what was never carved reads as zero
+  Plain<HeapNumber> heap;  ///< constant while the span is not free, and until somebody takes it out of that
+                           ///< heap's pool: whose it is
   Atomic<std::uint32_t> pool_link;  ///< the pool stack that the free span is in
+
+  SpanWord load_word() const { return SpanWord{word.load_relaxed()}; }
+  ClassId class_id() const { return ClassId{static_cast<std::uint8_t>(size_class)}; }
 };
 static_assert(sizeof(Span) == kCacheLine);
+
+/// A span's record and its number: what everybody passes around. Without a number: no span.
+struct SpanRef {
+  Span* record = nullptr;
+  SpanNumber number = SpanNumber::kNone;
+
+  Span* operator->() const { return record; }
+  explicit operator bool() const { return number != SpanNumber::kNone; }
+  friend bool operator==(SpanRef a, SpanRef b) { return a.number == b.number; }
+};
 
 }  // namespace spanalloc::standard

@@ -6,7 +6,7 @@
 //   bits 63..40  owner: number of the LAB (the first ones, 64 at most, are orphanages)
 //   bits 39..38  state
 //   bit  36      listed: a remote free has happened since the owner last settled the span
-//   bits 35..16  remote head: where the block lies that another thread freed last (see block_mark; 0: none)
+//   bits 35..16  remote head: the mark of the block that another thread freed last (none: there is no list)
 //   bits 15..0   outstanding
 //
 // Equation, for a span that is not free:
@@ -24,6 +24,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "engines/virtual_span/standard/numbers.hpp"
 
 namespace spanalloc::standard {
 
@@ -41,45 +42,46 @@ struct SpanWord {
   static constexpr unsigned kOwnerShift = 40;
   static constexpr std::uint64_t kListedBit = std::uint64_t{1} << 36;
   static constexpr std::uint64_t kHeadMask = 0xfffff;
-  static constexpr std::uint64_t kMaxOwner = (std::uint64_t{1} << 24) - 2;  // all ones is no LAB's number
+  static constexpr LabNumber kMaxOwner{(1u << 24) - 2};  // all ones is no LAB's number
 
-  static constexpr SpanWord make(std::uint64_t owner, SpanState state, std::uint64_t outstanding) {
-    return {owner << kOwnerShift | static_cast<std::uint64_t>(state) << kIdentityShift | outstanding};
+  static constexpr SpanWord make(LabNumber owner, SpanState state, std::uint64_t outstanding) {
+    return {std::uint64_t{index_of(owner)} << kOwnerShift |
+            static_cast<std::uint64_t>(state) << kIdentityShift | outstanding};
   }
 
   constexpr std::uint32_t outstanding() const { return static_cast<std::uint32_t>(bits & 0xffff); }
-  constexpr std::uint32_t head() const { return static_cast<std::uint32_t>(bits >> kHeadShift & kHeadMask); }
+  constexpr BlockMark head() const {
+    return BlockMark{static_cast<std::uint32_t>(bits >> kHeadShift & kHeadMask)};
+  }
   constexpr bool listed() const { return (bits & kListedBit) != 0; }
   constexpr SpanState state() const { return static_cast<SpanState>(bits >> kIdentityShift & 3); }
-  constexpr std::uint32_t owner() const { return static_cast<std::uint32_t>(bits >> kOwnerShift); }
+  constexpr LabNumber owner() const { return LabNumber{static_cast<std::uint32_t>(bits >> kOwnerShift)}; }
   /// Owner and state together: one comparison tells "parked, and mine".
   constexpr std::uint64_t identity() const { return bits >> kIdentityShift; }
-  static constexpr std::uint64_t identity_of(std::uint64_t owner, SpanState state) {
+  constexpr bool is(LabNumber owner, SpanState state) const {
+    return identity() == identity_of(owner, state);
+  }
+  static constexpr std::uint64_t identity_of(LabNumber owner, SpanState state) {
     return make(owner, state, 0).identity();
   }
 
   constexpr SpanWord with_outstanding(std::uint64_t n) const { return {(bits & ~std::uint64_t{0xffff}) | n}; }
-  constexpr SpanWord with_head(std::uint64_t block) const {
-    return {(bits & ~(kHeadMask << kHeadShift)) | block << kHeadShift};
+  constexpr SpanWord with_head(BlockMark block) const {
+    return {(bits & ~(kHeadMask << kHeadShift)) | std::uint64_t{index_of(block)} << kHeadShift};
   }
   constexpr SpanWord with_listed(bool on) const { return {on ? bits | kListedBit : bits & ~kListedBit}; }
   constexpr SpanWord with_state(SpanState state) const {
     return {(bits & ~(std::uint64_t{3} << kIdentityShift)) | static_cast<std::uint64_t>(state)
                                                                  << kIdentityShift};
   }
-  constexpr SpanWord with_owner(std::uint64_t owner) const {
-    return {(bits & ((std::uint64_t{1} << kOwnerShift) - 1)) | owner << kOwnerShift};
+  constexpr SpanWord with_owner(LabNumber owner) const {
+    return {(bits & ((std::uint64_t{1} << kOwnerShift) - 1)) | std::uint64_t{index_of(owner)} << kOwnerShift};
   }
   friend constexpr bool operator==(SpanWord, SpanWord) = default;
 };
 
-/// How the word names a block by its offset in the span: no division, never 0.
-constexpr std::uint32_t block_mark(std::uint64_t offset) {
-  return static_cast<std::uint32_t>(offset >> 4) + 1;
-}
-constexpr std::uint64_t offset_of_mark(std::uint32_t mark) {
-  return std::uint64_t{mark - 1} << 4;
-}
+/// Owner of spans of one block: no LAB. They stand on no list and leave without a lock.
+inline constexpr LabNumber kNobody = SpanWord::kMaxOwner;
 
 /// What a remote free leaves to do.
 enum class RemoteFree {
@@ -89,17 +91,25 @@ enum class RemoteFree {
   kBadFree,  ///< the span is free, or all its blocks are: the pointer was freed before
 };
 
+struct RemotelyFreed {
+  RemoteFree result;
+  SpanWord after;
+};
+
 /// Any thread that does not own the span frees a run of `count` blocks of it, linked up from the one marked
 /// `newest`. `link(head)` writes the oldest one's link to the block marked `head` before the run is
 /// published.
 template <class Link>
-SPANALLOC_INLINE RemoteFree free_remotely(Atomic<std::uint64_t>& cell, std::uint32_t newest,
-                                          std::uint32_t count, SpanWord& after, Link&& link) {
+SPANALLOC_INLINE RemotelyFreed free_remotely(Atomic<std::uint64_t>& cell, BlockMark newest,
+                                             std::uint32_t count, Link&& link) {
   SpanWord before{cell.load_relaxed()};  // a guess; the compare-and-swap decides
+  SpanWord after{};
   RemoteFree result{};
   do {
-    if (before.state() == SpanState::kFree || before.outstanding() < count) return RemoteFree::kBadFree;
-    SPANALLOC_ASSERT(count != 0 && newest != 0 && newest <= SpanWord::kHeadMask);
+    if (before.state() == SpanState::kFree || before.outstanding() < count) {
+      return {RemoteFree::kBadFree, before};
+    }
+    SPANALLOC_ASSERT(count != 0 && newest != BlockMark::kNone && index_of(newest) <= SpanWord::kHeadMask);
     link(before.head());
     after = SpanWord{before.bits - count}.with_head(newest);  // outstanding are the lowest bits
     result = RemoteFree::kDone;
@@ -115,23 +125,29 @@ SPANALLOC_INLINE RemoteFree free_remotely(Atomic<std::uint64_t>& cell, std::uint
     // Release: whoever takes the list or the span sees the links and the program's last writes to the blocks.
     // Acquire: who claims the span hands its memory on, after everything that earlier freers did.
   } while (!cell.compare_exchange_weak_acq_rel(before.bits, after.bits));
-  return result;
+  return {result, after};
 }
 
-/// Owner, span hot: takes the whole remote list; returns its first block (0: there was none) and its length.
-inline std::uint32_t take_remotes(Atomic<std::uint64_t>& cell, std::uint32_t capacity, std::uint32_t& count) {
+/// A span's remote list; first == kNone: there is none.
+struct RemoteList {
+  BlockMark first = BlockMark::kNone;
+  std::uint32_t count = 0;
+};
+
+/// Owner, span hot: takes the whole remote list.
+inline RemoteList take_remotes(Atomic<std::uint64_t>& cell, std::uint32_t capacity) {
   SpanWord before{cell.load_relaxed()};
   SpanWord after{};
   do {
     SPANALLOC_ASSERT(before.state() == SpanState::kHot && before.outstanding() <= capacity);
-    count = capacity - before.outstanding();
-    SPANALLOC_ASSERT((count == 0) == (before.head() == 0));
-    if (count == 0) return 0;
-    after = before.with_outstanding(capacity).with_head(0);
+    const std::uint32_t count = capacity - before.outstanding();
+    SPANALLOC_ASSERT((count == 0) == (before.head() == BlockMark::kNone));
+    if (count == 0) return {};
+    after = before.with_outstanding(capacity).with_head(BlockMark::kNone);
     // Acquire: the links and contents of the blocks. Nothing to release: the word only loses its list, but
     // the release half keeps the freers' release sequence intact for a later claimer.
   } while (!cell.compare_exchange_weak_acq_rel(before.bits, after.bits));
-  return before.head();
+  return {before.head(), capacity - before.outstanding()};
 }
 
 }  // namespace spanalloc::standard

@@ -1,5 +1,6 @@
-// What a thread keeps in its own memory: the hot lists of the small classes and who it is. Initial-exec TLS
-// of a library that may be loaded by dlopen has to stay below 1 KiB: that decides kThreadClasses.
+// What a thread keeps in its own memory for one heap: the hot lists of the small classes and who it is. For
+// the default heap that is initial-exec TLS, which in a library that may be loaded by dlopen has to stay
+// within 1 KiB: that decides kThreadClasses.
 #pragma once
 
 #include <array>
@@ -8,24 +9,32 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "engines/virtual_span/standard/heap.hpp"
+#include "engines/virtual_span/standard/lab.hpp"
+#include "engines/virtual_span/standard/numbers.hpp"
 #include "engines/virtual_span/standard/size_classes.hpp"
 #include "engines/virtual_span/standard/span.hpp"
 #include "engines/virtual_span/standard/span_word.hpp"
 
 namespace spanalloc::standard {
 
-struct Lab;
+/// Largest block of the classes whose lists stand in the thread's own memory.
+template <class Config>
+inline constexpr std::size_t kMaxInThread = SizeClasses<Config>::kTable[Config::kThreadClasses].block_size;
 
-inline constexpr std::size_t kMaxInThread = kClassTable[kThreadClasses].block_size;
-
-/// class_of() for the sizes whose lists stand in the thread's own memory; 0 of 0. One load from a table costs
-/// less than a branch that some sizes take and others do not.
-constexpr std::array<std::uint8_t, kMaxInThread + 1> make_thread_class_of() {
-  std::array<std::uint8_t, kMaxInThread + 1> classes{};
-  for (std::size_t n = 1; n <= kMaxInThread; ++n) classes[n] = static_cast<std::uint8_t>(class_of(n));
+template <class Config>
+constexpr std::array<std::uint8_t, kMaxInThread<Config> + 1> make_thread_class_of() {
+  std::array<std::uint8_t, kMaxInThread<Config> + 1> classes{};
+  for (std::size_t n = 1; n <= kMaxInThread<Config>; ++n) {
+    classes[n] = static_cast<std::uint8_t>(index_of(SizeClasses<Config>::of(n)));
+  }
   return classes;
 }
-inline constexpr std::array<std::uint8_t, kMaxInThread + 1> kThreadClassOf = make_thread_class_of();
+/// SizeClasses::of() for these sizes; 0 of 0. One load from a table costs less than a branch that some sizes
+/// take and others do not.
+template <class Config>
+inline constexpr std::array<std::uint8_t, kMaxInThread<Config> + 1> kThreadClassOf =
+    make_thread_class_of<Config>();
 
 /// Is an offset in a span the start of one of its blocks? uint32(offset * magic) < limit; see
 /// divisibility_magic32 and multiple_limit32. The limit is that of the hot span: what it has carved. 0:
@@ -40,45 +49,53 @@ struct StartCheck {
 struct RemoteRun {
   Block* newest;
   Block* oldest;
-  std::uint32_t number;  ///< the span that the last such free hit; 0: none yet
+  SpanNumber number;  ///< the span that the last such free hit; none yet
   std::uint32_t count;
 };
 
 /// Entry 0 of `head` and `start` belongs to no class: requests of size 0 land there, as do pointers whose
 /// hint is unset; it never holds a block, and no address passes its check.
+template <class Config>
 struct ThreadState {
-  Block* head[kThreadClasses + 1];  ///< hot list of each class: blocks of its hot span; kNoBlock when empty
-  StartCheck start[kThreadClasses + 1];
-  std::uint8_t hint[256];  ///< low byte of a hot span's page number -> class, or what was there before
-  Lab* lab;                ///< nullptr before the first allocation and after the thread's end
-  std::uint64_t
-      parked_identity;         ///< (my LAB, parked) and (my LAB, hot) as in SpanWord::identity(); all ones,
-  std::uint64_t hot_identity;  ///< which equals nothing, while there is no LAB
-  RemoteRun run;
-  bool exited;                               ///< the exit hook has run: a LAB is taken for one call at a time
-  std::uint8_t exit_round;                   ///< thread::ExitKey's
-  Atomic<std::uint32_t> inside_without_lab;  ///< owner, and its signal handlers; see InsideHeap
+  static constexpr unsigned kLists = Config::kThreadClasses + 1;
 
-  constexpr ThreadState()
+  Block* head[kLists];  ///< hot list of each class: blocks of its hot span; kNoBlock when empty
+  StartCheck start[kLists];
+  std::uint8_t hint[256];      ///< low byte of a hot span's page number -> class, or what was there before
+  Lab<Config>* lab;            ///< nullptr before the first allocation and after the thread's end
+  std::uint64_t hot_identity;  ///< (my LAB, hot) as in SpanWord::identity(); while there is no LAB a value
+                               ///< that equals no span's
+  Heap<Config>* heap;          ///< constant
+  PageLayer<Config>* pages;    ///< constant: the heap's
+  RemoteRun run;
+  bool exited;              ///< the exit hook has run: a LAB is taken for one call at a time
+  std::uint8_t exit_round;  ///< thread::ExitKey's
+
+  constexpr ThreadState(Heap<Config>& the_heap, PageLayer<Config>& its_pages)
       : head{},
         start{},
         hint{},
         lab(nullptr),
-        parked_identity(~0ull),
-        hot_identity(~0ull),
+        hot_identity(kNoIdentity),
+        heap(&the_heap),
+        pages(&its_pages),
         run{},
         exited(false),
-        exit_round(0),
-        inside_without_lab(0) {
+        exit_round(0) {
     for (Block*& h : head) h = const_cast<Block*>(&kNoBlock);
-    for (unsigned c = 1; c <= kThreadClasses; ++c) {
-      const ClassInfo& info = kClassTable[c];
-      start[c] = {divisibility_magic32(info.block_size), 0};
+    for (unsigned c = 1; c < kLists; ++c) {
+      start[c] = {divisibility_magic32(SizeClasses<Config>::kTable[c].block_size), 0};
     }
   }
-};
-static_assert(sizeof(ThreadState) <= 1024 - 16);  // thread/lifecycle.cpp has a word more
 
-SPANALLOC_TLS inline constinit thread_local ThreadState thread_state;
+  // All ones is no LAB's number.
+  static constexpr std::uint64_t kNoIdentity = ~std::uint64_t{0} >> SpanWord::kIdentityShift;
+  /// What the identity of a span says that is parked with the same LAB: see deallocate_in_span().
+  static constexpr std::uint64_t kHotXorParked =
+      static_cast<std::uint64_t>(SpanState::kHot) ^ static_cast<std::uint64_t>(SpanState::kParked);
+
+  bool is_hot_here(SpanWord word) const { return word.identity() == hot_identity; }
+  bool is_parked_here(SpanWord word) const { return word.identity() == (hot_identity ^ kHotXorParked); }
+};
 
 }  // namespace spanalloc::standard

@@ -1,0 +1,196 @@
+// What a fork's child does about the threads that did not come along: their LABs end, what they had in their
+// hands is found or lost, and counted.
+//
+// A fork takes no lock and waits for nobody (sync/spin_lock.hpp), so that every other thread vanishes at any
+// step. Costs what the vanished threads had: their LABs, and where one of them was inside a call, a walk over
+// the records for what it had in its hands.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "engines/virtual_span/standard/heap.hpp"
+#include "engines/virtual_span/standard/page_layer.hpp"
+#include "engines/virtual_span/standard/thread_state.hpp"
+#include "os/os.hpp"
+#include "sync/spin_lock.hpp"
+#include "thread/lifecycle.hpp"
+
+namespace spanalloc::standard {
+
+/// Whether the calling thread is in a call without a LAB, of any heap; read by its signal handlers, too.
+SPANALLOC_TLS inline constinit thread_local Atomic<std::uint32_t> inside_without_lab{0};
+
+template <class Config>
+class ForkRecovery {
+  using Pages = PageLayer<Config>;
+  using Lab = standard::Lab<Config>;
+  using Heap = standard::Heap<Config>;
+
+ public:
+  /// In the child, first of all. Puts the heaps right, or leaves that to the end of the call that the fork
+  /// has interrupted.
+  SPANALLOC_COLD static void enter_child(thread::ForkWatch* watch) {
+    Pages& pages = static_cast<Pages&>(*watch);
+    pages.start_lock.abandon_if_owner_died();
+    pages.lab_registry().enter_child();
+    pages.abandon_heaps_lock();
+    if (!pages.is_started()) return;
+    pages.recovery_is_due.store_relaxed(1);
+    bool interrupted = inside_without_lab.load_relaxed() != 0;
+    pages.for_each_lab([&](Lab& lab) {
+      interrupted = interrupted || (lab.inside.load_relaxed() != 0 && pages.is_mine(lab.number));
+    });
+    if (!interrupted) recover(pages);
+  }
+
+  /// The calling thread is alone and in no call of its own.
+  SPANALLOC_COLD static void recover(Pages& pages) {
+    // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on in that
+    // child: there was no second thread to lose.
+    while (pages.recovery_is_due.load_relaxed() != 0) {
+      inside_without_lab.store_relaxed(1);
+      pages.recovery_is_due.store_relaxed(0);
+      put_right(pages);
+      inside_without_lab.store_release(0);
+    }
+  }
+
+ private:
+  static void put_right(Pages& pages) {
+    const bool cut_short = vanished_threads_were_inside(pages);
+    // Nothing that these two guard can be half changed in a way that matters: a start is made again, purging
+    // is the arena's affair.
+    for (SpinLock* lock : {&pages.start_lock, &pages.purge_lock}) {
+      if (lock->owner_died()) lock->reset();
+    }
+    pages.arena.recover_lock();
+    if (cut_short) find_what_vanished_threads_had(pages);
+    pages.for_each_heap([](Heap& heap) { heap.live_labs.store_relaxed(0); });
+    pages.for_each_lab([&](Lab& lab) {
+      if (lab.thread.load_relaxed() == 0) return;
+      Heap& heap = pages.heap_at(lab.heap);
+      if (pages.is_mine(lab.number)) {
+        heap.live_labs.fetch_add_relaxed(1);
+      } else {
+        bury_vanished_thread(pages, heap, lab);
+      }
+    });
+    pages.lab_registry().recover_in_child(
+        [](const Lab& lab) { return lab.thread.load_relaxed() == 0 && !lab.is_orphanage(); });
+    pages.lists_repaired = false;
+  }
+
+  static bool vanished_threads_were_inside(Pages& pages) {
+    bool inside = pages.lists_repaired || pages.inside_without_lab.load_relaxed() != 0 ||
+                  pages.arena.someone_is_inside();
+    pages.inside_without_lab.store_relaxed(0);
+    pages.for_each_lab([&](Lab& lab) {
+      inside =
+          inside || lab.lock.owner_died() || (lab.inside.load_relaxed() != 0 && !pages.is_mine(lab.number));
+      lab.inside.store_relaxed(0);
+    });
+    return inside;
+  }
+
+  // Claimed spans whose claimers vanished come off their lists. Spans that vanished threads had in their
+  // hands are in no stack of a pool: these are emptied, and every range whose record says "free" is the
+  // arena's again.
+  static void find_what_vanished_threads_had(Pages& pages) {
+    SpanProtocol<Pages> protocol(pages);
+    pages.for_each_lab([&](Lab& lab) { protocol.unlink_claimed(lab.number); });
+    pages.for_each_heap([](Heap& heap) {
+      if (!heap.is_started()) return;
+      for (unsigned row = 0; row < Heap::Classes::kPoolRows; ++row) {
+        for (unsigned core = 0; core < heap.pool().cores(); ++core) heap.pool().forget_all(row, core);
+      }
+    });
+    pages.arena.recover_in_child();
+    pages.arena.walk([&](std::uint32_t number, std::size_t granules, bool free) {
+      // Taken by a thread that vanished before the range got a record.
+      if (free || number + granules > index_of(pages.end_of_spans())) return;
+      const SpanRef span = pages.span(SpanNumber{number});
+      const SpanWord word = span->load_word();
+      if (word.state() == SpanState::kHot && !pages.is_mine(word.owner())) {
+        lose_hot_span(pages, span);
+        // What stands on no list is a span of one block, or lost by an earlier fork.
+      } else if (word.state() == SpanState::kFree ||
+                 (word.listed() && span->list != ListId::kNone && protocol.settle_listed(span))) {
+        pages.give(span);
+      }
+    });
+  }
+
+  // Its lists were in its thread's own memory, in whatever state: what is on them is lost, so the span never
+  // becomes empty. Frees into it still work: an orphanage owns it, on no list.
+  static void lose_hot_span(Pages& pages, SpanRef span) {
+    Heap& heap = pages.heap_of(span);
+    const SpanWord word = span->load_word();  // this is the only thread
+    const LabNumber heir = heap.orphanages().numbers[0];
+    span->word.store_relaxed(word.with_state(SpanState::kParked).with_owner(heir).bits);
+    span->list = ListId::kNone;
+    heap.lost_to_fork.fetch_add_relaxed(1);
+  }
+
+  static void bury_vanished_thread(Pages& pages, Heap& heap, Lab& lab) {
+    for (Atomic<SpanNumber>& hot : lab.hot) {
+      const SpanNumber number = hot.load_relaxed();
+      hot.store_relaxed(SpanNumber::kNone);
+      // Not if it was found among what vanished threads had, or if its thread was just about to leave it.
+      if (number == SpanNumber::kNone) continue;
+      const SpanRef span = pages.span(number);
+      if (span->load_word().is(lab.number, SpanState::kHot)) lose_hot_span(pages, span);
+    }
+    for (std::uint64_t& classes : lab.hot_classes) classes = 0;
+    for (Block*& head : lab.head) head = no_block();
+    heap.put_in_pool(heap.protocol().orphan_all(lab.number, heap.orphanages().home_of(lab.number)), 0);
+    lab.thread.store_relaxed(0);
+  }
+};
+
+/// While it lives, the calling thread may have a span that stands nowhere else, hold a lock, or be anywhere
+/// in the arena's books. Two things follow for a fork's child: what vanished threads were inside of is looked
+/// for; and a thread that forks from a signal handler, and was interrupted inside, first comes out of it
+/// before anything is put right.
+template <class Config>
+class [[nodiscard]] InsideHeap {
+ public:
+  // The stores are made in this order, as far as a fork's child can tell: what follows the first two begins
+  // with a compare-and-swap that releases them, or with a lock or a hold that says the same; the last is a
+  // release.
+  SPANALLOC_INLINE explicit InsideHeap(ThreadState<Config>& state)
+      : state_(state), lab_(state.lab), outer_(0) {
+    if (SPANALLOC_LIKELY(lab_ != nullptr)) {
+      outer_ = lab_->inside.load_relaxed();
+      lab_->inside.store_relaxed(1);
+    } else {
+      outer_ = inside_without_lab.load_relaxed();
+      inside_without_lab.store_relaxed(1);
+      state_.pages->inside_without_lab.fetch_add_acq_rel(1);
+    }
+  }
+  SPANALLOC_INLINE ~InsideHeap() {
+    if (SPANALLOC_LIKELY(lab_ != nullptr)) {
+      // A LAB that was given back meanwhile may be somebody else's.
+      if (SPANALLOC_LIKELY(lab_ == state_.lab)) lab_->inside.store_release(outer_);
+    } else {
+      state_.pages->inside_without_lab.fetch_sub_acq_rel(1);
+      inside_without_lab.store_release(outer_);
+    }
+    if (SPANALLOC_UNLIKELY(state_.pages->recovery_is_due.load_relaxed() != 0) && outer_ == 0 &&
+        inside_without_lab.load_relaxed() == 0) {
+      ForkRecovery<Config>::recover(*state_.pages);
+    }
+  }
+  InsideHeap(const InsideHeap&) = delete;
+  InsideHeap& operator=(const InsideHeap&) = delete;
+
+ private:
+  ThreadState<Config>& state_;
+  Lab<Config>* lab_;
+  std::uint32_t outer_;
+};
+
+}  // namespace spanalloc::standard

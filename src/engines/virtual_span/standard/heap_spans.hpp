@@ -1,0 +1,243 @@
+// A heap's slow paths: where spans come from, where they go, and when free memory is purged; see heap.hpp.
+#pragma once
+
+#include "engines/virtual_span/standard/heap.hpp"
+
+namespace spanalloc::standard {
+
+// --- Start  ----------------------------------------------------------------------------------------------
+
+template <class Config>
+SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
+  if (pool_ == nullptr || !pages_.start()) return false;
+  LockGuard guard(pages_.start_lock);
+  if (started_.load_relaxed() != 0) return true;
+  // As many orphanages as threads can end at once on this machine: they must not wait for each other. Those
+  // that a refusal has left half made serve the next try.
+  const unsigned cpus = os::cpu_count();
+  const std::uint32_t wanted = 1u << min_of(log2_ceil(max_of(cpus, 1)), log2_floor(orphanages_.kMost));
+  if (!has_number_) {
+    const auto entered = pages_.enter(this);
+    if (!entered.good) return false;
+    number_ = entered.number;
+    has_number_ = true;
+  }
+  for (; orphanages_made_ < wanted; ++orphanages_made_) {
+    Lab* lab = pages_.take_lab(number_);
+    if (lab == nullptr) return false;
+    lab->orphanage = orphanages_made_ + 1;
+    orphanages_.numbers[orphanages_made_] = lab->number;
+  }
+  orphanages_.count = wanted;
+  pool_->set_cores(cpus);
+  started_.store_release(1);  // release: pairs with is_started()
+  return true;
+}
+
+// --- Taking spans  ---------------------------------------------------------------------------------------
+
+template <class Config>
+inline SpanRef Heap<Config>::take_pooled(ClassId c, unsigned core) {
+  const unsigned row = Classes::info(c).pool_row;
+  std::uint32_t number = pool_->get_local(row, core, pages_.pool_links());
+  if (number == 0) number = pool_->get_from_other_core(row, core, pages_.pool_links());
+  return number == 0 ? SpanRef{} : pages_.span(SpanNumber{number});
+}
+
+template <class Config>
+inline FreshSpan Heap<Config>::take_open(ClassId c, Reuse reuse) {
+  return as_fresh(pages_, pages_.arena.take(Classes::info(c).granules, alignment_of(c), reuse));
+}
+
+template <class Config>
+inline FreshSpan Heap<Config>::take_warm_or_open(ClassId c, unsigned core) {
+  if (const FreshSpan fresh = take_open(c, Reuse::kDirtyOnly)) return fresh;
+  if (steal_from_sleeping_labs(kVictimsAMiss, core) != 0) {
+    if (const SpanRef span = take_pooled(c, core)) return {span};
+  }
+  return take_open(c, Reuse::kDirtyFirst);
+}
+
+template <class Config>
+inline FreshSpan Heap<Config>::take_span(ClassId c, unsigned core) {
+  if (const SpanRef span = take_pooled(c, core)) return {span};
+  purge_by_decay(os::now_ms());
+  const GranuleCount granules{Classes::info(c).granules};
+  if (!pages_.arena.was_refused(granules.count, alignment_of(c))) {
+    if (const FreshSpan fresh = take_warm_or_open(c, core)) return fresh;
+  }
+  return take_anyhow(granules, alignment_of(c));
+}
+
+template <class Config>
+inline FreshSpan Heap<Config>::take_large(GranuleCount granules, std::size_t alignment, Reuse reuse) {
+  purge_by_decay(os::now_ms());
+  if (!pages_.arena.was_refused(granules.count, alignment)) {
+    const FreshSpan fresh = as_fresh(pages_, pages_.arena.take(granules.count, alignment, reuse));
+    if (fresh) return fresh;
+  }
+  return take_anyhow(granules, alignment);
+}
+
+// The arena has no open range of this size: drains the pools into it, then opens more, at last at any price.
+// The second time nobody else may be draining, purging or closing: what they hold would be missing.
+template <class Config>
+SPANALLOC_COLD inline FreshSpan Heap<Config>::take_anyhow(GranuleCount granules, std::size_t alignment) {
+  Arena& arena = pages_.arena;
+  typename Arena::Taken taken;
+  if (!arena.was_refused(granules.count, alignment)) {
+    if (pages_.purge_lock.try_lock()) {
+      drain_all_pools();
+      pages_.purge_lock.unlock();
+    }
+    taken = arena.take_growing(granules.count, alignment, pages_.records_reach(), Arena::Effort::kGrow);
+  }
+  if (taken.first == 0 && granules.count < arena.capacity() && alignment < arena.capacity()) {
+    LockGuard guard(pages_.purge_lock);
+    pages_.for_each_heap([](Heap& heap) {
+      heap.steal_from_sleeping_labs(UINT32_MAX, 0);
+      heap.drain_pool();
+    });
+    taken = arena.take_growing(granules.count, alignment, pages_.records_reach(), Arena::Effort::kClose);
+  }
+  return as_fresh(pages_, taken);
+}
+
+template <class Config>
+inline void Heap<Config>::begin_life(const FreshSpan& fresh, ClassId c, SpanWord word) {
+  const ClassInfo& info = Classes::info(c);
+  const SpanRef span = fresh.span;
+  SPANALLOC_ASSERT(span && span.number < pages_.end_of_spans());
+  SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree);
+  SPANALLOC_ASSERT(index_of(span.number) % alignment_of(c) == 0);
+  for (std::uint32_t i = 0; i < (1u << info.order); ++i) {
+    const SpanRef granule = pages_.span(SpanNumber{index_of(span.number) + i});
+    granule->order = info.order;
+    // A granule inside a span must not pass for the start of the small span it once was.
+    granule->start_magic = 0;
+    granule->start_limit.store_relaxed(0);
+  }
+  if (info.blocks > 1 && info.order == 0) span->start_magic = divisibility_magic32(info.block_size);
+  change_class(span, c);
+  span->heap = number_;
+  span->zero = fresh.zero;
+  span->carved.store_relaxed(0);
+  span->free_list.store_relaxed(no_block());
+  span->unpublished.store_relaxed(0);
+  span->list = ListId::kNone;
+  // Release: a stale freer of an earlier life may look at the record under a lock.
+  span->word.store_release(word.bits);
+}
+
+template <class Config>
+inline SpanRef Heap<Config>::move_large(SpanRef span, GranuleCount granules) {
+  Arena& arena = pages_.arena;
+  // Where warm memory waits, copying into it costs less than many fresh pages behind the moved ones.
+  const GranuleCount old = pages_.granules_of(span);
+  if (granules.count > old.count + old.count / 4) {
+    if (const auto warm = arena.take(granules.count, 1, Reuse::kDirtyOnly); warm.first != 0) {
+      arena.give(warm.first);
+      return {};
+    }
+  }
+  // Room behind the target lets the next growth stay in place, where there is some.
+  FreshSpan target;
+  const auto roomy = arena.take(granules.count + granules.count / 4, 1, Reuse::kCleanFirst);
+  if (roomy.first != 0) {
+    arena.give_tail(roomy.first, granules.count, roomy.zero);
+    target = as_fresh(pages_, roomy);
+  } else {
+    target = take_large(granules, 1, Reuse::kCleanFirst);
+  }
+  if (!target || !arena.move(index_of(span.number), index_of(target.span.number), old.count)) return {};
+  target.zero = false;
+  begin_single_life(target, Classes::kLarge);
+  span->word.store_release(SpanWord::make(kNobody, SpanState::kFree, 0).bits);
+  pages_.give(span, true);
+  return target.span;
+}
+
+// --- Returning spans  ------------------------------------------------------------------------------------
+
+template <class Config>
+inline void Heap<Config>::put_in_pool(SpanRef span, unsigned core) {
+  SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree && span->list == ListId::kNone);
+  SPANALLOC_ASSERT(has(span));
+  const ClassId c = span->class_id();
+  const ClassInfo& info = Classes::info(c);
+  const GranuleCount granules = pages_.granules_of(span);
+  poison(pages_.address(span.number),
+         c == Classes::kLarge ? granules.count << Config::kGranuleBits : info.virtual_span);
+  // Spans of kLarge have no row; nor has one that a thread was resizing when a fork left it behind.
+  const bool odd = info.blocks == 1 && granules.count != info.granules;
+  if (odd ||
+      !pool_->put_bounded(info.pool_row, core, index_of(span.number), info.pool_most, pages_.pool_links())) {
+    pages_.give(span);
+  }
+  purge_by_decay(os::now_ms());
+}
+
+template <class Config>
+inline void Heap<Config>::drain_pool() {
+  if (!is_started()) return;
+  for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
+    for (unsigned core = 0; core < pool_->cores(); ++core) {
+      if (pool_->looks_empty(row, core)) continue;  // what this thread knows to be in the pool it sees
+      std::uint32_t count = 0;
+      for (std::uint32_t number = pool_->take_all(row, core); number != 0; ++count) {
+        const std::uint32_t next = pages_.pool_links()(number).load_relaxed();  // ours: taken with acquire
+        pages_.arena.give(number);
+        number = next;
+      }
+      if (count != 0) pool_->taken(row, core, count);
+    }
+  }
+}
+
+template <class Config>
+inline std::size_t Heap<Config>::purge_all_free() {
+  LockGuard guard(pages_.purge_lock);
+  drain_all_pools();
+  return pages_.arena.purge(false);
+}
+
+// A tick every half decay time: what the pools hold goes down to the arena, what was free there at the last
+// tick and still is is purged, and what is free now will be old at the next tick. So dirty memory that nobody
+// wants is purged after half the decay time at least and the whole of it at most, if somebody passes by; a
+// bounded part of it at a call.
+template <class Config>
+inline void Heap<Config>::purge_by_decay(std::uint64_t now) {
+  if (SPANALLOC_LIKELY(now < pages_.next_purge.load_relaxed())) return;
+  if (!pages_.purge_lock.try_lock()) return;  // somebody is at it: another free will see to the rest
+  if (now >= pages_.next_purge.load_relaxed()) {
+    drain_all_pools();
+    const bool more = pages_.arena.purge(pages_.decay_ms != 0, kPurgedARound) >= kPurgedARound;
+    if (!more) pages_.arena.age();
+    // With more to do the next one who comes here goes on.
+    pages_.next_purge.store_relaxed(more ? now : now + pages_.decay_ms / 2 + 1);
+  }
+  pages_.purge_lock.unlock();
+}
+
+// Orphanages and other heaps' LABs are passed by, a bounded number of them.
+template <class Config>
+SPANALLOC_COLD inline std::uint32_t Heap<Config>::steal_from_sleeping_labs(std::uint32_t at_most,
+                                                                           unsigned core) {
+  if (!is_started()) return 0;
+  const std::size_t count = index_of(pages_.end_of_labs());
+  const std::size_t steps = min_of(count, std::size_t{at_most} + orphanages_.kMost);
+  std::uint32_t victim = next_victim_.fetch_add_relaxed(static_cast<std::uint32_t>(min_of(count, at_most)));
+  std::uint32_t stolen = 0;
+  std::uint32_t looked_at = 0;
+  for (std::size_t i = 0; i < steps && looked_at < at_most; ++i, ++victim) {
+    Lab& sleeping = pages_.lab_at(LabNumber{static_cast<std::uint32_t>(victim % count)});
+    if (sleeping.heap != number_ || sleeping.is_orphanage()) continue;
+    ++looked_at;
+    const SpanChain chain = protocol_.steal_hidden_empties(sleeping.number);
+    put_in_pool(chain, core);
+    stolen += chain.count;
+  }
+  return stolen;
+}
+
+}  // namespace spanalloc::standard

@@ -1,0 +1,77 @@
+// A local allocation buffer: what one thread allocates from in one heap, and the lists of the spans that it
+// owns. It lives in a table for ever (page_layer.hpp); its number is what spans call their owner.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "base/intrusive_list.hpp"
+#include "engines/virtual_span/standard/numbers.hpp"
+#include "engines/virtual_span/standard/size_classes.hpp"
+#include "engines/virtual_span/standard/span.hpp"
+#include "sync/spin_lock.hpp"
+
+namespace spanalloc::standard {
+
+/// The lists of parked spans; all fields but the flag are guarded by the lock. Zero-initialisable.
+template <unsigned kClassCount>
+struct SpanLists {
+  using List = IntrusiveList<SpanNumber>;
+  using SharedList = IntrusiveList<SpanNumber, Atomic<SpanNumber>>;  // a look without the lock is a hint
+
+  SpinLock lock;
+  Atomic<std::uint32_t> attention_waiting{0};  ///< shared: 1 when the attention list may hold something
+  /// 0: a thread's. Else these are the lists of orphanage number orphanage - 1 of a heap: of spans whose
+  /// threads have ended. Constant while a heap has the LAB.
+  Plain<std::uint32_t> orphanage{0};
+  List attention;
+  List full;
+  List floating[kClassCount];
+  SharedList reusable[kClassCount];
+  /// Bit c: class c may have spans that are floating or reusable. So that a thread's end need not look at all
+  /// of them.
+  static constexpr unsigned kWords = (kClassCount + 63) / 64;
+  Plain<std::uint64_t> classes[kWords];
+
+  bool is_orphanage() const { return orphanage != 0u; }
+  void note_class(ClassId c) {
+    Plain<std::uint64_t>& word = classes[index_of(c) / 64];
+    word = word | std::uint64_t{1} << index_of(c) % 64;
+  }
+  void forget() {
+    attention_waiting.store_relaxed(0);
+    attention.forget();
+    full.forget();
+    for (List& list : floating) list.forget();
+    for (SharedList& list : reusable) list.forget();
+    for (Plain<std::uint64_t>& word : classes) word = 0;
+  }
+};
+
+/// Hot lists of the small classes stand in the thread's own memory (thread_state.hpp).
+template <class Config>
+struct alignas(kCacheLine) Lab : SpanLists<SizeClasses<Config>::kCount> {
+  using Classes = SizeClasses<Config>;
+
+  LabNumber number{};                        ///< constant
+  HeapNumber heap{};                         ///< constant while a heap has the LAB
+  bool torn = false;                         ///< only while a fork's child puts lists right
+  Atomic<std::uint32_t> inside{0};           ///< written by the owner; see InsideHeap
+  Atomic<std::uintptr_t> thread{0};          ///< written by the owner: os::thread_mark(); 0: nobody's
+  Lab* next_idle = nullptr;                  ///< the registry's
+  Lab* next_of_all = nullptr;                ///< "
+  Atomic<SpanNumber> hot[Classes::kListed];  ///< written by the owner: hot span of each class
+  std::uint64_t hot_classes[(Classes::kListed + 63) / 64] = {};  ///< owner: bit c: class c may have one
+  Block* head[Classes::kLabClasses] = {};  ///< owner: hot lists of classes above kThreadClasses
+
+  bool has_no_hot_span() const {
+    for (const Atomic<SpanNumber>& span : hot) {
+      if (span.load_relaxed() != SpanNumber::kNone) return false;
+    }
+    return true;
+  }
+};
+
+}  // namespace spanalloc::standard

@@ -1,0 +1,43 @@
+// The numbers that the engine's parts name things by, each a type of its own: what is an index of one table
+// cannot be used as an index of another.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace spanalloc::standard {
+
+/// A span, by the number of its first granule in the arena. Granule 0 is never handed out.
+enum class SpanNumber : std::uint32_t { kNone = 0 };
+/// A local allocation buffer, by its place in the table of all.
+enum class LabNumber : std::uint32_t {};
+/// A size class; see size_classes.hpp.
+enum class ClassId : std::uint32_t { kNone = 0 };
+/// A heap of a page layer.
+enum class HeapNumber : std::uint16_t {};
+/// A block, by its offset in its span: no division, and never 0.
+enum class BlockMark : std::uint32_t { kNone = 0 };
+
+/// The number as an index or for arithmetic.
+template <class Number>
+  requires std::is_enum_v<Number>
+constexpr std::underlying_type_t<Number> index_of(Number number) {
+  return static_cast<std::underlying_type_t<Number>>(number);
+}
+
+constexpr BlockMark mark_of_offset(std::uint64_t offset) {
+  return BlockMark{static_cast<std::uint32_t>(offset >> 4) + 1};
+}
+constexpr std::uint64_t offset_of_mark(BlockMark mark) {
+  return std::uint64_t{index_of(mark) - 1} << 4;
+}
+
+/// How many granules.
+struct GranuleCount {
+  std::size_t count = 0;
+  friend constexpr auto operator<=>(GranuleCount, GranuleCount) = default;
+};
+
+}  // namespace spanalloc::standard

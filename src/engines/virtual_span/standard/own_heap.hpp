@@ -1,0 +1,116 @@
+// A heap of its owner's, beside the default one: the same code, on the same page layer or another one. Any
+// thread uses it at any time; what a thread keeps for it is found by thread and heap (thread::ExitKey).
+//
+// A block may also be freed, resized and asked for its size through any other heap of the page layer: its
+// span's record names the heap.
+#pragma once
+
+#include <cstddef>
+#include <new>
+
+#include "engines/engine.hpp"
+#include "engines/virtual_span/standard/engine.hpp"
+#include "os/os.hpp"
+
+namespace spanalloc::standard {
+
+/// Functions: as the engine's of the same names (engines/engine.hpp).
+template <class Config>
+class OwnHeap {
+  using Frontend = standard::Frontend<Config>;
+  using Heap = standard::Heap<Config>;
+  using Pages = PageLayer<Config>;
+  static_assert(sizeof(Frontend) <= Pages::kSlotBytes);
+
+ public:
+  /// The page layer outlives the heap. When memory is out the heap has none, and every request is refused.
+  explicit OwnHeap(Pages& pages)
+      : pages_(pages),
+        pool_(static_cast<typename Heap::Pool*>(os::map(sizeof(typename Heap::Pool), os::page_size()))),
+        heap_(pages, pool_, &Frontend::on_thread_exit) {}
+  OwnHeap(const OwnHeap&) = delete;
+  OwnHeap& operator=(const OwnHeap&) = delete;
+  /// Gives back everything, every block that is still out included. Nobody uses the heap any more, and no
+  /// thread that has used it is about to end.
+  void destroy() {
+    heap_.destroy();
+    if (pool_ != nullptr) os::release(pool_, sizeof(typename Heap::Pool));
+    pool_ = nullptr;
+  }
+
+  /// nullptr also when the process has no key left (PTHREAD_KEYS_MAX) for another heap.
+  void* allocate(std::size_t n) {
+    Frontend* mine = frontend();
+    return mine == nullptr ? nullptr : mine->template allocate<ReturnNull>(n);
+  }
+  void* allocate_aligned(std::size_t n, std::size_t alignment) {
+    Frontend* mine = frontend();
+    return mine == nullptr ? nullptr : mine->allocate_aligned(n, alignment);
+  }
+  void* allocate_zeroed(std::size_t n) {
+    Frontend* mine = frontend();
+    return mine == nullptr ? nullptr : mine->allocate_zeroed(n);
+  }
+  void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
+    Frontend* mine = frontend();
+    return mine == nullptr ? nullptr : mine->allocate_copy(n, from, bytes);
+  }
+  void deallocate(void* p) {
+    with_any_frontend([p](Frontend& mine) { mine.deallocate(p); });
+  }
+  std::size_t usable_size(const void* p) {
+    return with_any_frontend([p](Frontend& mine) { return mine.usable_size(p); });
+  }
+  void* resize(void* p, std::size_t n) {
+    return with_any_frontend([p, n](Frontend& mine) { return mine.resize(p, n); });
+  }
+  bool owns(const void* p) {
+    return with_any_frontend([p](Frontend& mine) { return mine.owns(p); });
+  }
+  bool trim() {
+    return with_any_frontend([](Frontend& mine) { return mine.trim(); });
+  }
+  EngineStatistics statistics() { return Census<Config>(heap_).statistics(); }
+  SpanCensus census() {
+    return with_any_frontend([this](Frontend& mine) { return Census<Config>(heap_).take(mine); });
+  }
+
+  Heap& heap() { return heap_; }
+  /// What the calling thread keeps for the heap, made with its first use; nullptr: no memory for it.
+  Frontend* frontend() {
+    if (void* found = heap_.exit_key.find(); SPANALLOC_LIKELY(found != nullptr)) {
+      return static_cast<Frontend*>(found);
+    }
+    return make_frontend();
+  }
+
+ private:
+  SPANALLOC_COLD Frontend* make_frontend() {
+    Frontend guest(heap_, pages_);
+    const InsideHeap<Config> inside(guest);
+    auto* lab = heap_.begin_lab();
+    if (lab == nullptr) return nullptr;
+    void* slot = pages_.slot_of(lab->number);
+    if (slot == nullptr) {
+      heap_.end_lab(lab);
+      return nullptr;
+    }
+    auto* mine = new (slot) Frontend(heap_, pages_);
+    if (mine->adopt(lab)) return mine;
+    mine->detach();
+    return nullptr;
+  }
+  // A thread that has nothing in the heap yet does as well without.
+  template <class F>
+  auto with_any_frontend(F f) {
+    if (void* found = heap_.exit_key.find(); found != nullptr) return f(*static_cast<Frontend*>(found));
+    Frontend guest(heap_, pages_);
+    return f(guest);
+  }
+
+  Pages& pages_;
+  typename Heap::Pool* pool_;
+  Heap heap_;
+};
+
+}  // namespace spanalloc::standard
