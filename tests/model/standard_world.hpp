@@ -55,7 +55,7 @@ struct ModelPages {
 
   explicit ModelPages(StandardShape the_shape) : shape(the_shape) {
     // A LAB's bit is its number; where a LAB leaves its spans is set by set_heir.
-    orphanages.count = kLabs - 1;
+    orphanages.mask = kLabs - 2;
     orphanages.numbers[index_of(kOtherOrphanage)] = kOtherOrphanage;
     for (const LabNumber number : {kOrphanage, kOtherOrphanage}) {
       labs[index_of(number)].orphanage = index_of(number) + 1;

@@ -140,7 +140,7 @@ TEST_F(SpanAssertionDeathTest, I5_OrphanagesShowWhatTheyHave) {
       (void)p;  // stays: its span becomes an orphan, with free blocks
     }).join();
     for (auto& orphans : heap().orphanages().of_class) orphans.store_relaxed(0);
-    for (unsigned n = 0; n < heap().orphanages().count; ++n) {
+    for (unsigned n = 0; n <= heap().orphanages().mask; ++n) {
       const LabNumber number = heap().orphanages().numbers[n];
       protocol().lock_lab(number);
       protocol().unlock_lab(own_.pages.lab(number));

@@ -101,7 +101,7 @@ class Census {
       LockGuard guard(lab.lock);
       mark_list(lab.attention, ListId::kAttention, lab.number, out);
       mark_list(lab.full, ListId::kFull, lab.number, out);
-      for (unsigned c = 0; c < Classes::kCount; ++c) {
+      for (unsigned c = 0; c < Classes::kListed; ++c) {
         mark_list(lab.floating[c], ListId::kFloating, lab.number, out);
         mark_list(lab.reusable[c], ListId::kReusable, lab.number, out);
         if (!lab.is_orphanage() || lab.reusable[c].is_empty()) continue;

@@ -64,7 +64,7 @@ class Frontend : public ThreadState<Config> {
       State::is_hot_here, State::is_parked_here, State::lab, State::pages, State::run, State::start;
   using State::State;
 
-  // --- Short paths ---------------------------------------------------------------------------------------
+  // --- Short paths   -------------------------------------------------------------------------------------
 
   /// Any n.
   template <OutOfMemory Policy = ReturnNull>
@@ -99,7 +99,7 @@ class Frontend : public ThreadState<Config> {
     poison(block + 1, Classes::kTable[c].block_size - sizeof(Block));
   }
 
-  // --- What else an engine offers; see engines/engine.hpp ------------------------------------------------
+  // --- What else an engine offers; see engines/engine.hpp   ----------------------------------------------
 
   void* allocate_aligned(std::size_t n, std::size_t alignment);
   void* allocate_zeroed(std::size_t n);
@@ -110,7 +110,7 @@ class Frontend : public ThreadState<Config> {
   /// Gives back what this thread and the pools hold without need.
   bool trim();
 
-  // --- The thread's beginning and end --------------------------------------------------------------------
+  // --- The thread's beginning and end   ------------------------------------------------------------------
 
   /// Takes a LAB. False: there is none, or no memory for it.
   bool attach();
@@ -271,11 +271,11 @@ class StandardEngineOf {
     heap.start();
   }
 
-  // The default heap, what it stands on, and what the calling thread keeps for it. The pool is zero at first
-  // and large: it belongs into .bss.
+  // The default heap, what it stands on, and what the calling thread keeps for it. The storage belongs into
+  // .bss.
   static inline constinit Pages pages{&standard::ForkRecovery<Config>::enter_child};
-  static inline constinit typename Heap::Pool pool{};
-  static inline constinit Heap heap{pages, &pool, &Frontend::on_thread_exit};
+  static inline constinit typename Heap::Storage storage{};
+  static inline constinit Heap heap{pages, &storage, &Frontend::on_thread_exit};
   SPANALLOC_TLS static inline constinit thread_local Frontend frontend{heap, pages};
   // thread-local storage of ours besides: inside_without_lab, and a word of sync/spin_lock.hpp.
   static_assert(sizeof(Frontend) <= 1024 - 16);

@@ -45,14 +45,18 @@ class Heap {
   using Protocol = SpanProtocol<Pages>;
   using Reuse = typename Pages::Arena::Reuse;
   using Arena = typename Pages::Arena;
-  /// Large, and zero at first: apart from the heap, which is not.
   using Pool = SpanPool<Classes::kPoolRows, 256, true>;
+  /// What is zero at first and large: apart from the heap, which is neither.
+  struct Storage {
+    Orphanages<Classes::kListed> orphanages{};
+    Pool pool{};
+  };
 
   /// `thread_exit`: the destructor of what a thread keeps for this heap (thread::ExitKey).
-  constexpr Heap(Pages& pages, Pool* pool, void (*thread_exit)(void*))
-      : on_thread_exit(thread_exit), pages_(pages), protocol_(pages), pool_(pool) {}
+  constexpr Heap(Pages& pages, Storage* storage, void (*thread_exit)(void*))
+      : on_thread_exit(thread_exit), pages_(pages), protocol_(pages), storage_(storage) {}
 
-  // --- Start and end -------------------------------------------------------------------------------------
+  // --- Start and end   -----------------------------------------------------------------------------------
 
   /// Idempotent. False: the page layer has no room for another heap, or no memory at all.
   bool start() {
@@ -87,12 +91,12 @@ class Heap {
 
   constexpr Pages& pages() { return pages_; }
   Protocol& protocol() { return protocol_; }
-  Pool& pool() { return *pool_; }
-  Orphanages<Classes::kCount>& orphanages() { return orphanages_; }
+  Pool& pool() { return storage_->pool; }
+  Orphanages<Classes::kListed>& orphanages() { return storage_->orphanages; }
   HeapNumber number() const { return number_; }
   bool has(SpanRef span) const { return span->heap == number_; }
 
-  // --- Taking spans --------------------------------------------------------------------------------------
+  // --- Taking spans   ------------------------------------------------------------------------------------
 
   /// A span for class `c`; none: out of memory. `core`: whose stack to try first.
   FreshSpan take_span(ClassId c, unsigned core);
@@ -127,7 +131,7 @@ class Heap {
   /// use, and frees the old one. None: refused, or copying is cheaper; then nothing has changed.
   SpanRef move_large(SpanRef span, GranuleCount granules);
 
-  // --- Returning spans -----------------------------------------------------------------------------------
+  // --- Returning spans   ---------------------------------------------------------------------------------
 
   /// A span whose word says free, the caller's alone, goes to the stack of `core`.
   void put_in_pool(SpanRef span, unsigned core);
@@ -146,10 +150,10 @@ class Heap {
 
   /// Of the thread that has `lab` (nullptr: of one without).
   unsigned core_of(const Lab* lab) const {
-    return pool_->core_of(lab == nullptr ? 0 : index_of(lab->number));
+    return storage_->pool.core_of(lab == nullptr ? 0 : index_of(lab->number));
   }
 
-  // --- LABs ----------------------------------------------------------------------------------------------
+  // --- LABs   --------------------------------------------------------------------------------------------
 
   /// A LAB of this heap for the calling thread; nullptr when there is none left.
   Lab* begin_lab() {
@@ -192,17 +196,19 @@ class Heap {
   void drain_all_pools() {
     pages_.for_each_heap([](Heap& heap) { heap.drain_pool(); });
   }
-  void purge_by_decay(std::uint64_t now);
+  void purge_by_decay(std::uint64_t now) {
+    if (SPANALLOC_UNLIKELY(now >= pages_.next_purge.load_relaxed())) purge_now(now);
+  }
+  void purge_now(std::uint64_t now);
 
   Pages& pages_;
   Protocol protocol_;
-  Pool* pool_;
+  Storage* storage_;
   HeapNumber number_{};  // constant after start
   Atomic<std::uint32_t> started_{0};
   // Under the page layer's start lock: how far a start has come that memory was too short for.
   bool has_number_ = false;
   std::uint32_t orphanages_made_ = 0;
-  Orphanages<Classes::kCount> orphanages_{};
   // Whose turn it is to be stolen from. Apart from what others read all the time: every thread that misses
   // the pool turns it.
   alignas(kCacheLine) Atomic<std::uint32_t> next_victim_{0};
@@ -210,8 +216,7 @@ class Heap {
 
 template <class Config>
 Atomic<std::uint64_t>& PageLayer<Config>::orphans(const Lists& lists, ClassId c) {
-  Heap& heap = *heaps_[index_of(static_cast<const Lab&>(lists).heap)].load_relaxed();
-  return heap.orphanages().of_class[index_of(c)];
+  return heap_at(static_cast<const Lab&>(lists).heap).orphanages().of_class[index_of(c)];
 }
 
 }  // namespace spanalloc::standard

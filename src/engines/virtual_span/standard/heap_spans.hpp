@@ -5,17 +5,18 @@
 
 namespace spanalloc::standard {
 
-// --- Start  ----------------------------------------------------------------------------------------------
+// --- Start    --------------------------------------------------------------------------------------------
 
 template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
-  if (pool_ == nullptr || !pages_.start()) return false;
+  if (storage_ == nullptr || !pages_.start()) return false;
   LockGuard guard(pages_.start_lock);
   if (started_.load_relaxed() != 0) return true;
   // As many orphanages as threads can end at once on this machine: they must not wait for each other. Those
   // that a refusal has left half made serve the next try.
   const unsigned cpus = os::cpu_count();
-  const std::uint32_t wanted = 1u << min_of(log2_ceil(max_of(cpus, 1)), log2_floor(orphanages_.kMost));
+  const std::uint32_t wanted =
+      1u << min_of(log2_ceil(max_of(cpus, 1)), log2_floor(Orphanages<Classes::kListed>::kMost));
   if (!has_number_) {
     const auto entered = pages_.enter(this);
     if (!entered.good) return false;
@@ -26,21 +27,21 @@ SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
     Lab* lab = pages_.take_lab(number_);
     if (lab == nullptr) return false;
     lab->orphanage = orphanages_made_ + 1;
-    orphanages_.numbers[orphanages_made_] = lab->number;
+    orphanages().numbers[orphanages_made_] = lab->number;
   }
-  orphanages_.count = wanted;
-  pool_->set_cores(cpus);
+  orphanages().mask = wanted - 1;
+  pool().set_cores(cpus);
   started_.store_release(1);  // release: pairs with is_started()
   return true;
 }
 
-// --- Taking spans  ---------------------------------------------------------------------------------------
+// --- Taking spans    -------------------------------------------------------------------------------------
 
 template <class Config>
 inline SpanRef Heap<Config>::take_pooled(ClassId c, unsigned core) {
   const unsigned row = Classes::info(c).pool_row;
-  std::uint32_t number = pool_->get_local(row, core, pages_.pool_links());
-  if (number == 0) number = pool_->get_from_other_core(row, core, pages_.pool_links());
+  std::uint32_t number = pool().get_local(row, core, pages_.pool_links());
+  if (number == 0) number = pool().get_from_other_core(row, core, pages_.pool_links());
   return number == 0 ? SpanRef{} : pages_.span(SpanNumber{number});
 }
 
@@ -130,7 +131,7 @@ inline void Heap<Config>::begin_life(const FreshSpan& fresh, ClassId c, SpanWord
 }
 
 template <class Config>
-inline SpanRef Heap<Config>::move_large(SpanRef span, GranuleCount granules) {
+[[gnu::noinline]] inline SpanRef Heap<Config>::move_large(SpanRef span, GranuleCount granules) {
   Arena& arena = pages_.arena;
   // Where warm memory waits, copying into it costs less than many fresh pages behind the moved ones.
   const GranuleCount old = pages_.granules_of(span);
@@ -157,10 +158,10 @@ inline SpanRef Heap<Config>::move_large(SpanRef span, GranuleCount granules) {
   return target.span;
 }
 
-// --- Returning spans  ------------------------------------------------------------------------------------
+// --- Returning spans    ----------------------------------------------------------------------------------
 
 template <class Config>
-inline void Heap<Config>::put_in_pool(SpanRef span, unsigned core) {
+[[gnu::noinline]] inline void Heap<Config>::put_in_pool(SpanRef span, unsigned core) {
   SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree && span->list == ListId::kNone);
   SPANALLOC_ASSERT(has(span));
   const ClassId c = span->class_id();
@@ -171,7 +172,7 @@ inline void Heap<Config>::put_in_pool(SpanRef span, unsigned core) {
   // Spans of kLarge have no row; nor has one that a thread was resizing when a fork left it behind.
   const bool odd = info.blocks == 1 && granules.count != info.granules;
   if (odd ||
-      !pool_->put_bounded(info.pool_row, core, index_of(span.number), info.pool_most, pages_.pool_links())) {
+      !pool().put_bounded(info.pool_row, core, index_of(span.number), info.pool_most, pages_.pool_links())) {
     pages_.give(span);
   }
   purge_by_decay(os::now_ms());
@@ -181,15 +182,15 @@ template <class Config>
 inline void Heap<Config>::drain_pool() {
   if (!is_started()) return;
   for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
-    for (unsigned core = 0; core < pool_->cores(); ++core) {
-      if (pool_->looks_empty(row, core)) continue;  // what this thread knows to be in the pool it sees
+    for (unsigned core = 0; core < pool().cores(); ++core) {
+      if (pool().looks_empty(row, core)) continue;  // what this thread knows to be in the pool it sees
       std::uint32_t count = 0;
-      for (std::uint32_t number = pool_->take_all(row, core); number != 0; ++count) {
+      for (std::uint32_t number = pool().take_all(row, core); number != 0; ++count) {
         const std::uint32_t next = pages_.pool_links()(number).load_relaxed();  // ours: taken with acquire
         pages_.arena.give(number);
         number = next;
       }
-      if (count != 0) pool_->taken(row, core, count);
+      if (count != 0) pool().taken(row, core, count);
     }
   }
 }
@@ -206,8 +207,7 @@ inline std::size_t Heap<Config>::purge_all_free() {
 // wants is purged after half the decay time at least and the whole of it at most, if somebody passes by; a
 // bounded part of it at a call.
 template <class Config>
-inline void Heap<Config>::purge_by_decay(std::uint64_t now) {
-  if (SPANALLOC_LIKELY(now < pages_.next_purge.load_relaxed())) return;
+SPANALLOC_COLD inline void Heap<Config>::purge_now(std::uint64_t now) {
   if (!pages_.purge_lock.try_lock()) return;  // somebody is at it: another free will see to the rest
   if (now >= pages_.next_purge.load_relaxed()) {
     drain_all_pools();
@@ -225,7 +225,7 @@ SPANALLOC_COLD inline std::uint32_t Heap<Config>::steal_from_sleeping_labs(std::
                                                                            unsigned core) {
   if (!is_started()) return 0;
   const std::size_t count = index_of(pages_.end_of_labs());
-  const std::size_t steps = min_of(count, std::size_t{at_most} + orphanages_.kMost);
+  const std::size_t steps = min_of(count, std::size_t{at_most} + Orphanages<Classes::kListed>::kMost);
   std::uint32_t victim = next_victim_.fetch_add_relaxed(static_cast<std::uint32_t>(min_of(count, at_most)));
   std::uint32_t stolen = 0;
   std::uint32_t looked_at = 0;

@@ -52,7 +52,7 @@ struct SpanLists {
 
 /// Hot lists of the small classes stand in the thread's own memory (thread_state.hpp).
 template <class Config>
-struct alignas(kCacheLine) Lab : SpanLists<SizeClasses<Config>::kCount> {
+struct alignas(kCacheLine) Lab : SpanLists<SizeClasses<Config>::kListed> {
   using Classes = SizeClasses<Config>;
 
   LabNumber number{};                        ///< constant

@@ -26,16 +26,17 @@ class OwnHeap {
   /// The page layer outlives the heap. When memory is out the heap has none, and every request is refused.
   explicit OwnHeap(Pages& pages)
       : pages_(pages),
-        pool_(static_cast<typename Heap::Pool*>(os::map(sizeof(typename Heap::Pool), os::page_size()))),
-        heap_(pages, pool_, &Frontend::on_thread_exit) {}
+        storage_(
+            static_cast<typename Heap::Storage*>(os::map(sizeof(typename Heap::Storage), os::page_size()))),
+        heap_(pages, storage_, &Frontend::on_thread_exit) {}
   OwnHeap(const OwnHeap&) = delete;
   OwnHeap& operator=(const OwnHeap&) = delete;
   /// Gives back everything, every block that is still out included. Nobody uses the heap any more, and no
   /// thread that has used it is about to end.
   void destroy() {
     heap_.destroy();
-    if (pool_ != nullptr) os::release(pool_, sizeof(typename Heap::Pool));
-    pool_ = nullptr;
+    if (storage_ != nullptr) os::release(storage_, sizeof(typename Heap::Storage));
+    storage_ = nullptr;
   }
 
   /// nullptr also when the process has no key left (PTHREAD_KEYS_MAX) for another heap.
@@ -109,7 +110,7 @@ class OwnHeap {
   }
 
   Pages& pages_;
-  typename Heap::Pool* pool_;
+  typename Heap::Storage* storage_;
   Heap heap_;
 };
 

@@ -36,7 +36,7 @@ class PageLayer : public thread::ForkWatch {
  public:
   using Classes = SizeClasses<Config>;
   using Lab = standard::Lab<Config>;
-  using Lists = SpanLists<Classes::kCount>;
+  using Lists = SpanLists<Classes::kListed>;
   using Heap = standard::Heap<Config>;
   using Arena = CoalescingArena<Config::kGranuleBits, Config::kHugePages>;
 
@@ -45,7 +45,7 @@ class PageLayer : public thread::ForkWatch {
   /// `put_right`: what a fork's child does first of all; see fork_recovery.hpp.
   constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*)) : thread::ForkWatch{put_right} {}
 
-  // --- Start and end -------------------------------------------------------------------------------------
+  // --- Start and end   -----------------------------------------------------------------------------------
 
   /// Reserves everything; idempotent. False: not even tables could be had.
   bool start() {
@@ -64,12 +64,13 @@ class PageLayer : public thread::ForkWatch {
     lab_registry_.destroy();
     end_of_labs_.store_relaxed(0);
     known_end_.store_relaxed(0);
-    for (Atomic<Heap*>& heap : heaps_) heap.store_relaxed(nullptr);
+    first_heap_.store_relaxed(nullptr);
+    more_heaps_.destroy();
     end_of_heaps_.store_relaxed(0);
     started_.store_relaxed(0);
   }
 
-  // --- Records -------------------------------------------------------------------------------------------
+  // --- Records   -----------------------------------------------------------------------------------------
 
   SPANALLOC_INLINE SpanRef span(SpanNumber number) { return {&spans_[index_of(number)], number}; }
   SPANALLOC_INLINE char* address(SpanNumber number) const {
@@ -108,7 +109,7 @@ class PageLayer : public thread::ForkWatch {
   GranuleCount granules_of(SpanRef span) const { return {arena.count_of(index_of(span.number))}; }
   void give(SpanRef span, bool zero = false) { arena.give(index_of(span.number), zero); }
 
-  // --- What the protocol asks ----------------------------------------------------------------------------
+  // --- What the protocol asks   --------------------------------------------------------------------------
 
   SPANALLOC_INLINE Lists& lab(LabNumber number) { return labs_[index_of(number)]; }
   static std::uint32_t capacity(ClassId c) { return Classes::info(c).blocks; }
@@ -128,7 +129,7 @@ class PageLayer : public thread::ForkWatch {
   void set_torn(LabNumber number, bool torn) { labs_[index_of(number)].torn = torn; }
   void note_repair() { lists_repaired = true; }
 
-  // --- LABs ----------------------------------------------------------------------------------------------
+  // --- LABs   --------------------------------------------------------------------------------------------
 
   /// A LAB for the calling thread, or an orphanage, of a heap; nullptr when there is none left.
   SPANALLOC_COLD Lab* take_lab(HeapNumber heap) {
@@ -164,7 +165,7 @@ class PageLayer : public thread::ForkWatch {
     return &slots_[index_of(number)];
   }
 
-  // --- Heaps ---------------------------------------------------------------------------------------------
+  // --- Heaps   -------------------------------------------------------------------------------------------
 
   /// `good` false: there are kMaxHeaps already.
   struct Entered {
@@ -175,27 +176,33 @@ class PageLayer : public thread::ForkWatch {
   Entered enter(Heap* heap) {
     LockGuard guard(heaps_lock_);
     for (std::uint16_t n = 0; n < kMaxHeaps; ++n) {
-      if (heaps_[n].load_relaxed() != nullptr) continue;
-      heaps_[n].store_release(heap);  // release: who finds the heap finds it constructed
+      // Of a page layer's first heap nothing but a word is needed.
+      if (n != 0 && (!more_heaps_.start(kMaxHeaps) || !more_heaps_.ensure(n + std::size_t{1}))) return {};
+      Atomic<Heap*>& place = place_of(HeapNumber{n});
+      if (place.load_relaxed() != nullptr) continue;
+      place.store_release(heap);  // release: who finds the heap finds it constructed
+      // Release: the table is open so far.
       if (n >= end_of_heaps_.load_relaxed()) end_of_heaps_.store_release(n + 1u);
       return {true, HeapNumber{n}};
     }
     return {};
   }
+  void leave(HeapNumber number) { place_of(number).store_release(nullptr); }
   /// In a fork's child, first of all.
   void abandon_heaps_lock() { heaps_lock_.abandon_if_owner_died(); }
-  void leave(HeapNumber number) { heaps_[index_of(number)].store_release(nullptr); }
-  Heap& heap_at(HeapNumber number) { return *heaps_[index_of(number)].load_relaxed(); }
+  Heap& heap_at(HeapNumber number) { return *place_of(number).load_relaxed(); }
   /// The heap that a span in use belongs to.
   Heap& heap_of(SpanRef span) { return heap_at(span->heap); }
   template <class F>
   void for_each_heap(F f) {
     for (std::uint32_t n = 0; n < end_of_heaps_.load_acquire(); ++n) {
-      if (Heap* heap = heaps_[n].load_acquire(); heap != nullptr) f(*heap);
+      if (Heap* heap = place_of(HeapNumber{static_cast<std::uint16_t>(n)}).load_acquire(); heap != nullptr) {
+        f(*heap);
+      }
     }
   }
 
-  // --- Shared by the heaps -------------------------------------------------------------------------------
+  // --- Shared by the heaps   -----------------------------------------------------------------------------
 
   Arena arena;
   SpinLock purge_lock;                  ///< whoever purges or ages
@@ -208,6 +215,10 @@ class PageLayer : public thread::ForkWatch {
   SpinLock start_lock;                          ///< start, growth of the table of LABs
 
  private:
+  Atomic<Heap*>& place_of(HeapNumber number) {
+    return index_of(number) == 0 ? first_heap_ : more_heaps_[index_of(number)];
+  }
+
   SPANALLOC_COLD bool start_slow() {
     // Before anything else: a fork may find another thread in the middle of it. With the first allocation: a
     // library without the constructor's help (static, or an engine in a test) forks too.
@@ -250,9 +261,10 @@ class PageLayer : public thread::ForkWatch {
   Atomic<std::uint32_t> end_of_labs_{0};  // written under the registry's lock
   Atomic<std::size_t> known_end_{0};      // written under the arena's lock
   Atomic<std::uint32_t> started_{0};
-  SpinLock heaps_lock_;  // guards changes of the two below, and of slots_
+  SpinLock heaps_lock_;  // guards changes of what follows, and of slots_
   Atomic<std::uint32_t> end_of_heaps_{0};
-  Atomic<Heap*> heaps_[kMaxHeaps] = {};
+  Atomic<Heap*> first_heap_{nullptr};
+  GrowingTable<Atomic<Heap*>> more_heaps_;
 };
 
 }  // namespace spanalloc::standard

@@ -32,12 +32,12 @@ struct Orphanages {
   static constexpr unsigned kMost = 64;
 
   LabNumber numbers[kMost] = {};  ///< constant after start
-  std::uint32_t count = 1;        ///< "; a power of two
+  std::uint32_t mask = 0;         ///< "; how many there are, a power of two, less one
   /// Bit n: orphanage numbers[n] may have one. Apart from what others read all the time.
   alignas(kCacheLine) Atomic<std::uint64_t> of_class[kClassCount];
 
   /// Where a LAB leaves its spans.
-  LabNumber home_of(LabNumber lab) const { return numbers[index_of(lab) & (count - 1)]; }
+  LabNumber home_of(LabNumber lab) const { return numbers[index_of(lab) & mask]; }
 };
 
 /// `Pages` (page_layer.hpp; in models a handful of spans):
