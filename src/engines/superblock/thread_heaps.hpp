@@ -41,8 +41,9 @@ class ThreadHeaps {
   /// The calling thread's heap, taken now. The global heap has been started.
   SPANALLOC_COLD TheHeap* find() {
     if constexpr (!Config::kHeapPerThread) return &common_;
-    // libc may call malloc to note the heap, and if this is its malloc it comes back to here.
-    if (is_visited()) return &common_;
+    // A thread past its end would not be told of another one. And libc may call malloc to note the heap: if
+    // this is its malloc it comes back to here.
+    if (has_ended_ || is_visited()) return &common_;
     const Visit visit(*this);
     TheHeap* heap = registry_.take(*this, global_);
     if (heap == nullptr) return &common_;
@@ -165,27 +166,20 @@ class ThreadHeaps {
     if (is_default()) my_heap_ = heap;  // before the key, which may call malloc
     return exit_key_.watch_this_thread(heap, &on_thread_exit);
   }
-  // The calling thread has none of its own any more.
-  void note_common() {
-    if (is_default()) {
-      my_heap_ = &common_;
-    } else {
-      // Without a key each request of the thread asks for a heap again, in vain: slow, and correct.
-      (void)exit_key_.watch_this_thread(&common_, &on_thread_exit);
-    }
-  }
 
   static void on_thread_exit(void* state) {
     TheHeap& heap = *static_cast<TheHeap*>(state);
     ThreadHeaps& heaps = heap.owner();
-    // For the last rounds, in which others' destructors may still call.
-    if (&heap == &heaps.common_) return heaps.note_common();
-    if (!heaps.exit_key_.comes_again(&heap, heap.exit_round)) heaps.leave(heap);
+    if (heaps.exit_key_.comes_again(&heap, heap.exit_round)) return;
+    has_ended_ = true;
+    heaps.leave(heap);
   }
+  // The calling thread has none of its own any more. (Where there is no key, each of its requests to another
+  // allocator than the default one asks for a heap again, in vain: slow, and correct.)
   void leave(TheHeap& heap) {
     SPANALLOC_ASSERT(&heap != &common_ && &heap.owner() == this);
     const Visit visit(*this);
-    note_common();
+    if (is_default()) my_heap_ = &common_;
     {
       const Guard guard(heap, global_);
       SPANALLOC_ASSERT(heap.has_thread);
@@ -200,6 +194,9 @@ class ThreadHeaps {
   }
 
   SPANALLOC_TLS static inline constinit thread_local TheHeap* my_heap_ = nullptr;  // in the default allocator
+  // Of the calling thread, whatever allocators it uses: the last round of its destructors that leaves heaps
+  // to others has come; and where it is now.
+  SPANALLOC_TLS static inline constinit thread_local bool has_ended_ = false;
   SPANALLOC_TLS static inline constinit thread_local Visit* volatile innermost_ = nullptr;
 
   GlobalHeap<Config>& global_;
