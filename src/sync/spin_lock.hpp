@@ -39,10 +39,9 @@ class SpinLock {
 
   Locked lock() noexcept {
     const std::uint64_t mine = my_word();
-    if (SPANALLOC_LIKELY(word_.load_relaxed() == 0 && take_from(0, mine))) {
-      return taken(mine, Locked::kClean);
-    }
-    return wait_and_lock();
+    const std::uint64_t seen = word_.load_relaxed();
+    if (SPANALLOC_LIKELY(seen == 0 && take_from(0, mine))) return taken(mine, Locked::kClean);
+    return wait(seen, mine);
   }
 
   // Release: publishes everything done under the lock.
@@ -91,34 +90,32 @@ class SpinLock {
     if (holder <= kAbandoned) return holder == kAbandoned;
     return holder >> kGenerationShift != mine >> kGenerationShift && ((holder ^ mine) & kMarkMask) != 0;
   }
-  SPANALLOC_COLD Locked wait_and_lock() noexcept {
-    std::uint64_t mine = my_word();
+  // A signal handler may have forked since `mine` was made up: threads that the child starts know this one by
+  // the child's generation only. (Its mark is the same.)
+  Locked taken(std::uint64_t mine, Locked how) noexcept {
+    if (SPANALLOC_UNLIKELY(mine >> kGenerationShift != generation())) word_.store_relaxed(my_word());
+    return how;
+  }
+  // For who has seen the lock held, or lost a race for it. Out of line: what is left is short enough to stand
+  // in each caller.
+  [[gnu::noinline]] Locked wait(std::uint64_t seen, std::uint64_t mine) noexcept {
     for (unsigned spins = 0;; ++spins) {
-      const std::uint64_t seen = word_.load_relaxed();
-      if (seen == 0) {
-        if (take_from(0, mine)) return taken(mine, Locked::kClean);
-      } else if (is_dead(seen, mine)) {
-        if (take_from(seen, mine)) return taken(mine, Locked::kOwnerDied);
-      }
+      if (seen != 0 && is_dead(seen, mine) && take_from(seen, mine)) return taken(mine, Locked::kOwnerDied);
       if (spins < 64) {
         spin_hint();
-        continue;
-      }
-      if (spins < 128) {
-        os::yield();
       } else {
-        os::sleep_briefly();
+        if (spins < 128) {
+          os::yield();
+        } else {
+          os::sleep_briefly();
+        }
+        // A signal handler may have forked while we waited: this may be the child.
+        look_for_fork();
+        mine = my_word();
       }
-      // A signal handler may have forked while we waited: this may be the child.
-      look_for_fork();
-      mine = my_word();
+      seen = word_.load_relaxed();
+      if (seen == 0 && take_from(0, mine)) return taken(mine, Locked::kClean);
     }
-  }
-  // A signal handler may have forked since `mine` was made up: threads that the child starts know this one by
-  // the child's generation only.
-  Locked taken(std::uint64_t mine, Locked how) noexcept {
-    if (SPANALLOC_UNLIKELY(mine != my_word())) word_.store_relaxed(my_word());
-    return how;
   }
   // Acquire: everything done under the lock before happens before what this holder reads. Of a dead holder
   // that is what the kernel has copied.

@@ -30,103 +30,95 @@ struct EvictBelowEvenUse : EvictAlways {
 };
 
 TEST_F(SuperblockEviction, OnlyEmptyOnes) {
-  SPANALLOC_OWN_HEAP(FirstCondition, EvictAlways);
-  using E = FirstConditionEngine;
-  void* keep = E::allocate(16);
-  void* other = E::allocate(16);
-  E::deallocate(other);
-  const Census census = checked<E>();
+  test::OwnHeap<EvictAlways> heap;
+  void* keep = heap->allocate(16);
+  void* other = heap->allocate(16);
+  heap->deallocate(other);
+  const Census census = checked(heap);
   EXPECT_EQ(census.superblocks, 1u);
   EXPECT_EQ(census.free, 0u);
-  E::deallocate(keep);
-  EXPECT_EQ(test::superblocks_kept<E>(), 0u);
-  EXPECT_EQ(checked<E>().free, 1u);
+  heap->deallocate(keep);
+  EXPECT_EQ(test::superblocks_kept(heap), 0u);
+  EXPECT_EQ(checked(heap).free, 1u);
   // It may serve anybody now, large objects too.
-  EXPECT_EQ(address_of(E::allocate(kPiece)), superblock_of(keep));
+  EXPECT_EQ(address_of(heap->allocate(kPiece)), superblock_of(keep));
 }
 
 TEST_F(SuperblockEviction, OnlyFromHeapsOfMoreThanK) {
-  SPANALLOC_OWN_HEAP(SecondCondition, EvictAboveTwo);
-  using E = SecondConditionEngine;
+  test::OwnHeap<EvictAboveTwo> heap;
   void* blocks[4][2];
   for (auto& pair : blocks) {
-    for (void*& p : pair) p = E::allocate(kHalf);
+    for (void*& p : pair) p = heap->allocate(kHalf);
   }
-  ASSERT_EQ(checked<E>().superblocks, 4u);
+  ASSERT_EQ(checked(heap).superblocks, 4u);
   const std::size_t left[] = {3, 2, 2, 2};
   for (int i = 0; i < 4; ++i) {
-    for (void* p : blocks[i]) E::deallocate(p);
-    EXPECT_EQ(test::superblocks_kept<E>(), left[i]) << i;
+    for (void* p : blocks[i]) heap->deallocate(p);
+    EXPECT_EQ(test::superblocks_kept(heap), left[i]) << i;
   }
 }
 
 TEST_F(SuperblockEviction, OnlyFromHeapsWhoseUsedOverFreeIsBelowF) {
-  SPANALLOC_OWN_HEAP(ThirdCondition, EvictBelowEvenUse);
-  using E = ThirdConditionEngine;
+  test::OwnHeap<EvictBelowEvenUse> heap;
   void* blocks[4][2];
   for (auto& pair : blocks) {
-    for (void*& p : pair) p = E::allocate(kHalf);
+    for (void*& p : pair) p = heap->allocate(kHalf);
   }
   // Used over free: 3/1, then 2/2, both not below 1; 1/3 is, and takes one of the empty ones.
   const std::size_t left[] = {4, 4, 3};
   for (int i = 0; i < 3; ++i) {
-    for (void* p : blocks[i]) E::deallocate(p);
-    EXPECT_EQ(test::superblocks_kept<E>(), left[i]) << i;
+    for (void* p : blocks[i]) heap->deallocate(p);
+    EXPECT_EQ(test::superblocks_kept(heap), left[i]) << i;
   }
 }
 
 // The values that ship, as DESIGN.md lists them: superblocks of 64 KiB, K = 8, F = 3.
-template <class E>
-void fill_superblocks(std::vector<void*>& blocks, std::size_t count) {
+void fill_superblocks(test::OwnHeap<SuperblockReport>& heap, std::vector<void*>& blocks, std::size_t count) {
   blocks.resize(2 * count);
-  for (void*& p : blocks) p = E::allocate(kHalf);
-  ASSERT_EQ(checked<E>().superblocks, count);
+  for (void*& p : blocks) p = heap->allocate(kHalf);
+  ASSERT_EQ(checked(heap).superblocks, count);
 }
 
-template <class E>
 void expect_a_quarter_may_be_free(bool a_little_less_used) {
+  test::OwnHeap<SuperblockReport> heap;
   std::vector<void*> blocks;
-  fill_superblocks<E>(blocks, 36);
+  fill_superblocks(heap, blocks, 36);
   if (a_little_less_used) {
-    ASSERT_EQ(E::resize(blocks.back(), kHalf - 32), blocks.back());
+    ASSERT_EQ(heap->resize(blocks.back(), kHalf - 32), blocks.back());
   }
   for (std::size_t freed = 1; freed <= 36; ++freed) {
-    E::deallocate(blocks[2 * freed - 2]);
-    E::deallocate(blocks[2 * freed - 1]);
+    heap->deallocate(blocks[2 * freed - 2]);
+    heap->deallocate(blocks[2 * freed - 1]);
     // 27 used over 9 free is not below 3; a little less is, and so is 26 over 10. From then on each that
     // becomes empty makes one go.
     const std::size_t last_kept = a_little_less_used ? 8 : 9;
-    EXPECT_EQ(test::superblocks_kept<E>(), freed <= last_kept ? 36 : 36 + last_kept - freed) << freed;
+    EXPECT_EQ(test::superblocks_kept(heap), freed <= last_kept ? 36 : 36 + last_kept - freed) << freed;
   }
 }
 
 TEST_F(SuperblockEviction, WithTheShippedFAQuarterMayBeFree) {
   EXPECT_EQ(kPiece, 64 * kKiB);
-  SPANALLOC_OWN_HEAP(ShippedF, SuperblockReport);
-  expect_a_quarter_may_be_free<ShippedFEngine>(false);
-  SPANALLOC_OWN_HEAP(JustBelowF, SuperblockReport);
-  expect_a_quarter_may_be_free<JustBelowFEngine>(true);
+  expect_a_quarter_may_be_free(false);
+  expect_a_quarter_may_be_free(true);
 }
 
 TEST_F(SuperblockEviction, WithTheShippedKEightMayBeKept) {
-  SPANALLOC_OWN_HEAP(ShippedK, SuperblockReport);
-  using E = ShippedKEngine;
+  test::OwnHeap<SuperblockReport> heap;
   std::vector<void*> blocks;
-  fill_superblocks<E>(blocks, 9);
-  for (void* p : blocks) E::deallocate(p);
-  EXPECT_EQ(test::superblocks_kept<E>(), 8u);
+  fill_superblocks(heap, blocks, 9);
+  for (void* p : blocks) heap->deallocate(p);
+  EXPECT_EQ(test::superblocks_kept(heap), 8u);
 }
 
 TEST_F(SuperblockEviction, KheapKeepsAllUntilItIsTrimmed) {
-  SPANALLOC_OWN_HEAP(KheapKeeps, Kheap);
-  using E = KheapKeepsEngine;
+  test::OwnHeap<Kheap> heap;
   std::vector<void*> blocks(100);
-  for (void*& p : blocks) p = E::allocate(kHalf);
-  for (void* p : blocks) E::deallocate(p);
-  EXPECT_EQ(checked<E>().empty_superblocks, 50u);
-  E::trim();
-  EXPECT_EQ(checked<E>().empty_superblocks, 0u);
-  EXPECT_TRUE(checked<E>().all_returned());
+  for (void*& p : blocks) p = heap->allocate(kHalf);
+  for (void* p : blocks) heap->deallocate(p);
+  EXPECT_EQ(checked(heap).empty_superblocks, 50u);
+  heap->trim();
+  EXPECT_EQ(checked(heap).empty_superblocks, 0u);
+  EXPECT_TRUE(checked(heap).all_returned());
 }
 
 }  // namespace

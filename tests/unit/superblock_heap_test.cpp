@@ -16,86 +16,82 @@ using test::superblock_of;
 class SuperblockHeap : public test::SmallArenas {};
 
 TEST_F(SuperblockHeap, TheOneLastUsedIsSearchedFirst) {
-  SPANALLOC_OWN_HEAP(Front, SuperblockReport);
-  using E = FrontEngine;
-  void* a1 = E::allocate(kHalf);
-  void* a2 = E::allocate(kHalf);
-  void* b = E::allocate(kHalf);
+  test::OwnHeap<SuperblockReport> heap;
+  void* a1 = heap->allocate(kHalf);
+  void* a2 = heap->allocate(kHalf);
+  void* b = heap->allocate(kHalf);
   ASSERT_NE(superblock_of(a1), superblock_of(b));
   // Both have room for small blocks now; the newer superblock was used last.
-  E::deallocate(a2);
-  void* small = E::allocate(100);
+  heap->deallocate(a2);
+  void* small = heap->allocate(100);
   EXPECT_EQ(superblock_of(small), superblock_of(b));
   // Only the older one has room for this: it moves to the front.
-  void* big = E::allocate(kHalf);
+  void* big = heap->allocate(kHalf);
   ASSERT_EQ(superblock_of(big), superblock_of(a1));
-  E::deallocate(big);
-  void* after = E::allocate(100);
+  heap->deallocate(big);
+  void* after = heap->allocate(100);
   EXPECT_EQ(superblock_of(after), superblock_of(a1));
-  for (void* p : {a1, b, small, after}) E::deallocate(p);
-  checked<E>();
+  for (void* p : {a1, b, small, after}) heap->deallocate(p);
+  checked(heap);
 }
 
 TEST_F(SuperblockHeap, KheapSearchesInTheSameOrderAlways) {
-  SPANALLOC_OWN_HEAP(KheapOrder, Kheap);
-  using E = KheapOrderEngine;
-  void* a1 = E::allocate(kHalf);
-  void* a2 = E::allocate(kHalf);
-  void* b = E::allocate(kHalf);
-  E::deallocate(a2);
-  void* small = E::allocate(100);
-  void* big = E::allocate(kHalf);
+  test::OwnHeap<Kheap> heap;
+  void* a1 = heap->allocate(kHalf);
+  void* a2 = heap->allocate(kHalf);
+  void* b = heap->allocate(kHalf);
+  heap->deallocate(a2);
+  void* small = heap->allocate(100);
+  void* big = heap->allocate(kHalf);
   ASSERT_EQ(superblock_of(big), superblock_of(a1));
-  E::deallocate(big);
-  void* after = E::allocate(100);
+  heap->deallocate(big);
+  void* after = heap->allocate(100);
   EXPECT_EQ(superblock_of(after), superblock_of(b));
-  for (void* p : {a1, b, small, after}) E::deallocate(p);
-  checked<E>();
+  for (void* p : {a1, b, small, after}) heap->deallocate(p);
+  checked(heap);
 }
 
 TEST_F(SuperblockHeap, FullestFirst) {
-  SPANALLOC_OWN_HEAP(Fullest, SuperblockFullestFirst);
-  using E = FullestEngine;
+  test::OwnHeap<SuperblockFullestFirst> heap;
   // Three superblocks: full, three quarters full, one quarter full.
   constexpr std::size_t kQuarter = kPiece / 4 - sizeof(superblock::Block);
   std::vector<void*> blocks(12);
-  for (void*& p : blocks) p = E::allocate(kQuarter);
-  ASSERT_EQ(checked<E>().superblocks, 3u);
-  for (std::size_t i : {5u, 9u, 10u, 11u}) E::deallocate(blocks[i]);
-  void* p = E::allocate(100);
+  for (void*& p : blocks) p = heap->allocate(kQuarter);
+  ASSERT_EQ(checked(heap).superblocks, 3u);
+  for (std::size_t i : {5u, 9u, 10u, 11u}) heap->deallocate(blocks[i]);
+  void* p = heap->allocate(100);
   EXPECT_EQ(superblock_of(p), superblock_of(blocks[4]));
-  void* last_quarter = E::allocate(kQuarter);  // only the emptiest has that much
+  void* last_quarter = heap->allocate(kQuarter);  // only the emptiest has that much
   EXPECT_EQ(superblock_of(last_quarter), superblock_of(blocks[8]));
-  void* q = E::allocate(100);
+  void* q = heap->allocate(100);
   EXPECT_EQ(superblock_of(q), superblock_of(blocks[4]));
-  checked<E>();
+  checked(heap);
 }
 
 TEST_F(SuperblockHeap, SizeClassesDoNotShareSuperblocks) {
-  SPANALLOC_OWN_HEAP(Classes, SuperblockClasses);
-  using E = ClassesEngine;
-  void* small[2] = {E::allocate(20), E::allocate(30)};
-  void* other = E::allocate(100);
+  test::OwnHeap<SuperblockClasses> heap;
+  void* small[2] = {heap->allocate(20), heap->allocate(30)};
+  void* other = heap->allocate(100);
   EXPECT_EQ(superblock_of(small[0]), superblock_of(small[1]));
   EXPECT_NE(superblock_of(small[0]), superblock_of(other));
-  EXPECT_EQ(E::usable_size(small[0]), 32u);
-  EXPECT_EQ(E::usable_size(other), 112u);
+  EXPECT_EQ(heap->usable_size(small[0]), 32u);
+  EXPECT_EQ(heap->usable_size(other), 112u);
   // Above the classes, and aligned beyond 16: blocks of any size, which merge.
-  void* any = E::allocate(10000);
-  EXPECT_EQ(superblock_of(any), superblock_of(E::allocate_aligned(100, 256)));
-  checked<E>();
+  void* any = heap->allocate(10000);
+  EXPECT_EQ(superblock_of(any), superblock_of(heap->allocate_aligned(100, 256)));
+  checked(heap);
 }
 
 TEST_F(SuperblockHeap, ClassesHoldWhatTheyShouldAndWasteLittle) {
   unsigned last = 0;
   for (std::size_t n = 0; n <= superblock::kLargestClassBytes<SuperblockClasses>; ++n) {
-    const unsigned c = superblock::class_of<SuperblockClasses>(n);
-    ASSERT_TRUE(c == last || c == last + 1) << n;
-    ASSERT_LT(c, superblock::kClassCount<SuperblockClasses>);
-    ASSERT_GE(superblock::class_bytes(c), n);
-    ASSERT_LE(superblock::class_bytes(c), max_of(n + n / 4, n + 16)) << n;
-    ASSERT_EQ(superblock::class_bytes(c) % 16, 0u);
-    last = c;
+    const superblock::SizeClass c = superblock::class_of<SuperblockClasses>(n);
+    ASSERT_TRUE(c.number == last || c.number == last + 1) << n;
+    ASSERT_LT(c.number, superblock::kClassCount<SuperblockClasses>);
+    ASSERT_GE(c.bytes(), n);
+    ASSERT_LE(c.bytes(), max_of(n + n / 4, n + 16)) << n;
+    ASSERT_EQ(c.bytes() % 16, 0u);
+    last = c.number;
   }
   EXPECT_EQ(last + 1, superblock::kClassCount<SuperblockClasses>);
   EXPECT_EQ(superblock::class_of<SuperblockClasses>(4097), superblock::kAnySize);

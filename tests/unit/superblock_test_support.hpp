@@ -1,5 +1,5 @@
-// What the tests of the superblock engine share: heaps of their own, in small arenas, and the walker after
-// each step.
+// What the tests of the superblock engine share: a heap of a test's own, in a small arena, and the walker
+// after each step.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 #include <string>
 
 #include "base/bits.hpp"
-#include "engines/superblock/engine.hpp"
+#include "engines/superblock/allocator.hpp"
 
 namespace spanalloc::test {
 
@@ -16,32 +16,39 @@ inline constexpr std::size_t kPiece = superblock::kSuperblockBytes<SuperblockRep
 // Two such objects fill a superblock to the last byte.
 inline constexpr std::size_t kHalf = kPiece / 2 - sizeof(superblock::Block);
 
+/// A heap, which gives back what it has at its end.
+template <class Config>
+class OwnHeap {
+ public:
+  OwnHeap() = default;
+  ~OwnHeap() { heap_.destroy(); }
+  OwnHeap(const OwnHeap&) = delete;
+  OwnHeap& operator=(const OwnHeap&) = delete;
+
+  superblock::Allocator<Config>* operator->() { return &heap_; }
+
+ private:
+  superblock::Allocator<Config> heap_;
+};
+
 /// The walker's findings; a failure unless every invariant holds.
-template <class E>
-superblock::Census checked() {
-  const superblock::Census census = E::census();
+template <class Config>
+superblock::Census checked(OwnHeap<Config>& heap) {
+  const superblock::Census census = heap->census();
   EXPECT_TRUE(census.consistent()) << census.first_problem << " at " << std::hex << census.at;
   return census;
 }
 
 /// Superblocks that are in heaps.
-template <class E>
-std::size_t superblocks_kept() {
-  const superblock::Census census = checked<E>();
+template <class Config>
+std::size_t superblocks_kept(OwnHeap<Config>& heap) {
+  const superblock::Census census = checked(heap);
   return census.superblocks + census.empty_superblocks;
 }
 
 inline std::uintptr_t superblock_of(const void* p) {
   return align_down(address_of(p), kPiece);
 }
-
-// Each test has heaps of its own: a config that is one type. SPANALLOC_OWN_HEAP(Tiling, SuperblockReport)
-// makes the engine TilingEngine.
-template <class Base, class Tag>
-struct Own : Base {};
-#define SPANALLOC_OWN_HEAP(Name, Base) \
-  struct Name {};                      \
-  using Name##Engine = SuperblockEngine<test::Own<Base, Name>>
 
 /// Many heaps in one process: small arenas.
 class SmallArenas : public ::testing::Test {

@@ -16,20 +16,19 @@ using test::superblock_of;
 class SuperblockTour : public test::SmallArenas {};
 
 TEST_F(SuperblockTour, OneMallocAndOneFree) {
-  SPANALLOC_OWN_HEAP(Tour, SuperblockReport);
-  using E = TourEngine;
-  ASSERT_EQ(checked<E>().known, 0u);
+  test::OwnHeap<SuperblockReport> heap;
+  ASSERT_EQ(checked(heap).known, 0u);
 
   // One malloc.
   EXPECT_EQ(sizeof(Block), 16u);
   EXPECT_EQ(superblock::block_size_for(100), 128u);
-  void* first = E::allocate(100);
-  Census census = checked<E>();
+  void* first = heap->allocate(100);
+  Census census = checked(heap);
   EXPECT_EQ(census.known, 2u);  // pieces 1 and 2
   EXPECT_EQ(census.heap_records, 1u);
   EXPECT_EQ(census.superblocks, 1u);
   EXPECT_EQ(address_of(first), superblock_of(first) + 16);
-  EXPECT_EQ(E::usable_size(first), 112u);
+  EXPECT_EQ(heap->usable_size(first), 112u);
   Block* header = Block::of(first);
   EXPECT_EQ(header->size(), 128u);
   EXPECT_EQ(header->left_size, 0u);
@@ -38,26 +37,26 @@ TEST_F(SuperblockTour, OneMallocAndOneFree) {
   FreeBlock* const list_end = superblock::Superblock<SuperblockReport>::list_end();
   EXPECT_EQ(static_cast<FreeBlock*>(header->right())->next, list_end);  // the only one in the list
 
-  void* second = E::allocate(100);
+  void* second = heap->allocate(100);
   EXPECT_EQ(address_of(second), address_of(first) + 128);
-  void* behind = E::allocate(kPiece);  // piece 3: so the superblock is piece 2, the heap's record piece 1
+  void* behind = heap->allocate(kPiece);  // piece 3: so the superblock is piece 2, the heap's record piece 1
   EXPECT_EQ(address_of(behind), superblock_of(first) + kPiece);
-  E::deallocate(behind);
+  heap->deallocate(behind);
 
   // One free.
-  E::deallocate(first);
+  heap->deallocate(first);
   EXPECT_TRUE(header->is_free());
   EXPECT_TRUE(header->is_sealed());
   EXPECT_EQ(header->size(), 128u);  // nothing merged
-  EXPECT_EQ(E::allocate(100), first);
-  E::deallocate(first);
-  census = checked<E>();
+  EXPECT_EQ(heap->allocate(100), first);
+  heap->deallocate(first);
+  census = checked(heap);
   EXPECT_EQ(census.superblocks, 1u);
 
-  E::deallocate(second);
+  heap->deallocate(second);
   EXPECT_EQ(header->size(), kPiece);
   EXPECT_TRUE(header->is_free());
-  census = checked<E>();
+  census = checked(heap);
   EXPECT_EQ(census.superblocks, 0u);
   EXPECT_EQ(census.empty_superblocks, 1u);
   EXPECT_EQ(SuperblockReport::kKeep, 8u);

@@ -13,54 +13,52 @@ using test::kPiece;
 class SuperblockWalker : public test::SmallArenas {};
 
 TEST_F(SuperblockWalker, NoticesWhatIsBroken) {
-  SPANALLOC_OWN_HEAP(Broken, SuperblockReport);
-  using E = BrokenEngine;
+  test::OwnHeap<SuperblockReport> heap;
   void* blocks[3];
-  for (void*& p : blocks) p = E::allocate(40);
+  for (void*& p : blocks) p = heap->allocate(40);
   auto* header = superblock::Block::of(blocks[1]);
   const superblock::Block good = *header;
 
   header->size_and_free += 16;  // overwritten
-  EXPECT_FALSE(E::census().consistent());
+  EXPECT_FALSE(heap->census().consistent());
   header->write(good.size() + 16, good.left_size, false);  // sealed, but leads astray
-  EXPECT_FALSE(E::census().consistent());
+  EXPECT_FALSE(heap->census().consistent());
   header->write(good.size(), good.left_size + 16, false);  // does not know its left neighbour
-  EXPECT_FALSE(E::census().consistent());
+  EXPECT_FALSE(heap->census().consistent());
   header->write(good.size(), good.left_size, true);  // free, but in no list and not in the books
-  EXPECT_FALSE(E::census().consistent());
+  EXPECT_FALSE(heap->census().consistent());
   header->write(16, good.left_size, false);  // too small for a block
-  EXPECT_FALSE(E::census().consistent());
+  EXPECT_FALSE(heap->census().consistent());
   header->write(kPiece, good.left_size, false);  // out of the superblock
-  EXPECT_FALSE(E::census().consistent());
+  EXPECT_FALSE(heap->census().consistent());
   *header = good;
-  EXPECT_TRUE(checked<E>().consistent());
-  for (void* p : blocks) E::deallocate(p);
+  EXPECT_TRUE(checked(heap).consistent());
+  for (void* p : blocks) heap->deallocate(p);
 }
 
 // The census after `harm`, which must be undone by what it returns.
-template <class E, class Harm>
-void expect_noticed(const char* what, Harm harm) {
-  ASSERT_TRUE(checked<E>().consistent());
+template <class Harm>
+void expect_noticed(test::OwnHeap<SuperblockReport>& heap, const char* what, Harm harm) {
+  ASSERT_TRUE(checked(heap).consistent());
   auto undo = harm();
-  const Census census = E::census();
+  const Census census = heap->census();
   EXPECT_FALSE(census.consistent()) << what;
   EXPECT_STREQ(census.first_problem, what);
   undo();
-  ASSERT_TRUE(checked<E>().consistent());
+  ASSERT_TRUE(checked(heap).consistent());
 }
 
 TEST_F(SuperblockWalker, NamesWhatIsBroken) {
-  SPANALLOC_OWN_HEAP(Named, SuperblockReport);
-  using E = NamedEngine;
+  test::OwnHeap<SuperblockReport> heap;
   using superblock::Block;
   using superblock::FreeBlock;
   void* blocks[6];
-  for (void*& p : blocks) p = E::allocate(100);
-  E::deallocate(blocks[1]);
-  E::deallocate(blocks[3]);
+  for (void*& p : blocks) p = heap->allocate(100);
+  heap->deallocate(blocks[1]);
+  heap->deallocate(blocks[3]);
   auto* hole = static_cast<FreeBlock*>(Block::of(blocks[3]));
   // Blocks that tile, but not as they were made: the last two are one.
-  expect_noticed<E>("a superblock's books are wrong", [&] {
+  expect_noticed(heap, "a superblock's books are wrong", [&] {
     Block* fourth = Block::of(blocks[4]);
     const Block before = *fourth;
     Block* after = Block::of(blocks[5])->right();
@@ -72,32 +70,32 @@ TEST_F(SuperblockWalker, NamesWhatIsBroken) {
       *after = before_after;
     };
   });
-  expect_noticed<E>("two free blocks are neighbours", [&] {
+  expect_noticed(heap, "two free blocks are neighbours", [&] {
     Block* live = Block::of(blocks[2]);
     live->write(live->size(), live->left_size, true);
     return [=] { live->write(live->size(), live->left_size, false); };
   });
-  expect_noticed<E>("the free list is broken", [&] {
+  expect_noticed(heap, "the free list is broken", [&] {
     FreeBlock* before = hole->previous;
     hole->previous = hole;
     return [=] { hole->previous = before; };
   });
-  expect_noticed<E>("a free block is not in the list", [&] {
+  expect_noticed(heap, "a free block is not in the list", [&] {
     FreeBlock* next = hole->next;
     hole->next = superblock::Superblock<SuperblockReport>::list_end();
     return [=] { hole->next = next; };
   });
-  expect_noticed<E>("the free list is broken", [&] {
+  expect_noticed(heap, "the free list is broken", [&] {
     FreeBlock* next = hole->next;
     hole->next = nullptr;
     return [=] { hole->next = next; };
   });
-  expect_noticed<E>("a header is overwritten", [&] {
+  expect_noticed(heap, "a header is overwritten", [&] {
     Block* live = Block::of(blocks[0]);
     live->seal ^= 1;
     return [=] { live->seal ^= 1; };
   });
-  for (int i : {0, 2, 4, 5}) E::deallocate(blocks[i]);
+  for (int i : {0, 2, 4, 5}) heap->deallocate(blocks[i]);
 }
 
 }  // namespace

@@ -9,13 +9,16 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "os/os.hpp"
 
 namespace spanalloc::superblock {
 
-/// Mixed into every header of the process. Drawn once, before the first header is written.
+/// Mixed into every header of the process. Drawn once, before the first header is written. One for all heaps:
+/// what is sealed is found by its address, which is one heap's only, and a header's check then needs nothing
+/// but the header.
 inline constinit Atomic<std::uint64_t> secret{0};
 
 inline void draw_secret() {
@@ -39,6 +42,7 @@ struct [[gnu::may_alias]] Block {
   bool is_sealed() const { return seal == expected_seal(); }
 
   void write(std::size_t size, std::size_t left, bool free) {
+    SPANALLOC_ASSERT(size % 16 == 0 && left % 16 == 0);
     size_and_free = static_cast<std::uint32_t>(size) | (free ? kFree : 0);
     left_size = static_cast<std::uint32_t>(left);
     seal = expected_seal();
@@ -53,6 +57,7 @@ struct [[gnu::may_alias]] Block {
   std::uint64_t expected_seal() const {
     // The product spreads a change of any field over the word, so that equal damage to fields and seal does
     // not cancel out. Relaxed: drawn before the first superblock was made.
+    SPANALLOC_ASSERT(secret.load_relaxed() != 0);
     const std::uint64_t fields = std::uint64_t{left_size} << 32 | size_and_free;
     return (fields ^ secret.load_relaxed()) * 0x9E3779B97F4A7C15u ^ address_of(this);
   }

@@ -8,8 +8,8 @@
 #include "base/bits.hpp"
 #include "engines/superblock/global_heap.hpp"
 #include "engines/superblock/heap.hpp"
-#include "engines/superblock/heap_registry.hpp"
 #include "engines/superblock/superblock.hpp"
+#include "engines/superblock/thread_heaps.hpp"
 
 namespace spanalloc::superblock {
 
@@ -41,11 +41,9 @@ class Walker {
  public:
   using Piece = Superblock<Config>;
 
-  static Census walk(GlobalHeap<Config>& global, const HeapRegistry<Config>& registry,
-                     const Heap<Config>& common) {
+  static Census walk(GlobalHeap<Config>& global, ThreadHeaps<Config>& heaps) {
     Walker walker;
-    registry.for_each([&](const Heap<Config>& heap) { walker.walk_heap(heap); });
-    walker.walk_heap(common);
+    heaps.for_each([&](const Heap<Config>& heap) { walker.walk_heap(heap); });
     walker.walk_global(global);
     return walker.census_;
   }
@@ -63,9 +61,9 @@ class Walker {
     std::size_t used = 0;
     std::size_t count = 0;
     const Piece* previous = nullptr;
-    unsigned last_class = 0;
+    SizeClass last_class;
     unsigned last_group = 0;
-    heap.for_each([&](Piece* piece, unsigned size_class, unsigned group) {
+    heap.for_each([&](Piece* piece, SizeClass size_class, unsigned group) {
       if (size_class != last_class || group != last_group) previous = nullptr;  // another list
       last_class = size_class;
       last_group = group;
@@ -86,8 +84,8 @@ class Walker {
   }
 
   void walk_blocks(const Piece& piece) {
-    const bool coalesces = piece.size_class == kAnySize;
-    const std::size_t least = coalesces ? kLeastBlock : block_size_for(class_bytes(piece.size_class));
+    const bool coalesces = piece.merges();
+    const std::size_t least = coalesces ? kLeastBlock : block_size_for(piece.size_class.bytes());
     std::size_t used = 0;
     std::size_t live = 0;
     std::size_t free = 0;
@@ -170,7 +168,8 @@ class Walker {
     const PieceCounts counts = global.counts();
     demand(counts.known == census_.known && counts.free == census_.free &&
                counts.superblocks == superblocks && counts.large == census_.large &&
-               counts.heap_records == census_.heap_records,
+               counts.heap_records == census_.heap_records && counts.lost == census_.lost &&
+               counts.lost_to_fork + strays == census_.lost_to_fork && counts.add_up(),
            "the global heap's books are wrong", 0);
   }
 

@@ -9,12 +9,14 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/poison.hpp"
 #include "engines/superblock/block.hpp"
 #include "engines/superblock/config.hpp"
 #include "engines/superblock/heap.hpp"
+#include "engines/superblock/piece_counts.hpp"
 #include "engines/superblock/superblock.hpp"
 #include "os/os.hpp"
 #include "pages/bump_arena.hpp"
@@ -23,20 +25,17 @@
 
 namespace spanalloc::superblock {
 
-/// Pieces by what they are, all from one instant. known == free + superblocks + large + heap_records +
-/// lost_to_fork + those lost to foreign mappings.
-struct PieceCounts {
-  std::size_t known = 0;
-  std::size_t free = 0;
-  std::size_t superblocks = 0;
-  std::size_t large = 0;
-  std::size_t heap_records = 0;
-  std::size_t large_objects = 0;
-  std::size_t lost_to_fork = 0;
+/// What the global heap hands out.
+template <class Config>
+struct Run {
+  Superblock<Config>* first = nullptr;  ///< nullptr: memory is out
+  bool is_zero = false;                 ///< it reads as zero
 };
 
-/// Thread-safe; zero-initialisable; never destroyed. Invariants, under the lock: no two free runs are
-/// neighbours; each is in the list of free runs, and nothing else is.
+/// Thread-safe; zero-initialisable; never destroyed but by destroy(). Invariants, under the lock:
+///   (G1) no two free runs are neighbours;
+///   (G2) each of them is in the list of free runs, and nothing else is;
+///   (G3) counts_ says what there is of each kind: it adds up to the pieces that are known.
 template <class Config>
 class GlobalHeap {
  public:
@@ -63,14 +62,15 @@ class GlobalHeap {
     return SPANALLOC_LIKELY(number < limit_.load_relaxed()) ? &table_[number] : nullptr;
   }
 
-  /// A run of pieces, the first of them at a multiple of `alignment` (a power of two). First fit. nullptr
-  /// when memory is out. `*zero` becomes whether it reads as zero.
-  Piece* take(Kind kind, std::size_t count, std::size_t alignment = kPiece, bool* zero = nullptr) {
+  /// A run of pieces, the first of them at a multiple of `alignment` (a power of two). First fit. None when
+  /// memory is out.
+  Run<Config> take(Kind kind, std::size_t count, std::size_t alignment = kPiece) {
+    SPANALLOC_ASSERT(is_in_use(kind) && count != 0);
     Guard guard(*this);
     const std::size_t slack = alignment > kPiece ? alignment / kPiece - 1 : 0;
-    if (count > arena_.capacity() || slack > arena_.capacity()) return nullptr;
+    if (count > arena_.capacity() || slack > arena_.capacity()) return {};
     Piece* run = find(count + slack);
-    if (run == nullptr) return nullptr;
+    if (run == nullptr) return {};
     remove_free(run);
     const std::size_t in_front = (align_up(run->start, max_of(alignment, kPiece)) - run->start) / kPiece;
     Piece* taken = run + in_front;
@@ -78,12 +78,12 @@ class GlobalHeap {
     const bool is_zero = run->zero;
     if (in_front != 0) add_free(run, in_front, is_zero);
     if (behind != 0) add_free(taken + count, behind, is_zero);
+    SPANALLOC_ASSERT(taken->kind.load_relaxed() == Kind::kInside && taken->heap.load_relaxed() == nullptr);
     taken->count = static_cast<std::uint32_t>(count);
     taken->kind.store_relaxed(kind);
-    pieces_of(kind) += count;
-    large_objects_ += kind == Kind::kLarge;
-    if (zero != nullptr) *zero = is_zero;
-    return taken;
+    counts_.of(kind) += count;
+    counts_.large_objects += kind == Kind::kLarge;
+    return {taken, is_zero};
   }
 
   /// Takes a run back, memory written to. Nobody refers to it any more.
@@ -116,7 +116,7 @@ class GlobalHeap {
       if (rest == 0) return true;
       poison(pointer_to(run->start + count * kPiece), rest * kPiece);
       run->count = static_cast<std::uint32_t>(count);
-      large_ -= rest;
+      counts_.large -= rest;
       add_free(run + count, rest, false);
       return true;
     }
@@ -126,7 +126,7 @@ class GlobalHeap {
     remove_free(next);
     if (next->count > wanted) add_free(next + wanted, next->count - wanted, next->zero);
     run->count = static_cast<std::uint32_t>(count);
-    large_ += wanted;
+    counts_.large += wanted;
     unpoison(p, count * kPiece);
     return true;
   }
@@ -144,8 +144,7 @@ class GlobalHeap {
 
   PieceCounts counts() {
     Guard guard(*this);
-    const std::size_t known = limit_.load_relaxed() == 0 ? 0 : limit_.load_relaxed() - 1;
-    return {known, free_pieces_, superblocks_, large_, heap_records_, large_objects_, lost_to_fork_};
+    return counts_;
   }
   ArenaStatistics arena_statistics() { return arena_.statistics(); }
 
@@ -176,9 +175,16 @@ class GlobalHeap {
   /// A superblock that is in no heap any more, and is not whole.
   void lose(Piece* piece) {
     Guard guard(*this);
+    SPANALLOC_ASSERT(piece->kind.load_relaxed() == Kind::kSuperblock && counts_.superblocks != 0);
     piece->kind.store_relaxed(Kind::kLost);
-    --superblocks_;
-    ++lost_to_fork_;
+    --counts_.superblocks;
+    ++counts_.lost_to_fork;
+  }
+
+  /// Gives all address space back, while nobody uses anything in it. The object is used up.
+  void destroy() {
+    arena_.destroy();
+    table_.destroy();
   }
 
   /// In a fork's child, first of all.
@@ -188,38 +194,44 @@ class GlobalHeap {
   }
 
  private:
-  /// Holds the lock; the books are whole.
+  /// Holds the lock; the books are whole, at its end too.
   class [[nodiscard]] Guard {
    public:
-    explicit Guard(GlobalHeap& heap) : guard_(heap.lock_) {
+    explicit Guard(GlobalHeap& heap) : guard_(heap.lock_), heap_(heap) {
       if (SPANALLOC_UNLIKELY(guard_.owner_died())) heap.repair();
     }
+    ~Guard() { SPANALLOC_ASSERT(heap_.counts_.add_up()); }  // G3
+    Guard(const Guard&) = delete;
+    Guard& operator=(const Guard&) = delete;
 
    private:
     LockGuard guard_;
+    [[maybe_unused]] GlobalHeap& heap_;
   };
 
   // In a fork's child whose parent had another thread in here: what is in use says so by its kind, written
   // last, and its count; all else is free. (A superblock that is in no heap was in the hands of that thread,
   // or is in those of this one: it stays what it is.)
   void repair() {
+    SPANALLOC_ASSERT(lock_.is_mine());
     free_.forget();
-    free_pieces_ = superblocks_ = large_ = heap_records_ = large_objects_ = lost_to_fork_ = 0;
     const std::size_t end = limit_.load_relaxed();
+    counts_ = {};
+    counts_.known = end == 0 ? 0 : end - 1;
     if (spare_ < end) spare_ = 0;  // it has been made known already
     std::size_t first_free = 1;
     for (std::size_t number = 1; number < end;) {
       Piece& piece = table_[number];
       const Kind kind = piece.kind.load_relaxed();
-      const bool lives = kind == Kind::kSuperblock || kind == Kind::kLarge || kind == Kind::kHeapRecords ||
-                         kind == Kind::kLost;
+      const bool lives = is_in_use(kind);
       const std::size_t count = lives ? max_of(piece.count, 1) : 1;
       if (lives) {
         for (std::size_t i = 1; i < count; ++i) table_[number + i].kind.store_relaxed(Kind::kInside);
-        (kind == Kind::kLost ? lost_to_fork_ : pieces_of(kind)) += count;
-        large_objects_ += kind == Kind::kLarge;
+        counts_.of(kind) += count;
+        counts_.large_objects += kind == Kind::kLarge;
       } else {
         piece.kind.store_relaxed(Kind::kInside);
+        counts_.lost += piece.start == 0;
       }
       // A record without an address is a foreign mapping's.
       if (lives || piece.start == 0) {
@@ -234,24 +246,29 @@ class GlobalHeap {
     if (first < end) add_free(&table_[first], end - first, false);
   }
 
+  static bool is_free_end(const Piece& piece) {
+    const Kind kind = piece.kind.load_relaxed();
+    return kind == Kind::kFree || kind == Kind::kFreeTail;
+  }
   bool is_known(const Piece* piece) { return table_.number_of(piece) < limit_.load_relaxed(); }
   static bool is_large_at(const Piece* run, const void* p) {
     return run->kind.load_relaxed() == Kind::kLarge && run->start == address_of(p);
   }
 
-  std::size_t& pieces_of(Kind kind) {
-    return kind == Kind::kSuperblock ? superblocks_ : kind == Kind::kLarge ? large_ : heap_records_;
-  }
-
   void put_locked(Piece* run) {
     const Kind kind = run->kind.load_relaxed();
-    pieces_of(kind) -= run->count;
-    large_objects_ -= kind == Kind::kLarge;
+    SPANALLOC_ASSERT(kind == Kind::kSuperblock || kind == Kind::kLarge);
+    SPANALLOC_ASSERT(run->heap.load_relaxed() == nullptr);
+    SPANALLOC_ASSERT(counts_.of(kind) >= run->count);  // G3
+    counts_.of(kind) -= run->count;
+    counts_.large_objects -= kind == Kind::kLarge;
     add_free(run, run->count, false);
   }
 
   Piece* find(std::size_t count) {
+    SPANALLOC_ASSERT(lock_.is_mine());
     for (Piece* run = free_.first(); run != nullptr; run = run->next) {
+      SPANALLOC_ASSERT(run->kind.load_relaxed() == Kind::kFree);  // G2
       if (run->count >= count) return run;
     }
     if (!may_grow_to(count)) return nullptr;
@@ -271,8 +288,7 @@ class GlobalHeap {
     std::size_t ready = open - known;
     if (known > 1) {
       const Piece& last = table_[known - 1];
-      const Kind kind = last.kind.load_relaxed();
-      if (kind == Kind::kFree || kind == Kind::kFreeTail) ready += last.count;
+      if (is_free_end(last)) ready += last.count;
     }
     return count <= ready || os::would_grant((count - ready) * kPiece);
   }
@@ -287,14 +303,19 @@ class GlobalHeap {
     piece->start = arena_.base() + std::size_t{spare_} * kPiece;
     // Release: whoever sees the limit may read the records below it. (Foreign mappings that the arena stepped
     // over leave records of zeroes.)
+    const std::size_t known = max_of(limit_.load_relaxed(), std::size_t{1});
+    SPANALLOC_ASSERT(spare_ >= known && piece->kind.load_relaxed() == Kind::kInside);
     limit_.store_release(spare_ + std::size_t{1});
+    counts_.known += spare_ + 1 - known;
+    counts_.lost += spare_ - known;
     spare_ = 0;
     return add_free(piece, 1, true);
   }
 
   // Merges a free run with its free neighbours and lists it; returns the run that comes of it.
   Piece* add_free(Piece* run, std::size_t count, bool zero) {
-    free_pieces_ += count;
+    SPANALLOC_ASSERT(lock_.is_mine() && !is_free_end(*run));
+    counts_.free += count;
     run->kind.store_relaxed(Kind::kInside);
     Piece* right = run + count;
     if (is_known(right) && right->kind.load_relaxed() == Kind::kFree) {
@@ -304,8 +325,7 @@ class GlobalHeap {
     }
     // Record 0 is nobody's, so there is always one to the left.
     Piece* left = run - 1;
-    const Kind left_kind = left->kind.load_relaxed();
-    if (left_kind == Kind::kFree || left_kind == Kind::kFreeTail) {
+    if (is_free_end(*left)) {
       run = run - left->count;
       zero = zero && run->zero;
       count += run->count;
@@ -318,19 +338,24 @@ class GlobalHeap {
       run[count - 1].count = static_cast<std::uint32_t>(count);
       run[count - 1].kind.store_relaxed(Kind::kFreeTail);
     }
-    free_.push_front(run);
+    SPANALLOC_ASSERT(!is_free_end(*(run - 1)));                                // G1
+    SPANALLOC_ASSERT(!is_known(run + count) || !is_free_end(*(run + count)));  // G1
+    free_.push_front(run, kSuperblockLinks<Config>);
     return run;
   }
 
   // Takes a free run out of the books; count and zero stay readable.
   void remove_free(Piece* run) {
-    free_pieces_ -= run->count;
+    SPANALLOC_ASSERT(counts_.free >= run->count);  // G3
+    counts_.free -= run->count;
     unlist(run);
   }
   void unlist(Piece* run) {
+    SPANALLOC_ASSERT(run->kind.load_relaxed() == Kind::kFree);  // G2
+    SPANALLOC_ASSERT(run->count == 1 || run[run->count - 1].kind.load_relaxed() == Kind::kFreeTail);
     run[run->count - 1].kind.store_relaxed(Kind::kInside);
     run->kind.store_relaxed(Kind::kInside);
-    free_.remove(run);
+    free_.remove(run, kSuperblockLinks<Config>);
   }
 
   Atomic<std::uintptr_t> base_{0};  // constant once started
@@ -340,12 +365,7 @@ class GlobalHeap {
   Arena arena_;
   SuperblockList<Config> free_;
   std::uint32_t spare_ = 0;
-  std::size_t free_pieces_ = 0;
-  std::size_t superblocks_ = 0;
-  std::size_t large_ = 0;
-  std::size_t heap_records_ = 0;
-  std::size_t large_objects_ = 0;
-  std::size_t lost_to_fork_ = 0;
+  PieceCounts counts_;
 };
 
 }  // namespace spanalloc::superblock

@@ -1,72 +1,56 @@
-// Every heap there ever was. Heaps are never given back: a thread's end leaves its heap, with what is live in
-// it, to the next thread. So a million threads, one after another, use one heap.
+// Every heap that threads have had: a registry of records (thread/record_registry.hpp) and the room they are
+// made in. A thread's end leaves its heap, with what is live in it, to the next thread.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <new>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/poison.hpp"
 #include "engines/superblock/global_heap.hpp"
 #include "engines/superblock/heap.hpp"
-#include "sync/spin_lock.hpp"
+#include "thread/record_registry.hpp"
 
 namespace spanalloc::superblock {
 
 template <class Config>
 class HeapRegistry {
  public:
-  explicit constexpr HeapRegistry(GlobalHeap<Config>& global) : global_(global) {}
-
   /// A heap without a thread. nullptr when memory is out.
-  Heap<Config>* take() {
-    LockGuard guard(lock_);
-    // A vanished thread may have been making room: what there was is left alone. The list of idle heaps is
-    // made anew in every child.
-    if (SPANALLOC_UNLIKELY(guard.owner_died())) room_ = room_end_ = 0;
-    Heap<Config>* heap = idle_;
-    if (heap != nullptr) {
-      idle_ = heap->next_idle;
-      return heap;
-    }
-    if (room_end_ - room_ < sizeof(Heap<Config>) && !make_room()) return nullptr;
-    heap = new (pointer_to(room_)) Heap<Config>;
-    room_ += sizeof(Heap<Config>);
-    if (!Config::kShareHeapRecords) room_ = room_end_;
-    heap->next_of_all = all_.load_relaxed();
-    all_.store_release(heap);  // release: walkers find a constructed heap
+  Heap<Config>* take(ThreadHeaps<Config>& owner, GlobalHeap<Config>& global) {
+    // Whether a vanished thread was making one does not matter: see room_.
+    Heap<Config>* heap = records_.take([&](bool) { return make(owner, global); });
+    SPANALLOC_ASSERT(heap == nullptr || (!heap->has_thread && &heap->owner() == &owner));
     return heap;
   }
 
   void give_back(Heap<Config>* heap) {
-    LockGuard guard(lock_);
-    if (SPANALLOC_UNLIKELY(guard.owner_died())) room_ = room_end_ = 0;
-    heap->next_idle = idle_;
-    idle_ = heap;
+    SPANALLOC_ASSERT(!heap->has_thread);
+    records_.give_back(heap);
   }
 
   /// Calls f(Heap&) for every heap, idle ones too; heaps made meanwhile may be missed.
   template <class F>
   void for_each(F&& f) const {
-    for (Heap<Config>* heap = all_.load_acquire(); heap != nullptr; heap = heap->next_of_all) f(*heap);
+    records_.for_each(f);
   }
 
   /// In a fork's child, the calling thread in no call of this class: every heap but its own is idle. That
   /// also finds those which vanished threads were just taking or giving back.
-  void keep_only(Heap<Config>* own) {
-    idle_ = nullptr;
-    for_each([&](Heap<Config>& heap) {
-      if (&heap == own) return;
+  void keep_only(const Heap<Config>* own) {
+    records_.recover_in_child([&](Heap<Config>& heap) {
+      if (&heap == own) return false;
       heap.has_thread = false;
-      heap.next_idle = idle_;
-      idle_ = &heap;
+      return true;
     });
   }
 
   /// In a fork's child, first of all.
   void enter_child() {
-    lock_.abandon_if_owner_died();
+    records_.enter_child();
     for_each([](Heap<Config>& heap) { heap.lock.abandon_if_owner_died(); });
   }
 
@@ -76,21 +60,28 @@ class HeapRegistry {
   static constexpr std::size_t kClearance = 4096;
   static_assert(sizeof(Heap<Config>) + kClearance <= kSuperblockBytes<Config>);
 
-  bool make_room() {
-    auto* piece = global_.take(Kind::kHeapRecords, 1);
-    if (piece == nullptr) return false;
-    unpoison(pointer_to(piece->start), kSuperblockBytes<Config>);
-    room_ = piece->start + kClearance;
-    room_end_ = piece->end();
-    return true;
+  // With the registry's lock.
+  Heap<Config>* make(ThreadHeaps<Config>& owner, GlobalHeap<Config>& global) {
+    std::uintptr_t place = room_.load_relaxed();
+    if (place == 0) {
+      const Superblock<Config>* piece = global.take(Kind::kHeapRecords, 1).first;
+      if (piece == nullptr) return nullptr;
+      unpoison(pointer_to(piece->start), kSuperblockBytes<Config>);
+      place = piece->start + kClearance;
+    }
+    SPANALLOC_ASSERT(place % alignof(Heap<Config>) == 0);
+    const std::uintptr_t next = place + sizeof(Heap<Config>);
+    const std::uintptr_t end = align_down(place, kSuperblockBytes<Config>) + kSuperblockBytes<Config>;
+    const bool has_room = Config::kShareHeapRecords && end - next >= sizeof(Heap<Config>);
+    room_.store_relaxed(has_room ? next : 0);
+    return new (pointer_to(place)) Heap<Config>(owner);
   }
 
-  GlobalHeap<Config>& global_;
-  SpinLock lock_;  // guards everything below; taken before a heap's
-  Heap<Config>* idle_ = nullptr;
-  std::uintptr_t room_ = 0;  // for the next record
-  std::uintptr_t room_end_ = 0;
-  Atomic<Heap<Config>*> all_{nullptr};  // read without the lock: heaps are only added
+  thread::RecordRegistry<Heap<Config>> records_;  // its lock is taken before a heap's and the global heap's
+  // Where the next record goes; 0: into a superblock of its own or a new one. Under the registry's lock. One
+  // word, written before the record is published: in a fork's child it says what is free at every step of a
+  // vanished thread, which at most has left a record's room, or a superblock, unused.
+  Atomic<std::uintptr_t> room_{0};
 };
 
 }  // namespace spanalloc::superblock

@@ -8,8 +8,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/intrusive_list.hpp"
 #include "base/poison.hpp"
 #include "engines/superblock/block.hpp"
 #include "engines/superblock/config.hpp"
@@ -32,13 +34,19 @@ enum class Kind : std::uint8_t {
   kLost          // a superblock that a vanished thread was changing when a fork left it behind
 };
 
+/// Whether a run of pieces begins there that is not free.
+constexpr bool is_in_use(Kind kind) {
+  return kind == Kind::kSuperblock || kind == Kind::kLarge || kind == Kind::kHeapRecords ||
+         kind == Kind::kLost;
+}
+
 /// Invariants of a superblock in a heap:
-///   (1) its blocks tile [start, start + size): each one's right neighbour begins where it ends, and knows
-///       its size;
-///   (2) the free blocks are those in the free list; no two of them are neighbours, unless the superblock is
-///       of a size class;
-///   (3) used is the sum of the sizes, and live the number, of the blocks that are not free;
-///   (4) no free block is larger than bound.
+///   (S1) its blocks tile [start, start + size): each one's right neighbour begins where it ends, and knows
+///        its size;
+///   (S2) the free blocks are those in the free list; no two of them are neighbours, unless the superblock is
+///        of a size class;
+///   (S3) used is the sum of the sizes, and live the number, of the blocks that are not free;
+///   (S4) no free block is larger than bound.
 template <class Config>
 struct alignas(kCacheLine) Superblock {
   static constexpr std::size_t kSize = kSuperblockBytes<Config>;
@@ -46,7 +54,7 @@ struct alignas(kCacheLine) Superblock {
   // Written under the global heap's lock; read without it, as a hint, by whoever is handed a pointer.
   Atomic<Kind> kind{Kind::kInside};
   // Under the heap's lock.
-  std::uint8_t size_class = kAnySize;
+  SizeClass size_class;
   std::uint8_t group = 0;  // which of the heap's lists it is in
   // Under the global heap's lock: how many pieces (at the first; when free at the last, too), and whether
   // free ones read as zero.
@@ -65,17 +73,27 @@ struct alignas(kCacheLine) Superblock {
   std::uintptr_t start = 0;  // constant
 
   /// Empty: one free block. For a superblock that is in no heap yet.
-  void format(unsigned new_class) {
-    size_class = static_cast<std::uint8_t>(new_class);
+  void format(SizeClass new_class) {
+    SPANALLOC_ASSERT(kind.load_relaxed() == Kind::kSuperblock && is_guarded());
+    size_class = new_class;
     used = live = bound = 0;
     free_blocks = list_end();
     make_free(first(), kSize, 0);
+    SPANALLOC_ASSERT(is_empty() && bound == kSize);
   }
 
   bool is_empty() const { return live == 0; }
+  /// Whether free neighbours become one block.
+  bool merges() const { return size_class.is_any_size(); }
+  /// Whether the calling thread may change it: by the heap's lock, or because no heap has it.
+  bool is_guarded() const {
+    const Heap<Config>* has_it = heap.load_relaxed();
+    return has_it == nullptr || has_it->lock.is_mine();
+  }
 
   /// The first free block of at least `size` bytes; nullptr if there is none.
   FreeBlock* find(std::size_t size) {
+    SPANALLOC_ASSERT(is_guarded());
     std::size_t largest = 0;
     for (FreeBlock* block = checked_link(free_blocks, nullptr); block != list_end();
          block = checked_link(block->next, block)) {
@@ -89,11 +107,12 @@ struct alignas(kCacheLine) Superblock {
 
   /// Takes a free block out of the list and cuts off what `size` bytes leave over.
   Block* take(FreeBlock* block, std::size_t size) {
+    SPANALLOC_ASSERT(block->is_free() && size <= block->size());
     unlink(block);
     const std::size_t whole = block->size();
     unpoison(block, whole);
     // What is left over must serve somebody: in a size class only another block of the same size does.
-    const std::size_t least = size_class == kAnySize ? kLeastBlock : size;
+    const std::size_t least = merges() ? kLeastBlock : size;
     const std::size_t own = whole - size >= least ? size : whole;
     block->write(own, block->left_size, false);
     if (own != whole) {
@@ -102,6 +121,7 @@ struct alignas(kCacheLine) Superblock {
     }
     used += static_cast<std::uint32_t>(own);
     ++live;
+    SPANALLOC_ASSERT(!block->is_free() && books_may_be_right());
     return block;
   }
 
@@ -109,16 +129,20 @@ struct alignas(kCacheLine) Superblock {
   void put(Block* block) {
     std::size_t size = block->size();
     std::size_t left_size = block->left_size;
+    SPANALLOC_ASSERT(is_guarded() && !block->is_free());
+    SPANALLOC_ASSERT(live != 0 && used >= size);  // S3
     used -= static_cast<std::uint32_t>(size);
     --live;
+    SPANALLOC_ASSERT(books_may_be_right());
     block->write(size, left_size, true);
-    if (size_class != kAnySize) {
+    if (!merges()) {
       // All free blocks serve equally well as they are; an empty superblock starts afresh.
       if (live == 0) return format(size_class);
       return make_free(block, size, left_size);
     }
     if (Block* right = block->right(); address_of(right) != end()) {
       demand_intact(right);
+      SPANALLOC_ASSERT(right->left_size == size);  // S1
       if (right->is_free()) {
         size += right->size();
         unlink(static_cast<FreeBlock*>(right));
@@ -127,6 +151,7 @@ struct alignas(kCacheLine) Superblock {
     if (left_size != 0) {
       Block* left = block->left();
       demand_intact(left);
+      SPANALLOC_ASSERT(left->size() == left_size);  // S1
       if (left->is_free()) {
         size += left->size();
         left_size = left->left_size;
@@ -136,10 +161,12 @@ struct alignas(kCacheLine) Superblock {
     }
     make_free(block, size, left_size);
     tell_right_neighbour(block);
+    SPANALLOC_ASSERT(address_of(block->right()) == end() || !block->right()->is_free());  // S2
   }
 
   /// The live block whose bytes begin at p. Ends the process with one line if there is none.
   Block* demand_live(const void* p) {
+    SPANALLOC_ASSERT(is_guarded());
     Block* block = Block::of(p);
     if (SPANALLOC_UNLIKELY(address_of(p) % 16 != 0 || address_of(p) < start + sizeof(Block))) {
       name_bad_pointer(p);
@@ -151,9 +178,11 @@ struct alignas(kCacheLine) Superblock {
 
   /// Makes a live block at least `size` bytes large, if the free block behind it allows it.
   bool grow(Block* block, std::size_t size) {
+    SPANALLOC_ASSERT(is_guarded() && !block->is_free());
     Block* right = block->right();
-    if (size_class != kAnySize || address_of(right) == end()) return false;
+    if (!merges() || address_of(right) == end()) return false;
     demand_intact(right);
+    SPANALLOC_ASSERT(right->left_size == block->size());  // S1
     const std::size_t whole = block->size() + right->size();
     if (!right->is_free() || whole < size) return false;
     unlink(static_cast<FreeBlock*>(right));
@@ -167,7 +196,8 @@ struct alignas(kCacheLine) Superblock {
 
   /// Gives back what a live block has beyond `size` bytes, if that is enough for a block.
   void shrink(Block* block, std::size_t size) {
-    if (size_class != kAnySize || block->size() - size < kLeastBlock) return;
+    SPANALLOC_ASSERT(size <= block->size());
+    if (!merges() || block->size() - size < kLeastBlock) return;
     put(cut(block, size));
   }
 
@@ -180,12 +210,14 @@ struct alignas(kCacheLine) Superblock {
     if (gap < kLeastBlock) gap += alignment;
     Block* rest = cut(block, gap);
     put(block);
+    SPANALLOC_ASSERT(address_of(rest->bytes()) % alignment == 0);
     return rest;
   }
 
   /// In a fork's child, where a vanished thread may have left it in the middle of a change: counts anew what
   /// is in it. False: blocks or free list are not whole; nothing can be done with it any more.
   bool recount() {
+    SPANALLOC_ASSERT(is_guarded());
     std::size_t left_size = 0, free = 0, largest = 0;
     bool left_is_free = false;
     used = live = 0;
@@ -198,7 +230,7 @@ struct alignas(kCacheLine) Superblock {
       if (!block->is_free()) {
         ++live;
         used += static_cast<std::uint32_t>(left_size);
-      } else if (left_is_free && size_class == kAnySize) {
+      } else if (left_is_free && merges()) {
         return false;
       } else {
         ++free;
@@ -214,7 +246,7 @@ struct alignas(kCacheLine) Superblock {
       }
     }
     bound = static_cast<std::uint32_t>(largest);
-    return free == 0 && (live != 0 || size_class == kAnySize || largest == kSize);
+    return free == 0 && (live != 0 || merges() || largest == kSize);
   }
 
   /// Whether a block may begin there.
@@ -228,9 +260,15 @@ struct alignas(kCacheLine) Superblock {
   static FreeBlock* list_end() { return pointer_to<FreeBlock>(1); }
 
  private:
+  // S3 as far as it can be told without a walk.
+  bool books_may_be_right() const {
+    return used <= kSize && used >= std::size_t{live} * kLeastBlock && (used == 0) == (live == 0);
+  }
+
   // Divides a live block in two; returns the second one.
   Block* cut(Block* block, std::size_t size) {
     const std::size_t rest = block->size() - size;
+    SPANALLOC_ASSERT(!block->is_free() && size >= kLeastBlock && rest >= kLeastBlock && size + rest <= kSize);
     block->write(size, block->left_size, false);
     block->right()->write(rest, size, false);
     tell_right_neighbour(block->right());
@@ -241,6 +279,7 @@ struct alignas(kCacheLine) Superblock {
   // Writes a free block and puts it at the front of the list.
   void make_free(Block* place, std::size_t size, std::size_t left_size) {
     auto* block = static_cast<FreeBlock*>(place);
+    SPANALLOC_ASSERT(is_place(block) && size >= kLeastBlock && size <= end() - address_of(block));  // S1
     unpoison(block, sizeof(FreeBlock));
     block->write(size, left_size, true);
     block->previous = nullptr;
@@ -252,6 +291,7 @@ struct alignas(kCacheLine) Superblock {
   }
 
   void unlink(FreeBlock* block) {
+    SPANALLOC_ASSERT(block->size() <= bound);  // S4
     FreeBlock* after = checked_link(block->next, block);
     FreeBlock* before = block->previous;
     if (before == nullptr ? free_blocks != block : !is_place(before) || before->next != block) {
@@ -302,5 +342,12 @@ struct alignas(kCacheLine) Superblock {
   }
 };
 static_assert(sizeof(Superblock<SuperblockReport>) == kCacheLine);
+
+/// A list of superblocks, or of runs of free pieces, through their next and previous.
+template <class Config>
+using SuperblockList = IntrusiveList<Superblock<Config>*>;
+template <class Config>
+inline constexpr MemberLinks<Superblock<Config>, &Superblock<Config>::next, &Superblock<Config>::previous>
+    kSuperblockLinks{};
 
 }  // namespace spanalloc::superblock
