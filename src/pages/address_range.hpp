@@ -141,6 +141,29 @@ class AddressRange {
     return placed;
   }
 
+  /// Gives the whole range back to the kernel, while nobody uses anything in it; start() may follow. Of an
+  /// unreserved range only what is still ours: of an opened granule its first left_of(granule) bytes (whole
+  /// pages), which is less than a granule where the owner has closed or unmapped some of it.
+  template <class LeftOf>
+  void destroy(LeftOf&& left_of) {
+    if (reserved_) {
+      Calls::release(address(0), claimed_bytes_);
+    } else if (started()) {
+      release_opened(left_of);
+    }
+    base_.store_relaxed(0);
+    reserved_ = false;
+    claimed_bytes_ = capacity_ = 0;
+    opened_.store_relaxed(0);
+    step_ = 1;
+    skipped_.store_relaxed(0);
+    next_skip_ = 1;
+    skips_ = 0;
+  }
+  void destroy() {
+    destroy([](std::size_t) { return kGranule; });
+  }
+
   /// Opening more than is used would make it resident at once. (Granule 0 is never opened: it tells whether
   /// mlockall(MCL_CURRENT) has locked the reservation.)
   bool is_locked() const { return os::memory_is_locked() || (reserved_ && os::is_locked(address(0))); }
@@ -154,6 +177,7 @@ class AddressRange {
     capacity_ = bytes >> kGranuleBits;
     if (capacity_ > UINT32_MAX) capacity_ = UINT32_MAX;
     reserved_ = reserved;
+    claimed_bytes_ = bytes;
     opened_.store_relaxed(1);
     base_.store_release(base);  // release: start() may have been called by another thread
   }
@@ -186,6 +210,7 @@ class AddressRange {
     if (granules == 0) return OpenResult::kRefused;  // nothing is behind it
     next_skip_ = granules * 2;
     skipped_.store_relaxed(skipped_.load_relaxed() + granules);
+    note_skip(opened(), granules);
     // Release: a fork's child that finds the range behind them finds them skipped.
     opened_.store_release(opened_.load_relaxed() + granules);
     return OpenResult::kSkipped;
@@ -211,14 +236,59 @@ class AddressRange {
 
   static constexpr std::size_t kAskFirst = kGiB;
 
+  // What is not ours. When there are too many pieces the last one takes in all that lies between: destroy()
+  // leaves too much mapped then, but nothing of anybody else's is unmapped.
+  struct Piece {
+    std::size_t first = 0;
+    std::size_t end = 0;
+  };
+  static constexpr unsigned kMaxSkips = 8;
+
+  void note_skip(std::size_t first, std::size_t count) {
+    if (skips_ != 0 && (skip_[skips_ - 1].end == first || skips_ == kMaxSkips)) {
+      skip_[skips_ - 1].end = first + count;
+      return;
+    }
+    skip_[skips_++] = {first, first + count};
+  }
+
+  // Whole granules that follow each other go with one call.
+  template <class LeftOf>
+  void release_opened(LeftOf&& left_of) {
+    std::size_t first = 1;  // of the run of whole granules that ends at `granule`
+    const auto release_run = [&](std::size_t end) {
+      if (first < end) Calls::release(address(first), (end - first) * kGranule);
+    };
+    unsigned skip = 0;
+    std::size_t granule = 1;
+    while (granule < opened()) {
+      if (skip < skips_ && skip_[skip].first == granule) {
+        release_run(granule);
+        first = granule = skip_[skip++].end;
+        continue;
+      }
+      const std::size_t left = left_of(granule);
+      if (left != kGranule) {
+        release_run(granule);
+        if (left != 0) Calls::release(address(granule), left);
+        first = granule + 1;
+      }
+      ++granule;
+    }
+    release_run(granule);
+  }
+
   // Equation: 1 <= opened_ <= capacity_ after start().
   Atomic<std::uintptr_t> base_{0};  // constant after start()
   bool reserved_ = false;           // constant after start()
+  std::size_t claimed_bytes_ = 0;   // constant after start(); capacity_ in bytes, or a bit more
   std::size_t capacity_ = 0;        // constant after start()
   Atomic<std::size_t> opened_{0};
   std::size_t step_ = 1;
   Atomic<std::size_t> skipped_{0};
   std::size_t next_skip_ = 1;
+  unsigned skips_ = 0;
+  Piece skip_[kMaxSkips];  // ascending
 };
 
 }  // namespace spanalloc

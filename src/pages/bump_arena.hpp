@@ -77,6 +77,20 @@ class BumpArena {
     return {range_.reserved_bytes(), range_.opened_bytes(), (lost_ + range_.skipped()) * kGranule};
   }
 
+  /// Gives the range back to the kernel, while nobody uses the arena or anything from it; start() may
+  /// follow. left_of: see AddressRange.
+  template <class LeftOf>
+  void destroy(LeftOf&& left_of) {
+    LockGuard guard(lock_);
+    range_.destroy(left_of);
+    limit_.store_relaxed(0);
+    next_ = lost_ = 0;
+    for (std::uint8_t& count : spare_count_) count = 0;
+  }
+  void destroy() {
+    destroy([](std::size_t) { return kGranule; });
+  }
+
   /// In a fork's child, first of all.
   void enter_child() { lock_.abandon_if_owner_died(); }
 

@@ -1,5 +1,6 @@
 // A table of records indexed by number, in address space of its own: reserved for the largest number there
-// can be, opened (zero-filled) as numbers come into use. Records never move and never go away.
+// can be, opened (zero-filled) as numbers come into use. Records never move, and go away with the whole table
+// only.
 #pragma once
 
 #include <cstddef>
@@ -54,6 +55,13 @@ class GrowingTable {
     if (open == 0) return false;
     open_bytes_ = open;
     return true;
+  }
+
+  /// Gives the table's address space back, while nobody uses it; start() may follow.
+  void destroy() {
+    if (T* records = records_.load_relaxed()) os::release(records, capacity_bytes_);
+    records_.store_relaxed(nullptr);
+    capacity_bytes_ = open_bytes_ = 0;
   }
 
   T& operator[](std::size_t number) { return records_.load_relaxed()[number]; }

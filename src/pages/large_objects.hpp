@@ -16,8 +16,8 @@
 //       address becoming a grave, a new table takes the old one's place with the write of table_; each is one
 //       store. Only the counts may be behind, and a fork's child counts anew (Guard). That is why removal
 //       leaves graves and shifts nothing. When a table is full of them it is made anew.
-// No system call happens under the lock. The lock and the table cost nothing against the mapping's own cost
-// (microseconds, and serialised by the kernel), hence one lock and no shards.
+// No system call happens under the lock, but for destroy(). The lock and the table cost nothing against the
+// mapping's own cost (microseconds, and serialised by the kernel), hence one lock and no shards.
 #pragma once
 
 #include <cstddef>
@@ -44,7 +44,7 @@ struct LargeObjectCalls {
   static void release(void* p, std::size_t bytes) { os::release(p, bytes); }
 };
 
-/// Thread-safe; zero-initialisable; never destroyed. Neither reads nor sets errno.
+/// Thread-safe; zero-initialisable; never destroyed but by destroy(). Neither reads nor sets errno.
 template <class Calls = LargeObjectCalls>
 class LargeObjects {
  public:
@@ -107,6 +107,22 @@ class LargeObjects {
     }
     insert(Entry{address_of(moved), bytes | log2_ceil(entry.alignment())});
     return moved;
+  }
+
+  /// Unmaps every object and the table, while nobody uses them; objects may be allocated afterwards.
+  void destroy() {
+    Guard guard(*this);
+    Table* table = table_.load_relaxed();
+    if (table == nullptr) return;
+    for (std::size_t i = 0; i < table->capacity; ++i) {
+      Slot& slot = (*table)[i];
+      if (!slot.is_live()) continue;
+      Calls::release(pointer_to(slot.address.load_relaxed()), Entry{0, slot.packed}.bytes());
+    }
+    table_.store_relaxed(nullptr);
+    Calls::release(table, table->bytes());
+    ++tables_;  // not the number that somebody saw
+    entries_ = graves_ = promised_ = bytes_ = 0;
   }
 
   /// In a fork's child, first of all.
