@@ -45,7 +45,11 @@ void Heap<Config>::recover_in_child(Thread& self) {
 template <class Config>
 void Heap<Config>::put_right(Thread& self) {
   if (start_lock_.owner_died()) start_lock_.reset();
-  threads_.recover_in_child([&](const FrontendRecord<Config>& record) { return &record != &self; });
+  threads_.recover_in_child([&](FrontendRecord<Config>& record) {
+    if (&record == &self) return false;
+    record.inside.leave(false);
+    return true;
+  });
   if (started_.load_relaxed() == 0) return;
   backend_.recover_in_child();
   labs_.for_each([&](Lab& lab) {
