@@ -171,6 +171,8 @@ bool ExitKey::comes_again(void*, std::uint8_t&) const {
 void* ExitKey::find() const {
   return nullptr;
 }
+void ExitKey::leave() {}
+void ExitKey::stay_away(void*) {}
 void ExitKey::remove() {}
 
 }  // namespace spanalloc::thread

@@ -1,8 +1,8 @@
 // How the threads of a heap beside the default one have their frontends: each in a record of the heap's own,
 // made with the thread's first use, found by the heap's exit key, and left to the next thread at its end.
 //
-// The key keeps, for a thread: nothing yet; its frontend; or once it has left the heap, the heap's address
-// with the lowest bit set. Such a thread, and one for which no frontend can be had, uses the heap without a
+// The key keeps, for a thread: nothing yet; its frontend; or once it has left the heap, ExitKey's mark
+// of that. Such a thread, and one for which no frontend can be had, uses the heap without a
 // LAB, through a frontend that lives as long as the call.
 #pragma once
 
@@ -20,24 +20,17 @@ struct FrontendRecord : Frontend<Config> {
 };
 
 template <class Config>
-void* mark_of_past_thread(const Heap<Config>& heap) {
-  return pointer_to(address_of(&heap) | 1);
-}
-inline bool is_past_thread(const void* kept) {
-  return (address_of(kept) & 1) != 0;
-}
-
-template <class Config>
 Frontend<Config>* Heap<Config>::find_by_key(const Heap& heap) {
   void* kept = heap.exit_key_.find();
-  return is_past_thread(kept) ? nullptr : static_cast<Thread*>(kept);
+  return thread::ExitKey::has_left(kept) ? nullptr : static_cast<Thread*>(kept);
 }
 
 template <class Config>
 template <class F>
 auto Heap<Config>::with_thread(F&& f) {
   void* kept = exit_key_.find();
-  if (SPANALLOC_LIKELY(kept != nullptr && !is_past_thread(kept))) return f(*static_cast<Thread*>(kept));
+  if (SPANALLOC_LIKELY(kept != nullptr && !thread::ExitKey::has_left(kept)))
+    return f(*static_cast<Thread*>(kept));
   if (kept == nullptr) {
     if (Thread* thread = begin_thread()) return f(*thread);
   }
@@ -69,19 +62,14 @@ Frontend<Config>* Heap<Config>::begin_thread() {
 
 template <class Config>
 void Heap<Config>::on_thread_exit(void* kept) {
-  if (is_past_thread(kept)) {
-    // Later destructors may use the heap. (The number of rounds is the C library's to bound.)
-    auto* heap = pointer_to<Heap>(address_of(kept) - 1);
-    heap->exit_key_.watch_this_thread(kept, &on_thread_exit);
-    return;
-  }
+  if (thread::ExitKey::has_left(kept)) return thread::ExitKey::stay_away(kept);
   auto& thread = *static_cast<Thread*>(kept);
   Heap& heap = thread.heap();
   if (heap.exit_key_.comes_again(kept, thread.exit_round)) return;
   if (heap.is_default()) return thread.leave();
   heap.exit_key_.watch_this_thread(kept, &on_thread_exit);  // found while it leaves
   thread.leave();
-  heap.exit_key_.watch_this_thread(mark_of_past_thread(heap), &on_thread_exit);
+  heap.exit_key_.leave();
   heap.threads_.give_back(static_cast<FrontendRecord<Config>*>(&thread));
 }
 
