@@ -40,6 +40,17 @@ void* ExitKey::find() const {
   return known == 0 ? nullptr : pthread_getspecific(known - 1);
 }
 
+// The mark is the key, shifted, plus one.
+void ExitKey::leave() {
+  const unsigned known = key_plus_one_.load_relaxed();
+  if (known != 0) stay_away(pointer_to(std::uintptr_t{known} << 1 | 1));
+}
+
+void ExitKey::stay_away(void* mark) {
+  os::ErrnoGuard keep;
+  (void)pthread_setspecific(static_cast<pthread_key_t>((address_of(mark) >> 1) - 1), mark);
+}
+
 void ExitKey::remove() {
   const unsigned known = key_plus_one_.exchange_acq_rel(0);
   if (known != 0) pthread_key_delete(known - 1);

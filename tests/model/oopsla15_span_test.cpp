@@ -374,7 +374,7 @@ struct EndsWithFloatingSpan : Base {
     this->deallocate(p[0]);
     this->exit_thread();
     if (!kNewLife) return;
-    Base::Frontend::thread.without_lab = false;  // the next thread in this LAB
+    Base::Engine::frontend().without_lab = false;  // the next thread in this LAB
     this->deallocate(this->allocate(Base::kFour));
   }
   void at_rest() {

@@ -16,22 +16,17 @@ namespace spanalloc {
 struct Oopsla15TestAccess {
   template <class Config>
   static void restart() {
-    using Frontend = oopsla15::Frontend<Config>;
-    renew(Frontend::thread);
-    renew(Frontend::backend);
-    renew(Frontend::labs_);
-    for (auto& lab : Frontend::shared_labs_) renew(lab);
-    renew(Frontend::start_lock_);
-    Frontend::shared_count_.store_relaxed(1);
-    Frontend::started_.store_relaxed(0);
-    Frontend::next_number_.store_relaxed(0);
-    Frontend::lost_to_fork_.store_relaxed(0);
+    using Engine = Oopsla15Engine<Config>;
+    // The pool is large, and one core's: emptied, not made anew.
+    for (unsigned size = 0; size < oopsla15::kRealSpanSizes; ++size) Engine::room_.pool.forget_all(size, 0);
+    for (oopsla15::SharedLab& lab : Engine::room_.shared_labs) ::new (&lab) oopsla15::SharedLab{};
+    ::new (&Engine::heap_) typename Engine::Heap(Engine::room_, &Engine::find_thread);
+    ::new (&Engine::thread_) typename Engine::Frontend(Engine::heap_);
   }
-
- private:
-  template <class T>
-  static void renew(T& object) {
-    ::new (static_cast<void*>(&object)) T{};
+  /// Reserves the arena.
+  template <class Config>
+  static bool start() {
+    return Oopsla15Engine<Config>::heap_.ensure_started();
   }
 };
 
@@ -61,7 +56,7 @@ template <class Config = ModelOopsla15>
 class Oopsla15World {
  public:
   using Engine = Oopsla15Engine<Config>;
-  using Frontend = oopsla15::Frontend<Config>;
+  using Frontend = typename Engine::Frontend;
   using Span = oopsla15::Span;
   using State = oopsla15::State;
   using SpanWord = oopsla15::SpanWord;
@@ -75,8 +70,8 @@ class Oopsla15World {
   Oopsla15World() {
     forget_memory();
     Oopsla15TestAccess::restart<Config>();
-    per_thread_storage(&Frontend::thread, sizeof(Frontend::thread));
-    empty_the_pool();
+    per_thread_storage(&Engine::frontend(), sizeof(Frontend));
+    clear_the_arena();
   }
 
   // --- What threads do -----------------------------------------------------------------------------------
@@ -104,7 +99,7 @@ class Oopsla15World {
     Engine::deallocate(p);
   }
   /// The end of the running thread.
-  void exit_thread() { Frontend::thread_exit(); }
+  void exit_thread() { Engine::frontend().leave(); }
 
   // --- Before the threads start: as thread `t` -----------------------------------------------------------
   /// Allocates `count` objects into objects[0 ..].
@@ -164,28 +159,19 @@ class Oopsla15World {
     Plain<int> contents;
   };
 
-  // The pool's stacks outlive a heap: takes out what an execution before this one has left, span by span.
-  // Their links are cleared first, so that this ends even after a failure.
-  static void empty_the_pool() {
-    if (!Frontend::ensure_started()) fail("no memory to start with");
-    for (unsigned n = 0; n <= kMaxSpans; ++n)
-      ::new (static_cast<void*>(Frontend::backend.directory().span(n))) Span;
-    oopsla15::ClassMark* marks = Frontend::backend.directory().marks.load_relaxed();
-    for (unsigned n = 0; n <= kMaxSpans; ++n) marks[n].store_relaxed(0);
-    while (Frontend::backend.get_pooled(1, 0) != nullptr) {
-    }
-    Frontend::backend.for_each_pooled([](Span*) { fail("the pool could not be emptied"); });
+  // The arena's memory is another execution's.
+  static void clear_the_arena() {
+    if (!Oopsla15TestAccess::start<Config>()) fail("no memory to start with");
     for (unsigned n = 0; n <= kMaxSpans; ++n) {
-      ::new (static_cast<void*>(Frontend::backend.directory().span(n))) Span;
-      marks[n].store_relaxed(0);
+      ::new (static_cast<void*>(span(n))) Span;
+      directory().set_mark(n, oopsla15::Mark::nothing());
     }
   }
 
-  static std::size_t limit() { return Frontend::backend.directory().limit.load_relaxed(); }
-  static std::size_t number_of(const void* p) {
-    return Frontend::backend.directory().granule_of(address_of(p));
-  }
-  static Span* span(std::size_t n) { return Frontend::backend.directory().span(n); }
+  static const oopsla15::Directory& directory() { return Engine::heap().backend().directory(); }
+  static std::size_t limit() { return directory().limit.load_relaxed(); }
+  static std::size_t number_of(const void* p) { return directory().granule_of(address_of(p)); }
+  static Span* span(std::size_t n) { return directory().span(n); }
   static SpanWord word(std::size_t n) { return SpanWord(span(n)->word.load_relaxed()); }
 
   Entry& entry_of(const void* p, std::size_t size) {
@@ -210,17 +196,17 @@ class Oopsla15World {
     unsigned listed[kMaxSpans + 1] = {};
     unsigned hot[kMaxSpans + 1] = {};
     MODEL_CHECK(limit() <= kMaxSpans + 1);
-    Frontend::backend.for_each_pooled([&](Span* s) { MODEL_CHECK(++pooled[number_of(s)] == 1); });
-    Frontend::for_each_lab([&](oopsla15::Lab& lab) {
+    Engine::heap().backend().for_each_pooled([&](Span* s) { MODEL_CHECK(++pooled[number_of(s)] == 1); });
+    Engine::heap().for_each_lab([&](oopsla15::Lab& lab) {
       for (unsigned c = 1; c < oopsla15::kClasses; ++c) {
-        count_list(lab, lab.sets[c].reusable.first(), State::kReusable, listed);
-        count_list(lab, lab.sets[c].suspects.first(), State::kFloating, listed);
+        count_list(lab, lab.sets[c].first_reusable(), State::kReusable, listed);
+        count_list(lab, lab.sets[c].first_suspect(), State::kFloating, listed);
       }
     });
     for (unsigned t = 0; t < kMaxThreads; ++t) {
       act_as(t);
       for (unsigned c = 1; c < oopsla15::kClasses; ++c) {
-        const Span* s = Frontend::thread.spans.hot[c];
+        const Span* s = Engine::frontend().spans.hot[c];
         if (s != nullptr) ++hot[number_of(s)];
       }
     }

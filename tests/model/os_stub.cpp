@@ -168,6 +168,11 @@ bool ExitKey::watch_this_thread(void*, void (*)(void*)) {
 bool ExitKey::comes_again(void*, std::uint8_t&) const {
   return false;
 }
+void* ExitKey::find() const {
+  return nullptr;
+}
+void ExitKey::leave() {}
+void ExitKey::stay_away(void*) {}
 void ExitKey::remove() {}
 
 }  // namespace spanalloc::thread

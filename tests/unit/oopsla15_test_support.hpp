@@ -37,16 +37,45 @@ struct Oopsla15TestAccess {
   }
   template <class Config>
   static void leave_thread() {
-    oopsla15::Frontend<Config>::thread_exit();
+    Oopsla15Engine<Config>::frontend().leave();
   }
   template <class Config>
   static oopsla15::Lab* lab() {
-    return oopsla15::Frontend<Config>::thread.lab;
+    return Oopsla15Engine<Config>::frontend().own_lab;
+  }
+  template <class Config>
+  static std::size_t records(const oopsla15::Heap<Config>& heap) {
+    std::size_t count = 0;
+    heap.threads_.for_each([&](const auto&) { ++count; });
+    return count;
   }
   static oopsla15::Span* span_of(const void* p) {
     return pointer_to<oopsla15::Span>(align_down(address_of(p), oopsla15::kVirtualSpan));
   }
 };
+
+/// A heap of the test's own, given back at its end.
+template <class Config>
+class OwnHeap {
+ public:
+  using Heap = oopsla15::Heap<Config>;
+
+  OwnHeap() = default;
+  ~OwnHeap() { heap_.destroy(); }
+  OwnHeap(const OwnHeap&) = delete;
+  OwnHeap& operator=(const OwnHeap&) = delete;
+  Heap& operator*() { return heap_; }
+  Heap* operator->() { return &heap_; }
+
+ private:
+  Heap heap_;
+};
+
+/// How many threads the heap has ever had to keep something for at once.
+template <class Config>
+std::size_t records_of(const oopsla15::Heap<Config>& heap) {
+  return Oopsla15TestAccess::records(heap);
+}
 
 inline oopsla15::Span* span_of(const void* p) {
   return Oopsla15TestAccess::span_of(p);

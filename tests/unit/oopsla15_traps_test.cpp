@@ -71,7 +71,7 @@ TEST(Oopsla15Traps, LastFreeBetweenMarkingReusableAndLinking) {
   });
   on_another_thread([&] { E::deallocate(blocks[101]); });
   EXPECT_TRUE(Config::fired());
-  EXPECT_FALSE(span->in_reusable || span->in_suspects);
+  EXPECT_EQ(span->set_list, oopsla15::SetList::kNone);
   EXPECT_EQ(E::census().pooled, 1u);
   E::deallocate(blocks[127]);
   expect_nothing_held<E>();
@@ -125,7 +125,7 @@ TEST(Oopsla15Traps, TwoLastFreesMissEachOther) {
   Oopsla15TestAccess::push_local_unseen<HookedConfig<3>>(
       blocks[2]);  // sees no remote free: does nothing more
   EXPECT_EQ(E::census().empty_idle, 1u) << "the interleaving must hide the span at first";
-  EXPECT_TRUE(span->in_suspects);
+  EXPECT_EQ(span->set_list, oopsla15::SetList::kSuspects);
   // The owner's next search of the class finds it.
   std::set<Span*> used;
   std::vector<void*> again;

@@ -49,7 +49,7 @@ void expect_nothing_lost(kernel::Books& books, std::size_t torn) {
   }
   if constexpr (std::is_same_v<E, Oopsla15Engine<Oopsla15>>) {
     // Granule 0 is nobody's.
-    const std::size_t spans = oopsla15::Frontend<Oopsla15>::backend.directory().limit.load_relaxed() - 1;
+    const std::size_t spans = E::heap().backend().directory().limit.load_relaxed() - 1;
     if (E::census().carved != spans) end_with(books, "of %zu spans %zu are known", spans, E::census().carved);
   }
 }

@@ -7,9 +7,12 @@
 #include <cstdint>
 #include <new>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/poison.hpp"
 #include "engines/virtual_span/oopsla15/config.hpp"
+#include "engines/virtual_span/oopsla15/directory.hpp"
 #include "engines/virtual_span/oopsla15/page_layer.hpp"
 #include "engines/virtual_span/oopsla15/span.hpp"
 #include "engines/virtual_span/span_pool.hpp"
@@ -18,33 +21,19 @@
 
 namespace spanalloc::oopsla15 {
 
-using ClassMark = Atomic<std::uint8_t>;
-
-/// What every free reads first. All constant but limit (which grows) and the marks.
-struct Directory {
-  Atomic<std::uintptr_t> base{0};  // of the arena; virtual span g starts at base + g * kVirtualSpan
-  Atomic<std::size_t> limit{0};    // marks below this number may be read
-  // One byte a virtual span: its class, kFreeClass, or 0 if no span was ever carved there. Keeps a free of a
-  // wild pointer from touching memory that was never opened or that is not ours.
-  Atomic<ClassMark*> marks{nullptr};
-
-  std::size_t granule_of(std::uintptr_t address) const {
-    return (address - base.load_relaxed()) >> kVirtualSpanBits;
-  }
-  std::size_t mark(std::size_t granule) const { return marks.load_relaxed()[granule].load_relaxed(); }
-  Span* span(std::size_t granule) const {
-    return pointer_to<Span>(base.load_relaxed() + (granule << kVirtualSpanBits));
-  }
-};
-
+/// Invariant O8: a span in the pool is in state free, its mark is free, and it is linked into no set; who
+/// gets it from there has it alone.
 template <class Config>
 class Backend {
  public:
   using Arena = SpanSource<Config>;
   using Pool = SpanPool<kRealSpanSizes>;
 
+  /// `pool`: all zero; may be given with start().
+  constexpr explicit Backend(Pool* pool) : pool_(pool) {}
+
   /// Reserves the arena. False when not even a small one can be had; may be called again then.
-  bool start() {
+  bool start(Pool& pool) {
     LockGuard guard(carve_lock_);
     if (directory_.base.load_relaxed() != 0) return true;
     if (!arena_.start()) return false;
@@ -52,17 +41,41 @@ class Backend {
     const std::size_t bytes = align_up(arena_.capacity(), os::page_size());
     void* marks = os::reserve(bytes, os::page_size());
     if (marks == nullptr) return false;
-    pool_.set_cores(Config::kStackPerCore ? os::cpu_count() : 1);
+    pool_ = &pool;
+    pool_->set_cores(Config::kStackPerCore ? os::cpu_count() : 1);
     // Without a reservation: see close_tail.
     closes_tails_ = arena_.statistics().reserved_bytes < arena_.capacity() * kVirtualSpan;
-    directory_.marks.store_relaxed(static_cast<ClassMark*>(marks));
+    directory_.marks.store_relaxed(static_cast<MarkByte*>(marks));
     directory_.base.store_relaxed(arena_.base());
     return true;  // other threads see all this through the release of whoever called us
   }
 
+  /// Gives all address space back, while nobody uses the heap; start() may follow.
+  void destroy() {
+    if (!is_started()) return arena_.destroy();
+    directory_.for_each_span([](Span* span, Mark) { unpoison(span, kVirtualSpan); });
+    const std::size_t marks = align_up(arena_.capacity(), os::page_size());
+    // Of a span whose tail is closed what lies behind it may be somebody else's by now.
+    arena_.destroy([this](std::size_t granule) {
+      const bool is_span =
+          granule < directory_.limit.load_relaxed() && !directory_.mark(granule).is_nothing();
+      return is_span ? std::size_t{directory_.span(granule)->open_to} : kVirtualSpan;
+    });
+    os::release(directory_.marks.load_relaxed(), marks);
+    directory_.base.store_relaxed(0);
+    directory_.limit.store_relaxed(0);
+    directory_.marks.store_relaxed(nullptr);
+    closes_tails_ = false;
+    closed_tails_.store_relaxed(0);
+    closable_.store_relaxed(0);
+    spare_ = 0;
+    marks_open_ = 0;
+  }
+  bool is_started() const { return directory_.base.load_relaxed() != 0; }
+
   const Directory& directory() const { return directory_; }
-  unsigned cores() const { return pool_.cores(); }
-  unsigned core_of(std::uint32_t thread_number) const { return pool_.core_of(thread_number); }
+  unsigned cores() const { return pool_->cores(); }
+  unsigned core_of(std::uint32_t thread_number) const { return pool_->core_of(thread_number); }
 
   /// A span for one class, known to nobody else, its header made up except for word and owner. From the pool;
   /// nullptr when none is found there.
@@ -81,12 +94,14 @@ class Backend {
   /// Takes an empty span back. The caller made it free and unlinked it: nobody else refers to it.
   void put(Span* span, unsigned core) {
     const auto number = static_cast<std::uint32_t>(directory_.granule_of(span->address()));
-    directory_.marks.load_relaxed()[number].store_relaxed(kFreeClass);
+    SPANALLOC_ASSERT(directory_.mark(number).is_class());  // it was in use
+    SPANALLOC_ASSERT(span->load_word().state() == State::kFree && span->set_list == SetList::kNone);  // O8
+    directory_.set_mark(number, Mark::free());
     const SizeClass& c = kSizeClasses[span->size_class.load_relaxed()];
     span->dirty_to = static_cast<std::uint32_t>(
         max_of(span->dirty_to, c.first_block + std::size_t{span->carved.load_relaxed()} * c.block_size));
     if (Config::kMadvise && c.real_span > kMadviseThreshold) purge(span);
-    pool_.put(span->real_span_index, core, number, links());
+    pool_->put(span->real_span_index, core, number, links());
     // After the put, so that whoever finds it set finds the span.
     if (SPANALLOC_UNLIKELY(closes_tails_) && closable_.load_relaxed() == 0) closable_.store_relaxed(1);
   }
@@ -119,19 +134,21 @@ class Backend {
   /// hands.
   template <class F>
   void for_each_pooled(F&& f) {
+    if (!is_started()) return;
     LockGuard guard(walk_lock_);
     // In a fork's child: whoever was walking there had a stack in its hands.
     if (SPANALLOC_UNLIKELY(guard.owner_died())) stacks_lost_ = true;
     for (std::size_t size = 0; size < kRealSpanSizes; ++size) {
-      for (unsigned core = 0; core < pool_.cores(); ++core) {
-        const std::uint32_t first = pool_.take_all(size, core);
+      for (unsigned core = 0; core < pool_->cores(); ++core) {
+        const std::uint32_t first = pool_->take_all(size, core);
         if (first == 0) continue;
         std::uint32_t last = first;
         for (std::uint32_t n = first; n != 0; n = links()(n).load_relaxed()) {
+          SPANALLOC_ASSERT(directory_.mark(n).is_free());  // O8
           f(directory_.span(n));
           last = n;
         }
-        pool_.put_chain(size, core, first, last, links());
+        pool_->put_chain(size, core, first, last, links());
       }
     }
   }
@@ -151,24 +168,27 @@ class Backend {
     if (!stacks_lost_) return;
     stacks_lost_ = false;
     for (std::size_t size = 0; size < kRealSpanSizes; ++size) {
-      for (unsigned core = 0; core < pool_.cores(); ++core) pool_.forget_all(size, core);
+      for (unsigned core = 0; core < pool_->cores(); ++core) pool_->forget_all(size, core);
     }
-    for (std::size_t granule = 0; granule < directory_.limit.load_relaxed(); ++granule) {
-      if (directory_.mark(granule) != kFreeClass) continue;
-      const auto number = static_cast<std::uint32_t>(granule);
-      pool_.put(directory_.span(granule)->real_span_index, core_of(number), number, links());
-    }
+    directory_.for_each_span([this](Span* span, Mark mark) {
+      if (!mark.is_free()) return;
+      const auto number = static_cast<std::uint32_t>(directory_.granule_of(span->address()));
+      pool_->put(span->real_span_index, core_of(number), number, links());
+    });
   }
 
  private:
   Span* prepare(std::uint32_t number, unsigned size_class) {
     if (number == 0) return nullptr;
     Span* span = directory_.span(number);
+    SPANALLOC_ASSERT(number < directory_.limit.load_relaxed());
+    SPANALLOC_ASSERT(span->load_word().state() <= State::kFree && span->set_list == SetList::kNone);  // O8
     const SizeClass& c = kSizeClasses[size_class];
     if (SPANALLOC_UNLIKELY(c.real_span > span->open_to) && !open_tail(span, c.real_span)) {
-      pool_.put(span->real_span_index, 0, number, links());  // still fit for what it was
+      pool_->put(span->real_span_index, 0, number, links());  // still fit for what it was
       return nullptr;
     }
+    SPANALLOC_ASSERT(span->open_to >= c.real_span);
     span->inverse = inverse_of(c.block_size);
     span->bias = 0 - c.first_block * span->inverse;
     span->blocks = c.blocks;
@@ -181,7 +201,7 @@ class Backend {
     span->local_free.store_relaxed(0);
     // Release, after the span became free in its former life: who reads this class sees that life's end.
     span->size_class.store_release(size_class);
-    directory_.marks.load_relaxed()[number].store_relaxed(static_cast<std::uint8_t>(size_class));
+    directory_.set_mark(number, Mark::of_class(size_class));
     return span;
   }
 
@@ -192,12 +212,12 @@ class Backend {
   // Own size: own core, then the other cores; then any other size in the same order (lines 31 to 38 of
   // Listing 1, which as printed loses what line 31 finds).
   std::uint32_t find_pooled(unsigned size, unsigned core) {
-    if (const std::uint32_t n = pool_.get_local(size, core, links()); n != 0) return n;
-    if (const std::uint32_t n = pool_.get_from_other_core(size, core, links()); n != 0) return n;
+    if (const std::uint32_t n = pool_->get_local(size, core, links()); n != 0) return n;
+    if (const std::uint32_t n = pool_->get_from_other_core(size, core, links()); n != 0) return n;
     for (unsigned other = 0; other < kRealSpanSizes; ++other) {
       if (other == size) continue;
-      if (const std::uint32_t n = pool_.get_local(other, core, links()); n != 0) return n;
-      if (const std::uint32_t n = pool_.get_from_other_core(other, core, links()); n != 0) return n;
+      if (const std::uint32_t n = pool_->get_local(other, core, links()); n != 0) return n;
+      if (const std::uint32_t n = pool_->get_from_other_core(other, core, links()); n != 0) return n;
     }
     return 0;
   }
@@ -208,18 +228,19 @@ class Backend {
     std::uint32_t number = spare_;
     if (number == 0) number = arena_.allocate(0);
     if (number == 0) return 0;
+    SPANALLOC_ASSERT(carve_lock_.is_mine());
     // The arena takes nothing back: a granule whose mark cannot be opened waits for the next call.
     spare_ = number;
     const std::size_t page = os::page_size();
     if (number >= marks_open_) {
       const std::size_t end = align_up(number + std::size_t{1}, page);
-      ClassMark* marks = directory_.marks.load_relaxed();
+      MarkByte* marks = directory_.marks.load_relaxed();
       if (!os::open(marks + marks_open_, end - marks_open_)) return 0;
       marks_open_ = end;
     }
     spare_ = 0;
     (new (directory_.span(number)) Span)->open_to = kVirtualSpan;
-    directory_.marks.load_relaxed()[number].store_relaxed(kFreeClass);
+    directory_.set_mark(number, Mark::free());
     // Release: whoever sees the limit may read the marks below it.
     if (number >= directory_.limit.load_relaxed()) directory_.limit.store_release(number + std::size_t{1});
     return number;
@@ -257,8 +278,7 @@ class Backend {
 
   Directory directory_;
   Arena arena_;
-  // Apart from the others, which do not start as zeroes: it is large and must stay in .bss.
-  static inline constinit Pool pool_{};
+  Pool* pool_;  // apart: it is large, and all zero at first
   static constexpr std::uint32_t kMaxClosedTails = 16384;
   bool closes_tails_ = false;              // constant once started
   Atomic<std::uint32_t> closed_tails_{0};  // how many spans were cut

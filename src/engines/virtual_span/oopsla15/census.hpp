@@ -4,7 +4,9 @@
 
 #include <cstddef>
 
-#include "engines/virtual_span/oopsla15/frontend.hpp"
+#include "base/assert.hpp"
+#include "engines/virtual_span/oopsla15/directory.hpp"
+#include "engines/virtual_span/oopsla15/lab.hpp"
 
 namespace spanalloc::oopsla15 {
 
@@ -22,44 +24,44 @@ struct Census {
 
   /// True if every span is where an empty heap may have it.
   bool nothing_held() const { return carved == pooled + empty_hot; }
+
+  std::size_t idle() const { return floating + suspect + reusable + empty_idle; }
+
+  /// Those that a LAB allocates from.
+  void count_hot_spans(const Lab& lab) {
+    if (lab.owner.load_relaxed() == kTerminated) return;
+    for (unsigned c = 1; c < kClasses; ++c) {
+      const Span* span = lab.hot->hot[c];
+      if (span == nullptr) continue;
+      const std::size_t free = owned_free(span, lab.hot->list[c]) + span->load_word().count();
+      SPANALLOC_ASSERT(free <= span->blocks);  // O1
+      ++(free == span->blocks ? empty_hot : hot);
+    }
+  }
+  /// With everything else counted: what is left is lost.
+  Census completed() const {
+    SPANALLOC_ASSERT(pooled + hot + empty_hot + idle() <= carved);  // O7, O8: no span in two places
+    Census census = *this;
+    census.lost = carved - (pooled + hot + empty_hot + idle());
+    return census;
+  }
 };
 
-template <class Config>
-Census take_census() {
-  using Front = Frontend<Config>;
+/// Spans by what their words say: all but those that are in the pool or hot.
+inline Census count_spans(const Directory& directory) {
   Census census;
-  std::size_t free_state = 0;
-  std::size_t hot_state = 0;
-  const Directory& directory = Front::backend.directory();
-  const std::size_t limit = directory.limit.load_acquire();
-  for (std::size_t granule = 0; granule < limit; ++granule) {
-    if (directory.mark(granule) == 0) continue;
+  directory.for_each_span([&](const Span* span, Mark) {
     ++census.carved;
-    const Span* span = directory.span(granule);
     const SpanWord word = span->load_word();
-    if (word.state() == State::kHot) {
-      ++hot_state;
-    } else if (!word.is_idle()) {
-      ++free_state;
-    } else if (word.count() + span->local_free.load_relaxed() == span->blocks) {
+    if (!word.is_idle()) return;
+    if (word.count() + span->local_free.load_relaxed() == span->blocks) {
       ++census.empty_idle;
     } else if (word.state() == State::kReusable) {
       ++census.reusable;
     } else {
       ++(word.listed() ? census.suspect : census.floating);
     }
-  }
-  Front::for_each_lab([&](const Lab& lab) {
-    if (lab.owner.load_relaxed() == kTerminated) return;
-    for (unsigned c = 1; c < kClasses; ++c) {
-      const Span* span = lab.hot->hot[c];
-      if (span == nullptr) continue;
-      const std::size_t free = Front::owned_free(span, lab.hot->list[c]) + span->load_word().count();
-      ++(free == span->blocks ? census.empty_hot : census.hot);
-    }
   });
-  Front::backend.for_each_pooled([&](Span*) { ++census.pooled; });
-  census.lost = free_state - census.pooled + hot_state - census.hot - census.empty_hot;
   return census;
 }
 

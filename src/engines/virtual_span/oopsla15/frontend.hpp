@@ -1,631 +1,220 @@
-// The frontend's slow paths: finding a hot span, frees outside it, and the lives of LABs.
+// What one thread does with one heap: the two fast paths, and what stands around them. The slow paths are in
+// frontend_allocate.hpp and frontend_free.hpp, the lives of LABs in frontend_thread.hpp.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
-#include "base/atomic.hpp"
+#include "base/assert.hpp"
 #include "base/bits.hpp"
 #include "base/poison.hpp"
-#include "engines/virtual_span/oopsla15/backend.hpp"
+#include "engines/engine.hpp"
 #include "engines/virtual_span/oopsla15/config.hpp"
-#include "engines/virtual_span/oopsla15/lab.hpp"
-#include "engines/virtual_span/oopsla15/span.hpp"
-#include "engines/virtual_span/oopsla15/span_protocol.hpp"
+#include "engines/virtual_span/oopsla15/heap.hpp"
 #include "engines/virtual_span/oopsla15/thread_state.hpp"
 #include "os/os.hpp"
-#include "sync/spin_lock.hpp"
-#include "thread/lifecycle.hpp"
-
-namespace spanalloc {
-struct Oopsla15TestAccess;  // defined by unit tests only
-}
 
 namespace spanalloc::oopsla15 {
 
-/// One heap's frontend; all state is static. Two Configs are two heaps.
+/// A block, and whether it reads as zero.
+struct Allocated {
+  void* block = nullptr;
+  bool zero = false;
+};
+
+/// Used by its thread alone; a fork's child uses those of vanished threads, too. Never destroyed.
 template <class Config>
-class Frontend {
+class Frontend : public ThreadState {
  public:
-  SPANALLOC_TLS static inline constinit thread_local ThreadState thread{};
-  static inline constinit Backend<Config> backend{};
+  constexpr explicit Frontend(Heap<Config>& heap) : heap_(&heap) {}
 
-  /// Reserves the arena with the first use. False: no memory; the next call tries again.
-  static bool ensure_started() {
-    return SPANALLOC_LIKELY(started_.load_acquire() != 0) || start();  // acquire: sees all that start() wrote
+  Heap<Config>& heap() const { return *heap_; }
+
+  // --- What an engine offers (engines/engine.hpp) ---------------------------------------------------------
+  template <OutOfMemory Policy = ReturnNull>
+  SPANALLOC_INLINE void* allocate(std::size_t size) {
+    if (SPANALLOC_LIKELY(size <= kSmallMax)) return take<Policy>((size + 15) / 16, kMadviseThreshold);
+    if (SPANALLOC_LIKELY(size <= kSpanMax)) return take_medium<Policy>(class_of(size));
+    return allocate_huge<Policy>(size);
   }
 
-  /// A block of a class when the thread's list of it is empty or ends. `*zero` (if given) becomes true when
-  /// the block reads as zero. nullptr when memory is out.
-  SPANALLOC_COLD static void* allocate_slow(unsigned size_class, bool* zero) {
-    const Inside inside;
-    if (!ensure_started()) return nullptr;
-    LabScope lab;
-    HotSpans& spans = *lab->hot;
-    for (;;) {
-      if (spans.list[size_class] != nullptr) return pop(spans, size_class);
-      Span* span = spans.hot[size_class];
-      if (span == nullptr) {
-        span = find_span(*lab, size_class);
-        if (span == nullptr) span = take_floating(*lab, size_class);
-        if (span == nullptr) return take_larger(spans, size_class, zero);
-        if (spans.list[size_class] != nullptr) continue;
-      }
-      if (void* block = refill(spans, size_class, span, zero)) return block;
-    }
-  }
-
-  /// Frees what the fast path did not: a block outside the thread's hot span, or a bad pointer.
-  [[gnu::noinline]] static void deallocate_elsewhere(Span* span, void* p, std::size_t mark) {
-    if (SPANALLOC_UNLIKELY(mark == 0)) os::fatal("free of a pointer into memory that holds no objects", p);
-    if (SPANALLOC_UNLIKELY(mark == kFreeClass))
-      os::fatal("free of memory that is free already (double free)", p);
-    if (SPANALLOC_UNLIKELY(!span->is_carved(p))) p = snap_to_block(span, p);
-    const Inside inside;
-    const auto size_class = static_cast<unsigned>(mark);
-    poison_free(p, size_class);
-    if (thread.spans.hot[size_class] == span) return push_hot(thread.spans, size_class, p);
-    // Relaxed: only this thread can have written this thread's own owner word.
-    if (SPANALLOC_LIKELY(span->owner.load_relaxed() == thread.owner && thread.owner != 0)) {
-      const std::uint32_t blocks = span->blocks;
-      Protocol::push_local(span, p);
-      if (SPANALLOC_UNLIKELY(Protocol::wants_settling(span, blocks))) settle(span);
+  SPANALLOC_INLINE void deallocate(void* p) {
+    const std::uintptr_t address = address_of(p);
+    const std::size_t granule = view.granule_of(address);
+    // Refuses null and foreign addresses: below the base the difference wraps to a huge number.
+    if (SPANALLOC_UNLIKELY(granule >= view.limit)) return deallocate_outside(p, *this);
+    const Mark mark = view.mark(granule);
+    Span* span = span_at(p);
+    if (span == nullptr) __builtin_unreachable();  // null lies in no granule
+    // Only this thread's own hot span of the class matches; marks that are no class index a null.
+    if (SPANALLOC_LIKELY(spans.hot[mark.index()] == span && span->is_carved(p))) {
+      FreeBlock* list = spans.list[mark.index()];
+      if (SPANALLOC_UNLIKELY(list == p)) return double_free(p);
+      auto* block = static_cast<FreeBlock*>(p);
+      block->next = list;
+      spans.list[mark.index()] = block;
+      poison_free(block, mark.index());
       return;
     }
-    deallocate_foreign(span, p, size_class);
+    deallocate_elsewhere(p, *this, span, mark);
   }
 
-  /// Before others may get at the block: its link stays accessible.
-  static void poison_free(void* block, std::size_t size_class) {
-    poison(static_cast<FreeBlock*>(block) + 1, kSizeClasses[size_class].block_size - sizeof(FreeBlock));
+  void* allocate_zeroed(std::size_t size) {
+    if (size > kSpanMax) return allocate_large(size, 1);  // fresh from the kernel
+    const unsigned size_class = size == 0 ? 1 : class_of(size);
+    const Allocated made = spans.list[size_class] == nullptr
+                               ? allocate_slow(size_class)
+                               : Allocated{take_medium<ReturnNull>(size_class), false};
+    if (made.block != nullptr && !made.zero) std::memset(made.block, 0, size);
+    return made.block;
   }
 
-  /// Whether the block is the first of a list of free ones. (Of the others it is not known without a search.)
-  static bool is_newest_free(const Span* span, const void* p, std::size_t size_class) {
-    if (span->load_word().head_offset() == span->offset_of(p)) return true;
-    if (thread.spans.hot[size_class] == span && thread.spans.list[size_class] == p) return true;
-    return thread.owner != 0 && span->owner.load_relaxed() == thread.owner && span->local_list == p;
-  }
-
-  /// Brings the thread's copy of the directory up to date.
-  static void refresh_view() {
-    const Directory& directory = backend.directory();
-    DirectoryView& view = thread.view;
-    view.limit = directory.limit.load_acquire();  // acquire: the marks below it are open, the rest is set
-    view.base = directory.base.load_relaxed();
-    view.marks = directory.marks.load_relaxed();
-  }
-
-  /// The start of the block that a pointer beyond it belongs to. Ends the process if none can be meant.
-  static void* snap_to_block(const Span* span, const void* p) {
-    if (span->is_block(p)) os::fatal("memory was never handed out:", p);
-    const std::uint32_t offset = span->offset_of(p) - span->first_block;
-    const std::uint32_t size =
-        kSizeClasses[span->size_class.load_relaxed() % kClassEntries % kClasses].block_size;
-    if (span->shifted.load_relaxed() != 0 && size != 0 && offset < span->blocks * size) {
-      const std::uint32_t into = offset % size;
-      const std::uintptr_t address = address_of(p);
-      // Aligned blocks are handed out at the first multiple of some power of two above 4 KiB: nothing of that
-      // alignment lies between the block's start and the pointer.
-      const std::uintptr_t alignment = address & (0 - address);
-      if (into < alignment && alignment > kNaturalMax && span->is_carved(pointer_to(address - into))) {
-        return pointer_to(address - into);
-      }
+  void* allocate_aligned(std::size_t size, std::size_t alignment) {
+    if (alignment <= 16) return allocate(size);
+    if (size == 0) size = 1;
+    if (alignment <= kNaturalMax) {
+      // A multiple of the alignment that is a class by 16 bytes has that alignment; classes by doubling have
+      // their own size's.
+      if (size <= kSmallMax) size = align_up(size, alignment);
+      return allocate(max_of(size, alignment));
     }
-    os::fatal("pointer is not the start of an object:", p);
+    if (alignment > kSpanMax || size > kSpanMax - alignment) return allocate_large(size, alignment);
+    // Blocks of these classes start at multiples of 4 KiB: this leaves room for the next multiple.
+    void* block = allocate(size + alignment - kNaturalMax);
+    if (block == nullptr) return nullptr;
+    const std::uintptr_t aligned = align_up(address_of(block), alignment);
+    if (aligned != address_of(block)) span_at(block)->shifted.store_relaxed(1);
+    return pointer_to(aligned);
   }
-  /// Blocks of 4 KiB and more are aligned to this and not always further.
-  static constexpr std::size_t kNaturalMax = 4096;
 
+  void* allocate_copy(std::size_t size, const void* from, std::size_t bytes) {
+    void* p = allocate(size);
+    return p == nullptr ? nullptr : std::memcpy(p, from, bytes);
+  }
+
+  std::size_t usable_size(const void* p) const;
+  void* resize(void* p, std::size_t size);
   /// Returns all that no living thread can still need; true if anything was.
-  static bool trim() {
-    if (started_.load_acquire() == 0) return false;
-    const Inside inside;
-    bool any = false;
-    if (thread.lab != nullptr) any |= give_up_empty(*thread.lab);
-    for (unsigned i = 0; i < shared_labs(); ++i) {
-      SharedScope lab(shared_labs_[i]);
-      any |= give_up_empty(*lab);
-    }
-    any |= reclaim_everywhere();
-    return backend.purge_pooled() || any;
-  }
+  bool trim();
 
-  /// Makes room for objects outside spans; true if that may have helped. Every object that is refused comes
-  /// here: the walk over all sets, for what two last freers have missed, is not made again for a while if it
-  /// was no use.
-  static bool give_address_space_back() {
-    if (started_.load_acquire() == 0) return false;
-    const Inside inside;
-    const std::uint64_t now = os::now_ms();
-    // Relaxed: a hint; who misses it walks, or is refused until the time has passed.
-    if (now >= next_reclaim_.load_relaxed() && !reclaim_everywhere())
-      next_reclaim_.store_relaxed(now + kNoReclaimMs);
-    return backend.close_pooled();
-  }
+  // --- The thread's end, and forks ------------------------------------------------------------------------
+  /// The LAB ends; what the thread still does with the heap it does without one.
+  void leave();
+  bool is_inside() const { return inside.is_set(); }
 
-  static void prepare_thread_exits() { exit_key_.prepare(&on_thread_exit); }
-  static void thread_exit() {
-    const Inside inside;
-    thread.without_lab = true;
-    if (thread.lab != nullptr) terminate();
-  }
-
-  /// In a fork's child, first of all: puts the heap right, or leaves that to the end of the call that the
-  /// fork has interrupted. A fork takes no lock (sync/spin_lock.hpp).
-  static void enter_child() {
-    backend.enter_child();
-    labs_.for_each([](Lab& lab) {
-      lab.lock.abandon_if_owner_died();
-      for (ReusableSet& set : lab.sets) set.lock.abandon_if_owner_died();
-    });
-    recovery_is_due_.store_relaxed(1);
-    if (!thread.inside.is_set()) recover_in_child();
-  }
-
-  /// Free blocks that the owner of a hot span knows of; for the owner, or while it stands still.
-  static std::uint32_t owned_free(const Span* span, FreeBlock* list) {
-    FreeBlock* last = nullptr;
-    return walk(span, list, &last) + walk(span, span->local_list, &last) +
-           (span->blocks - span->carved.load_relaxed());
-  }
-
-  static std::size_t living_labs() {
-    std::size_t count = 0;
-    labs_.for_each([&](Lab& lab) { count += !lab.shared && lab.owner.load_relaxed() != kTerminated; });
-    return count;
-  }
-  static std::size_t spans_lost_to_fork() { return lost_to_fork_.load_relaxed(); }
-
-  template <class F>
-  static void for_each_lab(F&& f) {
-    labs_.for_each(f);
-  }
-
- private:
-  friend struct spanalloc::Oopsla15TestAccess;
-  using Protocol = SpanProtocol<Config>;
-
-  static void on_thread_exit(void* state) {
-    if (!exit_key_.comes_again(state, thread.exit_round)) thread_exit();
-  }
-
-  // While it lives the calling thread may hold a lock, or a span that stands nowhere else. If its signal
-  // handler forks meanwhile, the child first comes out of it before anything is put right.
+  /// While it lives the calling thread may hold a lock, or a span that stands nowhere else. If its signal
+  /// handler forks meanwhile, the child first comes out of it before anything is put right.
   class [[nodiscard]] Inside {
    public:
-    Inside() : outer_(thread.inside.enter()) {}
+    explicit Inside(Frontend& thread) : thread_(thread), outer_(thread.inside.enter()) {}
     ~Inside() {
-      thread.inside.leave(outer_);
-      if (SPANALLOC_UNLIKELY(recovery_is_due_.load_relaxed() != 0) && !outer_) recover_in_child();
+      thread_.inside.leave(outer_);
+      Heap<Config>& heap = *thread_.heap_;
+      if (SPANALLOC_UNLIKELY(heap.recovery_is_due_.load_relaxed() != 0) && !outer_) {
+        heap.recover_in_child(thread_);
+      }
     }
     Inside(const Inside&) = delete;
     Inside& operator=(const Inside&) = delete;
 
    private:
+    Frontend& thread_;
     bool outer_;
   };
 
-  // Holds the lock of a shared LAB.
-  class [[nodiscard]] SharedScope {
-   public:
-    explicit SharedScope(Lab& lab) : lab_(&lab) {
-      // Its lists may be half changed, as a vanished thread's own are.
-      if (lab.lock.lock() == Locked::kOwnerDied) bury_hot_spans(lab);
-    }
-    ~SharedScope() { lab_->lock.unlock(); }
-    SharedScope(const SharedScope&) = delete;
-    SharedScope& operator=(const SharedScope&) = delete;
-    Lab& operator*() const { return *lab_; }
+ private:
+  friend class Heap<Config>;
+  friend struct spanalloc::Oopsla15TestAccess;
+  using Protocol = SpanProtocol<Config>;
+  class LabScope;  // frontend_thread.hpp
 
-   private:
-    Lab* lab_;
-  };
+  /// Blocks of 4 KiB and more are aligned to this and not always further.
+  static constexpr std::size_t kNaturalMax = 4096;
 
-  // The LAB that the calling thread acts for: its own, made with its first use; or one that is shared under
-  // a lock, for core-local buffers, for a thread past its exit, and when no LAB can be had.
-  class LabScope {
-   public:
-    LabScope() {
-      if constexpr (!Config::kCoreLocal) {
-        if (SPANALLOC_LIKELY(thread.lab != nullptr) || acquire_lab()) {
-          lab_ = thread.lab;
-          return;
-        }
-      }
-      lab_ = &shared_lab();
-      shared_ = true;
-      if (lab_->lock.lock() == Locked::kOwnerDied) bury_hot_spans(*lab_);
-    }
-    ~LabScope() {
-      if (shared_) lab_->lock.unlock();
-    }
-    LabScope(const LabScope&) = delete;
-    LabScope& operator=(const LabScope&) = delete;
-    Lab* operator->() const { return lab_; }
-    Lab& operator*() const { return *lab_; }
-
-   private:
-    Lab* lab_;
-    bool shared_ = false;
-  };
-
-  // --- Identity.
-
-  static std::uint32_t thread_number() {
-    if (thread.number == 0) thread.number = next_number_.fetch_add_relaxed(1) + 1;
-    return thread.number;
-  }
-  static SharedLab& shared_lab() {
-    return shared_labs_[Config::kCoreLocal ? thread_number() % shared_labs() : 0];
-  }
-  static unsigned shared_labs() { return shared_count_.load_relaxed(); }  // constant once started
-  static Identity self() {
-    const OwnerWord own = thread.owner;
-    return {own != 0 ? own : shared_lab().owner_word(), backend.core_of(thread_number())};
-  }
-  // For a thread whose own sets are closing: it must not adopt any more.
-  static Identity self_in_exit() { return {shared_labs_[0].owner_word(), backend.core_of(thread_number())}; }
-
-  SPANALLOC_COLD static void settle(Span* span) { protocol_.settle(span, self()); }
-
-  // --- Starting, LABs' lives.
-
-  SPANALLOC_COLD static bool start() {
-    LockGuard guard(start_lock_);
-    if (started_.load_relaxed() != 0) return true;
-    if (!backend.start()) return false;
-    if constexpr (Config::kCoreLocal) {
-      shared_count_.store_relaxed(static_cast<std::uint32_t>(min_of(os::cpu_count(), kMaxSharedLabs)));
-    }
-    for (unsigned core = 0; core < shared_labs(); ++core) {
-      SharedLab& lab = shared_labs_[core];
-      lab.shared = true;
-      open(lab, lab.own_hot, backend.core_of(core));
-      labs_.publish(&lab);
-    }
-    started_.store_release(1);
-    return true;
-  }
-
-  static void open(Lab& lab, HotSpans& spans, unsigned core) {
-    const OwnerWord owner = make_owner(&lab, ++lab.generation);
-    lab.hot = &spans;
-    lab.core = core;
-    for (unsigned c = 0; c < kClasses; ++c) {
-      typename Protocol::SetGuard guard(protocol_, lab, c);
-      lab.sets[c].owner.store_release(owner);
-    }
-    lab.owner.store_release(owner);
-  }
-
-  SPANALLOC_COLD static bool acquire_lab() {
-    if (thread.without_lab) return false;
-    Lab* lab = labs_.take();
-    if (lab == nullptr) return false;
-    open(*lab, thread.spans, backend.core_of(thread_number()));
-    refresh_view();
-    thread.lab = lab;
-    thread.owner = lab->owner_word();
-    // Last: it may allocate.
-    if (exit_key_.watch_this_thread(&thread, &on_thread_exit)) return true;
-    thread.without_lab = true;
-    terminate();
-    return false;
-  }
-
-  static void terminate() {
-    Lab& lab = *thread.lab;
-    for (unsigned c = 1; c < kClasses; ++c) {
-      // First the hot span, while the set is open: a thread that finds the set closed may adopt.
-      give_up_hot(lab, c, self_in_exit());
-      protocol_.close(lab, c, self_in_exit());
-    }
-    thread.lab = nullptr;
-    thread.owner = 0;
-    lab.hot = nullptr;
-    lab.owner.store_release(kTerminated);
-    labs_.give_back(&lab);
-  }
-
-  // In a fork's child; the calling thread is alone, and in no call. The other threads' LABs terminate; the
-  // spans in which they were allocating keep an unknown number of free blocks and never become empty: lost,
-  // and counted.
-  SPANALLOC_COLD static void recover_in_child() {
-    // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on in that
-    // child: there was no second thread to lose.
-    while (recovery_is_due_.load_relaxed() != 0) {
-      const bool outer = thread.inside.enter();
-      recovery_is_due_.store_relaxed(0);
-      put_right();
-      thread.inside.leave(outer);
-    }
-  }
-  static void put_right() {
-    if (start_lock_.owner_died()) start_lock_.reset();
-    if (started_.load_relaxed() == 0) return;
-    backend.recover_in_child();
-    labs_.for_each([](Lab& lab) {
-      if (&lab == thread.lab) return;
-      if (lab.shared) {
-        if (lab.lock.owner_died()) SharedScope repaired(lab);
-        return;
-      }
-      if (lab.owner.load_relaxed() != kTerminated) bury_hot_spans(lab);
-      for (unsigned c = 1; c < kClasses; ++c) {
-        if (lab.sets[c].owner.load_relaxed() != kTerminated) protocol_.close(lab, c, self_in_exit());
-      }
-      lab.hot = nullptr;
-      lab.owner.store_release(kTerminated);
-    });
-    labs_.recover_in_child([](const Lab& lab) { return !lab.shared && &lab != thread.lab; });
-  }
-
-  // The lists of a LAB whose user vanished may be half changed. (They stand in thread-local memory, which a
-  // fork's child still has.)
-  static void bury_hot_spans(Lab& lab) {
-    if (lab.hot == nullptr) return;
-    for (unsigned c = 1; c < kClasses; ++c) {
-      Span* span = lab.hot->hot[c];
-      lab.hot->hot[c] = nullptr;
-      lab.hot->list[c] = nullptr;
-      if (span == nullptr || span->owner.load_relaxed() != lab.owner_word()) continue;
-      SpanWord seen = span->load_word();
-      if (seen.state() != State::kHot) continue;
-      span->local_list = nullptr;
-      span->carved.store_relaxed(span->blocks);
-      span->local_free.store_relaxed(0);
-      span->try_mark_floating(seen, false);  // nobody else runs: cannot fail
-      lost_to_fork_.fetch_add_relaxed(1);
-    }
-  }
-
-  // --- Allocation.
-
-  static void* pop(HotSpans& spans, unsigned size_class) {
+  // --- Allocation -----------------------------------------------------------------------------------------
+  template <class Policy>
+  SPANALLOC_INLINE void* take(std::size_t size_class, std::size_t real_span) {
     FreeBlock* block = spans.list[size_class];
+    if (SPANALLOC_UNLIKELY(block == nullptr)) return allocate_small<Policy>(size_class);
     FreeBlock* next = block->next;
-    if (SPANALLOC_UNLIKELY(next != nullptr && !links_within(spans.hot[size_class], next))) {
-      os::fatal("free list corrupted (written after free) at", block);
-    }
+    // The link must lie in the same real span; null (the list's end) does not, and goes the slow way too.
+    const std::uintptr_t span = align_down(address_of(block), kVirtualSpan);
+    if (SPANALLOC_UNLIKELY(address_of(next) - span >= real_span)) return allocate_small<Policy>(size_class);
     spans.list[size_class] = next;
     unpoison(block, kSizeClasses[size_class].block_size);
     return block;
   }
-
-  static bool links_within(const Span* span, const FreeBlock* next) {
-    return (address_of(next) ^ span->address()) < kVirtualSpan && span->is_block(next);
+  template <class Policy>
+  SPANALLOC_INLINE void* take_medium(std::size_t size_class) {
+    return take<Policy>(size_class, kRealSpans[size_class]);
   }
 
-  // Finds blocks in the hot span whose list is empty, or makes it floating and returns nullptr.
-  static void* refill(HotSpans& spans, unsigned size_class, Span* span, bool* zero) {
-    if (span->local_list != nullptr) {
-      spans.list[size_class] = span->local_list;
-      span->local_list = nullptr;
-      return pop(spans, size_class);
-    }
-    if (span->carved.load_relaxed() < span->blocks) return carve(spans, size_class, span, zero);
-    SpanWord seen = span->load_word();
-    for (;;) {
-      const std::uint32_t remote = seen.count();
-      if (remote == span->blocks || is_reusable<Config>(span->blocks, span->blocks - remote)) {
-        FreeBlock* list = span->block_at(seen.head_offset());
-        if (!span->try_mark_hot(seen)) continue;
-        spans.list[size_class] = list;
-        return pop(spans, size_class);
-      }
-      Config::at(Step::kBeforeFloating, span);
-      spans.hot[size_class] = nullptr;
-      // On the count just seen: a block freed meanwhile makes this fail.
-      if (span->try_mark_floating(seen, false)) return nullptr;
-      spans.hot[size_class] = span;
-    }
+  template <class Policy>
+  SPANALLOC_COLD void* allocate_small(std::size_t size_class) {
+    heap_->process_start();
+    const unsigned c = size_class == 0 ? 1 : static_cast<unsigned>(size_class);
+    void* p = allocate_slow(c).block;
+    return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(kSizeClasses[c].block_size);
+  }
+  template <class Policy>
+  SPANALLOC_COLD void* allocate_huge(std::size_t size) {
+    void* p = size > kMaxRequest ? nullptr : allocate_large(size, 1);
+    return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(size);
+  }
+  SPANALLOC_COLD void* allocate_large(std::size_t size, std::size_t alignment) {
+    void* p = heap_->large_.allocate(size, alignment);
+    if (p == nullptr && give_address_space_back()) p = heap_->large_.allocate(size, alignment);
+    return p;
   }
 
-  // Hands out the first of a page's worth of blocks that were never handed out, and lists the others.
-  static void* carve(HotSpans& spans, unsigned size_class, Span* span, bool* zero) {
-    constexpr std::uint32_t kPiece = 4096;
-    const std::uint32_t size = kSizeClasses[size_class].block_size;
-    const std::uint32_t carved = span->carved.load_relaxed();
-    const std::uint32_t offset = span->first_block + carved * size;
-    const auto piece_end = static_cast<std::uint32_t>(align_up(offset + 1, kPiece));
-    const std::size_t count =
-        min_of(max_of((piece_end - offset) / size, 1), std::size_t{span->blocks} - carved);
-    FreeBlock* list = nullptr;
-    unpoison(pointer_to(span->address() + offset), count * size);
-    for (std::size_t i = count - 1; i > 0; --i) {
-      auto* block = pointer_to<FreeBlock>(span->address() + offset + i * size);
-      block->next = list;
-      list = block;
-      poison_free(block, size_class);
-    }
-    spans.list[size_class] = list;
-    span->carved.store_relaxed(carved + static_cast<std::uint32_t>(count));
-    if (zero != nullptr) *zero = offset >= span->dirty_to;
-    return pointer_to(span->address() + offset);
+  // A block of a class when the thread's list of it is empty or ends. nullptr when memory is out.
+  SPANALLOC_COLD Allocated allocate_slow(unsigned size_class);
+  static Allocated refill(HotSpans& hot, unsigned size_class);
+  static Allocated carve(HotSpans& hot, unsigned size_class);
+  static Allocated take_larger(HotSpans& hot, unsigned size_class);
+  bool find_span(Lab& lab, unsigned size_class);
+  Span* find_pooled(Lab& lab, unsigned size_class);
+  bool take_floating(Lab& lab, unsigned size_class);
+  static void make_hot(Lab& lab, const TakenSpan& taken, unsigned size_class);
+
+  // --- Deallocation ---------------------------------------------------------------------------------------
+  // Frees what the fast path did not: a block outside the thread's hot span, or a bad pointer. (No members of
+  // the thread's: the pointer stays in the register in which free got it.)
+  [[gnu::noinline]] static void deallocate_elsewhere(void* p, Frontend& thread, Span* span, Mark mark);
+  SPANALLOC_COLD static void deallocate_outside(void* p, Frontend& thread);
+  SPANALLOC_COLD static void double_free(void* p) { os::fatal("double free of", p); }
+  SPANALLOC_COLD void deallocate_foreign(Span* span, void* p, unsigned size_class);
+  static void free_owned(Lab& lab, Span* span, void* p, unsigned size_class);
+  SPANALLOC_COLD void settle(Span* span) { heap_->protocol_.settle(span, self()); }
+  bool is_newest_free(const Span* span, const void* p, unsigned size_class) const;
+  void refresh_view();
+
+  // --- Giving up ------------------------------------------------------------------------------------------
+  void give_up_hot(Lab& lab, unsigned size_class, const Identity& me);
+  bool give_up_empty(Lab& lab);
+  bool give_address_space_back();
+
+  // --- The thread (frontend_thread.hpp) -------------------------------------------------------------------
+  std::uint32_t thread_number() {
+    if (number == 0) number = heap_->next_number_.fetch_add_relaxed(1) + 1;
+    return number;
   }
-
-  // Listing 3's get_span: makes some span the LAB's hot one; nullptr when memory is out.
-  static Span* find_span(Lab& lab, unsigned size_class) {
-    const Identity me = self();
-    protocol_.examine_suspects(lab, size_class, me);
-    if constexpr (!Config::kEagerReturn) protocol_.reclaim_listed(lab, size_class, me);
-    if (Span* span = protocol_.take_reusable(lab, size_class, &lab.hot->list[size_class])) {
-      make_hot(lab, span, size_class);
-      return span;
-    }
-    Span* span = backend.get_pooled(size_class, lab.core);
-    if (span == nullptr) {
-      for (unsigned c = 1; c < kClasses; ++c) protocol_.examine_suspects(lab, c, me);
-      span = backend.get_pooled(size_class, lab.core);
-    }
-    if (span == nullptr) span = backend.get_fresh(size_class);
-    if (span == nullptr) {
-      give_up_empty(lab);
-      reclaim_everywhere();
-      backend.close_pooled();
-      span = backend.get_pooled(size_class, lab.core);
-      if (span == nullptr) return nullptr;
-    }
-    span->owner.store_release(lab.owner_word());
-    // A plain store: the span is ours alone, and words of earlier epochs that others still hold do not match.
-    span->word.store_release(span->load_word().taken(State::kHot).bits());
-    lab.hot->hot[size_class] = span;
-    return span;
+  SharedLab& shared_lab() {
+    return heap_->shared_lab(Config::kCoreLocal ? thread_number() % heap_->shared_labs() : 0);
   }
-
-  // Memory is out: any span of the class will do that has a free block and belongs to this LAB or to nobody.
-  // The LAB has no references to floating spans, so this walks the arena.
-  static Span* take_floating(Lab& lab, unsigned size_class) {
-    const Directory& directory = backend.directory();
-    const std::size_t limit = directory.limit.load_acquire();
-    for (std::size_t g = 0; g < limit; ++g) {
-      if (directory.mark(g) != size_class) continue;
-      Span* span = directory.span(g);
-      const SpanWord seen = span->load_word();
-      if (!seen.is_idle() || seen.count() + span->local_free.load_acquire() == 0) continue;
-      const OwnerWord owner = span->owner.load_acquire();
-      if (owner != lab.owner_word() && !protocol_.adopt(span, owner, size_class, lab.owner_word())) continue;
-      if (!protocol_.take_idle(lab, span, size_class, &lab.hot->list[size_class])) continue;
-      make_hot(lab, span, size_class);
-      return span;
-    }
-    return nullptr;
+  Identity self() {
+    return {owner != kTerminated ? owner : shared_lab().owner_word(),
+            heap_->backend_.core_of(thread_number())};
   }
-
-  // And if there is none, a block of a larger class from a span that is hot already; nullptr without one. Of
-  // a class as well aligned: who asked may have chosen the class for its alignment.
-  static void* take_larger(HotSpans& spans, unsigned size_class, bool* zero) {
-    for (unsigned c = size_class + 1; c < kClasses; ++c) {
-      if (natural_alignment(c) < natural_alignment(size_class)) continue;
-      if (spans.list[c] != nullptr) return pop(spans, c);
-      Span* span = spans.hot[c];
-      if (span == nullptr || (span->local_list == nullptr && span->carved.load_relaxed() == span->blocks))
-        continue;
-      return refill(spans, c, span, zero);
-    }
-    return nullptr;
+  // For a thread whose own sets are closing: it must not adopt any more.
+  Identity self_in_exit() {
+    return {heap_->shared_lab(0).owner_word(), heap_->backend_.core_of(thread_number())};
   }
+  SPANALLOC_COLD bool acquire_lab();
+  void terminate();
 
-  // The span's remote list is already this thread's.
-  static void make_hot(Lab& lab, Span* span, unsigned size_class) {
-    span->local_free.store_relaxed(0);  // hot: nobody looks at it; published when the span floats
-    lab.hot->hot[size_class] = span;
-  }
-
-  // --- Deallocation.
-
-  static void push_hot(HotSpans& spans, unsigned size_class, void* p) {
-    auto* block = static_cast<FreeBlock*>(p);
-    if (SPANALLOC_UNLIKELY(spans.list[size_class] == block)) os::fatal("double free of", p);
-    block->next = spans.list[size_class];
-    spans.list[size_class] = block;
-  }
-
-  // The caller acts as the owner (under its lock, if the LAB is shared).
-  static void free_owned(Lab& lab, Span* span, void* p, unsigned size_class) {
-    if (lab.hot->hot[size_class] == span) return push_hot(*lab.hot, size_class, p);
-    Protocol::push_local(span, p);
-  }
-
-  SPANALLOC_COLD static void deallocate_foreign(Span* span, void* p, unsigned size_class) {
-    for (;;) {
-      const OwnerWord owner = span->owner.load_acquire();
-      if (owner == kTerminated) os::fatal("free of a pointer into memory that holds no objects", p);
-      // Acquire: pairs with the closing of the set, so that an adopter sees what the owner left behind.
-      if (lab_of(owner)->sets[size_class].owner.load_acquire() != owner) {
-        Config::at(Step::kBeforeAdopting, span);
-        LabScope lab;
-        // The block keeps the span alive until it is freed.
-        if (!protocol_.adopt(span, owner, size_class, lab->owner_word())) continue;
-        free_owned(*lab, span, p, size_class);
-        break;
-      }
-      if ((Config::kCoreLocal || thread.lab == nullptr) && shared_lab().owner_word() == owner) {
-        LabScope lab;
-        if (lab->owner_word() == owner) {
-          free_owned(*lab, span, p, size_class);
-          break;
-        }
-      }
-      Protocol::push_remote(span, p);
-      break;
-    }
-    settle(span);
-  }
-
-  // --- Giving up.
-
-  // Blocks in the chain, each checked; *last becomes the last one.
-  static std::uint32_t walk(const Span* span, FreeBlock* list, FreeBlock** last) {
-    std::uint32_t count = 0;
-    for (FreeBlock* block = list; block != nullptr; block = block->next) {
-      if (!links_within(span, block) || ++count > span->blocks) {
-        os::fatal("free list corrupted (written after free) in the span at", span);
-      }
-      *last = block;
-    }
-    return count;
-  }
-
-  // hot -> floating, and on to free or reusable if that is what it is.
-  static void give_up_hot(Lab& lab, unsigned size_class, const Identity& me) {
-    Span* span = lab.hot->hot[size_class];
-    if (span == nullptr) return;
-    FreeBlock* list = lab.hot->list[size_class];
-    const std::uint32_t free = owned_free(span, list);
-    if (list != nullptr) {
-      FreeBlock* last = nullptr;
-      walk(span, list, &last);
-      last->next = span->local_list;
-      span->local_list = list;
-    }
-    lab.hot->list[size_class] = nullptr;
-    lab.hot->hot[size_class] = nullptr;
-    span->local_free.store_relaxed(free);  // published by the transition
-    SpanWord seen = span->load_word();
-    while (!span->try_mark_floating(seen, free > 0)) {
-    }
-    protocol_.settle(span, me);
-  }
-
-  // For the LAB's owner: lets go of its empty hot spans and of what its sets hide.
-  static bool give_up_empty(Lab& lab) {
-    bool any = false;
-    for (unsigned c = 1; c < kClasses; ++c) {
-      protocol_.examine_suspects(lab, c, self());
-      Span* span = lab.hot->hot[c];
-      if (span == nullptr) continue;
-      if (owned_free(span, lab.hot->list[c]) + span->load_word().count() != span->blocks) continue;
-      give_up_hot(lab, c, self());
-      any = true;
-    }
-    return any;
-  }
-
-  static bool reclaim_everywhere() {
-    bool any = false;
-    labs_.for_each([&](Lab& lab) {
-      for (unsigned c = 1; c < kClasses; ++c) any |= protocol_.reclaim_listed(lab, c, self());
-    });
-    return any;
-  }
-
-  static constexpr unsigned kMaxSharedLabs = Config::kCoreLocal ? 256 : 1;
-
-  static inline constinit SpanProtocol<Config> protocol_{backend};
-  static inline constinit LabRegistry labs_{};
-  static inline constinit SharedLab shared_labs_[kMaxSharedLabs]{};
-  static inline constinit Atomic<std::uint32_t> shared_count_{1};
-  static inline constinit thread::ExitKey exit_key_{};
-  static inline constinit SpinLock start_lock_{};
-  static inline constinit Atomic<std::uint32_t> started_{0};
-  static inline constinit Atomic<std::uint32_t> next_number_{0};
-  static inline constinit Atomic<std::size_t> lost_to_fork_{0};
-  static constexpr std::uint64_t kNoReclaimMs = 100;
-  static inline constinit Atomic<std::uint64_t> next_reclaim_{0};  // not before this time
-  // Read by every slow path, written in a fork's child only.
-  static inline constinit Atomic<std::uint32_t> recovery_is_due_{0};
+  Heap<Config>* heap_;  // constant
 };
 
 }  // namespace spanalloc::oopsla15

@@ -16,5 +16,4 @@ template <class Config>
 using SpanSource = BumpArena<kVirtualSpanBits, 0, Config::kHugePages, 16 * kMiB, 7>;
 using LargeSource = LargeObjects<>;
 
-
 }  // namespace spanalloc::oopsla15

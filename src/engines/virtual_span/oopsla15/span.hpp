@@ -1,81 +1,25 @@
-// A real span's header and the word that decides over it.
-//
-// The paper keeps three words that a free may change: the epoch {state, ABA counter}, the remote free list
-// {top, count}, and the owner. Emptiness and state then cannot be decided together, and most of the known
-// failures of that scheme are the gap between the two. Here the epoch and the remote list are ONE word, so
-// "this free was the last" and "the span is free now" are one compare-and-swap. Names are the paper's.
+// A real span's header.
 #pragma once
 
 #include <bit>
 #include <cstddef>
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "engines/virtual_span/oopsla15/size_classes.hpp"
+#include "engines/virtual_span/oopsla15/span_word.hpp"
 
 namespace spanalloc::oopsla15 {
-
-/// Figure 3. expected: never used; free: in the pool or on its way there; the rest: in the frontend.
-enum class State : std::uint64_t { kExpected = 0, kFree = 1, kHot = 2, kFloating = 3, kReusable = 4 };
-
-/// A value of the span word:
-///
-///   bits  0..16  head: offset / 16 of the newest block of the remote free list, 0 when it is empty
-///   bits 17..28  count: blocks in the remote free list
-///   bit  29      mixed: the owner holds free blocks that count does not show (local_free may be > 0)
-///   bit  30      listed: the span is linked into its owner's set
-///   bits 31..33  state
-///   bits 34..63  epoch: the ABA counter, advanced by every transition and never set back
-///
-/// Within one epoch the count only grows, so an equal value means that nothing has happened in between.
-/// Invariants, per span (B blocks, L = local_free):
-///   (1) live == B - count - L for states floating and reusable;  live == B - count - |lists| for hot.
-///   (2) L > 0 implies mixed.
-///   (3) reusable implies listed; hot and free imply neither listed nor mixed.
-///   (4) floating, mixed and not listed: every thread that pushed to the remote list since `mixed` was set is
-///       on its way to list it, or there is none; in the latter case the owner's view of count is exact.
-class SpanWord {
- public:
-  constexpr SpanWord() = default;
-  constexpr explicit SpanWord(std::uint64_t bits) : bits_(bits) {}
-  constexpr std::uint64_t bits() const { return bits_; }
-
-  constexpr std::uint32_t head_offset() const { return static_cast<std::uint32_t>(bits_ & kHeadMask) * 16; }
-  constexpr std::uint32_t count() const { return static_cast<std::uint32_t>(bits_ >> 17) & 0xfff; }
-  constexpr bool mixed() const { return (bits_ & kMixed) != 0; }
-  constexpr bool listed() const { return (bits_ & kListed) != 0; }
-  constexpr State state() const { return static_cast<State>((bits_ >> 31) & 7); }
-  constexpr bool is_idle() const { return state() == State::kFloating || state() == State::kReusable; }
-
-  constexpr SpanWord pushed(std::uint32_t offset) const {
-    return SpanWord(((bits_ & ~kHeadMask) | offset / 16) + kOneBlock);
-  }
-  constexpr SpanWord with_mixed() const { return SpanWord(bits_ | kMixed); }
-  /// The remote list emptied, all flags down.
-  constexpr SpanWord taken(State state) const { return SpanWord(next_epoch() | state_bits(state)); }
-  /// The remote list kept.
-  constexpr SpanWord moved(State state, bool mixed, bool listed) const {
-    return SpanWord(next_epoch() | state_bits(state) | (bits_ & kListMask) | (mixed ? kMixed : 0) |
-                    (listed ? kListed : 0));
-  }
-
- private:
-  static constexpr std::uint64_t kHeadMask = (1u << 17) - 1;
-  static constexpr std::uint64_t kOneBlock = 1u << 17;
-  static constexpr std::uint64_t kListMask = (1u << 29) - 1;
-  static constexpr std::uint64_t kMixed = 1u << 29;
-  static constexpr std::uint64_t kListed = 1u << 30;
-  static constexpr std::uint64_t state_bits(State state) { return static_cast<std::uint64_t>(state) << 31; }
-  constexpr std::uint64_t next_epoch() const { return ((bits_ >> 34) + 1) << 34; }
-
-  std::uint64_t bits_ = 0;
-};
 
 /// A free block. The link is the only thing ever written into one.
 struct [[gnu::may_alias]] FreeBlock {
   FreeBlock* next;
 };
+
+/// Which list of its owner's set a span is linked into.
+enum class SetList : std::uint8_t { kNone, kReusable, kSuspects };
 
 /// The header (Figure 4), at the start of the real span and so of the virtual span.
 struct alignas(kCacheLine) Span {
@@ -114,8 +58,7 @@ struct alignas(kCacheLine) Span {
   // Under the lock of the owner's set.
   Plain<Span*> set_next{nullptr};
   Plain<Span*> set_previous{nullptr};
-  Plain<bool> in_reusable{false};
-  Plain<bool> in_suspects{false};
+  Plain<SetList> set_list{SetList::kNone};
 
   std::uintptr_t address() const { return address_of(this); }
   FreeBlock* block_at(std::uint32_t offset) const {
@@ -135,7 +78,9 @@ struct alignas(kCacheLine) Span {
   SpanWord load_word() const {
     // Acquire: pairs with the release of the transition that made this word, so that owner, class and
     // local_free are read from this epoch or a later one.
-    return SpanWord(word.load_acquire());
+    const SpanWord seen(word.load_acquire());
+    SPANALLOC_ASSERT(seen.is_sound());
+    return seen;
   }
   /// One attempt; `seen` becomes what was found instead. Release publishes the caller's writes with the
   /// transition, acquire makes it see those of everyone whose change it builds on.
@@ -145,19 +90,37 @@ struct alignas(kCacheLine) Span {
     seen = SpanWord(bits);
     return done;
   }
-  // Listing 2's names for the transitions that keep the remote list. False: the span has moved on.
+  // Listing 2's names for the transitions (O5) that keep the remote list. False: the span has moved on.
+  /// The caller acts as the owner.
   bool try_mark_floating(SpanWord& old, bool mixed) {
+    SPANALLOC_ASSERT(old.is_idle() || old.state() == State::kHot);
+    SPANALLOC_ASSERT(mixed || local_free.load_relaxed() == 0);  // O2
     return try_change(old, old.moved(State::kFloating, mixed, false));
   }
   bool try_mark_reusable(SpanWord& old) {
+    SPANALLOC_ASSERT(old.is_idle());
     return try_change(old, old.moved(State::kReusable, old.mixed(), true));
   }
   bool try_mark_suspect(SpanWord& old) {
+    SPANALLOC_ASSERT(old.state() == State::kFloating && old.mixed() && !old.listed());
     return try_change(old, old.moved(State::kFloating, old.mixed(), true));
   }
   // And for those that end the span's lists.
-  bool try_mark_free(SpanWord& old) { return try_change(old, old.taken(State::kFree)); }
-  bool try_mark_hot(SpanWord& old) { return try_change(old, old.taken(State::kHot)); }
+  bool try_mark_free(SpanWord& old) {
+    SPANALLOC_ASSERT(old.is_idle());
+    return try_change(old, old.taken(State::kFree));
+  }
+  bool try_mark_hot(SpanWord& old) {
+    SPANALLOC_ASSERT(old.is_idle() || old.state() == State::kHot);
+    return try_change(old, old.taken(State::kHot));
+  }
+  /// For who has taken the span from the pool, and so has it alone: words of earlier epochs that others still
+  /// hold do not match, hence a plain store. Release: publishes the new life's header.
+  void mark_taken_hot() {
+    const SpanWord old = load_word();
+    SPANALLOC_ASSERT(old.state() == State::kFree || old.state() == State::kExpected);
+    word.store_release(old.taken(State::kHot).bits());
+  }
 };
 static_assert(sizeof(Span) <= kHeaderBytes);
 

@@ -19,6 +19,7 @@
 
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "engines/virtual_span/oopsla15/backend.hpp"
 #include "engines/virtual_span/oopsla15/config.hpp"
 #include "engines/virtual_span/oopsla15/lab.hpp"
@@ -39,6 +40,31 @@ constexpr bool is_reusable(std::uint32_t blocks, std::uint32_t live) {
 struct Identity {
   OwnerWord adopter;
   unsigned core;
+};
+
+/// Spans in the caller's hands alone, chained through their unused set links.
+class SpanChain {
+ public:
+  bool is_empty() const { return first_ == nullptr; }
+  void push(Span* span) {
+    SPANALLOC_ASSERT(span->set_list == SetList::kNone);  // O6
+    span->set_next = first_;
+    first_ = span;
+  }
+  Span* pop() {
+    Span* span = first_;
+    if (span != nullptr) first_ = span->set_next;
+    return span;
+  }
+
+ private:
+  Span* first_ = nullptr;
+};
+
+/// A span that was idle and is hot now; its remote list is the caller's.
+struct TakenSpan {
+  Span* span = nullptr;  ///< nullptr: there was none
+  FreeBlock* list = nullptr;
 };
 
 template <class Config>
@@ -65,6 +91,7 @@ class SpanProtocol {
     auto* block = static_cast<FreeBlock*>(p);
     if (SPANALLOC_UNLIKELY(span->local_list == block)) os::fatal("double free of", p);
     const std::uint32_t freed = span->local_free.load_relaxed();  // written by the owner alone
+    SPANALLOC_ASSERT(freed < span->blocks);                       // O1
     if (freed == 0) announce_local_frees(span);
     block->next = span->local_list;
     span->local_list = block;
@@ -91,7 +118,7 @@ class SpanProtocol {
       if (mark == 0 || mark >= kClasses) continue;  // moved on between two loads
       const std::uint32_t blocks = kSizeClasses[mark].blocks;
       const std::uint32_t free = seen.count() + freed;
-      if (free > blocks) {
+      if (free > blocks) {  // O1
         if (span->load_word().bits() != seen.bits()) continue;
         os::fatal("more frees than blocks in the span at", span);
       }
@@ -104,7 +131,7 @@ class SpanProtocol {
       const bool reusable = free == blocks || is_reusable<Config>(blocks, blocks - free);
       if (!reusable && !(seen.mixed() && seen.count() > 0)) return;
       Config::at(Step::kBeforeListing, span);
-      if (list(span, seen, owner, mark, reusable)) return;
+      if (list(span, seen, owner, mark, reusable ? SetList::kReusable : SetList::kSuspects)) return;
       // Refused because the span changed, or because its owner is gone: then it becomes ours.
       adopt(span, owner, mark, self.adopter);
     }
@@ -113,14 +140,13 @@ class SpanProtocol {
   /// Makes an idle span free on the word `seen` in which it was found empty, and pools it. False: it changed.
   /// `owner` was read between `seen` and now: if the span is listed, it is so in that owner's set, because a
   /// listed span does not change hands.
-  bool claim(Span* span, SpanWord& seen, OwnerWord owner, unsigned size_class, const Identity& self) {
+  bool claim(Span* span, SpanWord seen, OwnerWord owner, unsigned size_class, const Identity& self) {
     const bool listed = seen.listed();
     if (!span->try_mark_free(seen)) return false;
     Config::at(Step::kAfterClaim, span);
     if (listed) {
-      ReusableSet& set = lab_of(owner)->sets[size_class];
-      SetGuard guard(*this, *lab_of(owner), size_class);
-      set.unlink(span);  // false: the owner has taken it out already and found it free
+      SetGuard set(*this, *lab_of(owner), size_class);
+      set->unlink(span);  // false: the owner has taken it out already and found it free
     }
     backend_.put(span, self.core);
     return true;
@@ -129,11 +155,12 @@ class SpanProtocol {
   /// If the span's owner has terminated, makes `adopter` its owner. True if it is so now. The lock keeps the
   /// owner's LAB from starting a new life meanwhile, which might carry the same 16-bit generation again.
   bool adopt(Span* span, OwnerWord owner, unsigned size_class, OwnerWord adopter) {
+    SPANALLOC_ASSERT(adopter != kTerminated);
     if (owner == kTerminated) return false;
-    ReusableSet& set = lab_of(owner)->sets[size_class];
-    if (set.owner.load_relaxed() == owner) return false;  // lives; not worth the lock
-    SetGuard guard(*this, *lab_of(owner), size_class);
-    if (set.owner.load_relaxed() == owner) return false;
+    Lab& former = *lab_of(owner);
+    if (former.sets[size_class].owner.load_relaxed() == owner) return false;  // lives; not worth the lock
+    SetGuard set(*this, former, size_class);
+    if (set->owner.load_relaxed() == owner) return false;
     // A LAB that terminates closes its sets one by one, each after it gave that class's hot span up: only
     // this class's spans are orphans for sure. It takes no spans any more, so this class is of the life
     // adopted.
@@ -145,88 +172,60 @@ class SpanProtocol {
   /// Empties one class's suspects: each becomes free, reusable, or floating again. For the owner alone, whose
   /// local_free is exact.
   void examine_suspects(Lab& lab, unsigned size_class, const Identity& self) {
-    ReusableSet& set = lab.sets[size_class];
-    if (set.has_suspects.load_relaxed() == 0) return;  // a missed one waits for the next search
-    const std::uint32_t blocks = kSizeClasses[size_class].blocks;
-    Span* empty = nullptr;
+    if (lab.sets[size_class].first_suspect() == nullptr) return;  // a missed one waits for the next search
+    SpanChain empty;
     {
-      SetGuard guard(*this, lab, size_class);
-      while (Span* span = set.suspects.first()) {
-        set.unlink(span);
-        SpanWord seen = span->load_word();
-        while (seen.is_idle()) {
-          const std::uint32_t free = seen.count() + span->local_free.load_relaxed();
-          if (free == blocks) {
-            if (!span->try_mark_free(seen)) continue;
-            span->set_next = empty;
-            empty = span;
-          } else if (is_reusable<Config>(blocks, blocks - free)) {
-            if (!span->try_mark_reusable(seen)) continue;
-            set.link(span, false);
-          } else if (!span->try_mark_floating(seen, seen.mixed())) {
-            continue;
-          }
-          break;
-        }
+      SetGuard set(*this, lab, size_class);
+      SPANALLOC_ASSERT(set->owner.load_relaxed() == lab.owner_word());  // the owner's own, and open
+      while (Span* span = set->first_suspect()) {
+        set->unlink(span);
+        if (is_made_free(span, size_class, &*set)) empty.push(span);
       }
     }
     put_chain(empty, self);
   }
 
-  /// Makes every span free that is listed in the set and empty. For any thread: it changes nothing else.
+  /// Makes every span free that is listed in the set and empty. For any thread: it changes nothing else. True
+  /// if there was one.
   bool reclaim_listed(Lab& lab, unsigned size_class, const Identity& self) {
-    ReusableSet& set = lab.sets[size_class];
-    Span* empty = nullptr;
+    SpanChain empty;
     {
-      SetGuard guard(*this, lab, size_class);
-      collect_empty(set, set.suspects.first(), kSizeClasses[size_class].blocks, empty);
-      collect_empty(set, set.reusable.first(), kSizeClasses[size_class].blocks, empty);
+      SetGuard set(*this, lab, size_class);
+      collect_empty(*set, set->first_suspect(), size_class, empty);
+      collect_empty(*set, set->first_reusable(), size_class, empty);
     }
+    const bool any = !empty.is_empty();
     put_chain(empty, self);
-    return empty != nullptr;
+    return any;
   }
 
-  /// reusable -> hot: takes a span out of the set; its remote list goes to *list. nullptr: none there.
-  Span* take_reusable(Lab& lab, unsigned size_class, FreeBlock** list) {
-    ReusableSet& set = lab.sets[size_class];
-    SetGuard guard(*this, lab, size_class);
-    while (Span* span = set.reusable.first()) {
-      set.unlink(span);
-      if (mark_hot(span, list)) return span;
+  /// reusable -> hot: takes a span out of the set, if there is one.
+  TakenSpan take_reusable(Lab& lab, unsigned size_class) {
+    SetGuard set(*this, lab, size_class);
+    while (Span* span = set->first_reusable()) {
+      set->unlink(span);
+      if (const TakenSpan taken = mark_hot(span); taken.span != nullptr) return taken;
     }
-    return nullptr;
+    return {};
   }
 
-  /// The same for an idle span of the LAB that may be in no set. False: it is free by now.
-  bool take_idle(Lab& lab, Span* span, unsigned size_class, FreeBlock** list) {
-    ReusableSet& set = lab.sets[size_class];
-    SetGuard guard(*this, lab, size_class);  // whoever would list the span is kept out until it is hot
-    set.unlink(span);
-    return mark_hot(span, list);
+  /// The same for an idle span of the LAB that may be in no set. None: it is free by now.
+  TakenSpan take_idle(Lab& lab, Span* span, unsigned size_class) {
+    SetGuard set(*this, lab, size_class);  // whoever would list the span is kept out until it is hot
+    set->unlink(span);
+    return mark_hot(span);
   }
 
   /// Closes a set for good (thread termination): what it held floats on as orphans.
   void close(Lab& lab, unsigned size_class, const Identity& self) {
-    ReusableSet& set = lab.sets[size_class];
-    const std::uint32_t blocks = kSizeClasses[size_class].blocks;
-    Span* empty = nullptr;
+    SpanChain empty;
     {
-      SetGuard guard(*this, lab, size_class);
+      SetGuard set(*this, lab, size_class);
       // Release: an adopter that sees this sees all that the owner wrote into its spans.
-      set.owner.store_release(kTerminated);
-      for (Span* span; (span = next_listed(set)) != nullptr;) {
-        set.unlink(span);
-        SpanWord seen = span->load_word();
-        while (seen.is_idle()) {
-          if (seen.count() + span->local_free.load_relaxed() == blocks) {
-            if (!span->try_mark_free(seen)) continue;
-            span->set_next = empty;
-            empty = span;
-          } else if (!span->try_mark_floating(seen, seen.mixed())) {
-            continue;
-          }
-          break;
-        }
+      set->owner.store_release(kTerminated);
+      while (Span* span = set->first()) {
+        set->unlink(span);
+        if (is_made_free(span, size_class, nullptr)) empty.push(span);
       }
     }
     put_chain(empty, self);
@@ -235,11 +234,15 @@ class SpanProtocol {
   /// Holds the lock of a LAB's set; its lists are whole.
   class [[nodiscard]] SetGuard {
    public:
-    SetGuard(SpanProtocol& protocol, Lab& lab, unsigned size_class) : guard_(lab.sets[size_class].lock) {
+    SetGuard(SpanProtocol& protocol, Lab& lab, unsigned size_class)
+        : set_(lab.sets[size_class]), guard_(set_.lock) {
       if (SPANALLOC_UNLIKELY(guard_.owner_died())) protocol.repair(lab, size_class);
     }
+    ReusableSet& operator*() const { return set_; }
+    ReusableSet* operator->() const { return &set_; }
 
    private:
+    ReusableSet& set_;
     LockGuard guard_;
   };
 
@@ -250,20 +253,36 @@ class SpanProtocol {
   void repair(Lab& lab, unsigned size_class) {
     ReusableSet& set = lab.sets[size_class];
     set.forget();
-    const Directory& directory = backend_.directory();
-    const std::size_t limit = directory.limit.load_acquire();
-    for (std::size_t granule = 0; granule < limit; ++granule) {
-      if (directory.mark(granule) != size_class) continue;
-      Span* span = directory.span(granule);
-      if (lab_of(span->owner.load_relaxed()) != &lab) continue;
-      span->in_reusable = span->in_suspects = false;
+    backend_.directory().for_each_span([&](Span* span, Mark mark) {
+      if (mark != Mark::of_class(size_class) || lab_of(span->owner.load_relaxed()) != &lab) return;
+      span->set_list = SetList::kNone;
       const SpanWord word = span->load_word();
-      if (word.is_idle() && word.listed()) set.link(span, word.state() != State::kReusable);
-    }
+      if (!word.is_idle() || !word.listed()) return;
+      set.link(span, word.state() == State::kReusable ? SetList::kReusable : SetList::kSuspects);
+    });
   }
 
-  static Span* next_listed(const ReusableSet& set) {
-    return set.suspects.first() != nullptr ? set.suspects.first() : set.reusable.first();
+  // What becomes of an idle span that its owner, under its set's lock, has unlinked: free (true; the caller
+  // pools it); reusable and linked again, if it is given its set; or floating. Or nothing: another thread's
+  // last free has made it free.
+  static bool is_made_free(Span* span, unsigned size_class, ReusableSet* set) {
+    SPANALLOC_ASSERT(span->set_list == SetList::kNone);
+    const std::uint32_t blocks = kSizeClasses[size_class].blocks;
+    SpanWord seen = span->load_word();
+    while (seen.is_idle()) {
+      const std::uint32_t free = seen.count() + span->local_free.load_relaxed();
+      SPANALLOC_ASSERT(free <= blocks);  // O1
+      if (free == blocks) {
+        if (span->try_mark_free(seen)) return true;
+      } else if (set != nullptr && is_reusable<Config>(blocks, blocks - free)) {
+        if (!span->try_mark_reusable(seen)) continue;
+        set->link(span, SetList::kReusable);
+        return false;
+      } else if (span->try_mark_floating(seen, seen.mixed())) {
+        return false;
+      }
+    }
+    return false;
   }
 
   // The owner's first local free of an epoch: from here on remote freers know that count is not everything.
@@ -273,52 +292,48 @@ class SpanProtocol {
     }
   }
 
-  // idle -> hot, under the set's lock and with the span unlinked. False: another thread's last free has made
+  // idle -> hot, under the set's lock and with the span unlinked. None: another thread's last free has made
   // it free, and will find it unlinked.
-  static bool mark_hot(Span* span, FreeBlock** list) {
+  static TakenSpan mark_hot(Span* span) {
+    SPANALLOC_ASSERT(span->set_list == SetList::kNone);  // O6
     SpanWord seen = span->load_word();
     while (seen.is_idle()) {
-      const std::uint32_t head = seen.head_offset();
-      if (!span->try_mark_hot(seen)) continue;
-      *list = span->block_at(head);
-      return true;
+      FreeBlock* list = span->block_at(seen.head_offset());
+      if (span->try_mark_hot(seen)) return {span, list};
     }
-    return false;
+    return {};
   }
 
   // Links the span into its owner's set if the word is still `seen` and the owner still lives.
-  bool list(Span* span, SpanWord& seen, OwnerWord owner, unsigned size_class, bool reusable) {
+  bool list(Span* span, SpanWord seen, OwnerWord owner, unsigned size_class, SetList where) {
     if (owner == kTerminated) return false;
-    ReusableSet& set = lab_of(owner)->sets[size_class];
-    SetGuard guard(*this, *lab_of(owner), size_class);
+    SetGuard set(*this, *lab_of(owner), size_class);
     // The set being this owner's, the owner has not terminated, so the span cannot be adopted either.
-    if (set.owner.load_relaxed() != owner || span->owner.load_relaxed() != owner) return false;
-    if (!(reusable ? span->try_mark_reusable(seen) : span->try_mark_suspect(seen))) return false;
-    set.link(span, !reusable);
-    return true;
+    if (set->owner.load_relaxed() != owner || span->owner.load_relaxed() != owner) return false;
+    const bool done =
+        where == SetList::kReusable ? span->try_mark_reusable(seen) : span->try_mark_suspect(seen);
+    if (done) set->link(span, where);
+    return done;
   }
 
-  static void collect_empty(ReusableSet& set, Span* span, std::uint32_t blocks, Span*& empty) {
+  // Of the spans of a list from `span` on.
+  static void collect_empty(ReusableSet& set, Span* span, unsigned size_class, SpanChain& empty) {
     while (span != nullptr) {
       Span* next = span->set_next;
       SpanWord seen = span->load_word();
       const std::uint32_t freed = span->local_free.load_acquire();  // after the word, as in settle
-      if (seen.is_idle() && seen.count() + freed == blocks && span->try_mark_free(seen)) {
+      if (seen.is_idle() && seen.count() + freed == kSizeClasses[size_class].blocks &&
+          span->try_mark_free(seen)) {
         set.unlink(span);
-        span->set_next = empty;
-        empty = span;
+        empty.push(span);
       }
       span = next;
     }
   }
 
-  // Pools spans that were made free under a set's lock, chained through their now unused set links.
-  void put_chain(Span* span, const Identity& self) {
-    while (span != nullptr) {
-      Span* next = span->set_next;
-      backend_.put(span, self.core);
-      span = next;
-    }
+  // Pools spans that were made free under a set's lock.
+  void put_chain(SpanChain& spans, const Identity& self) {
+    while (Span* span = spans.pop()) backend_.put(span, self.core);
   }
 
   Backend<Config>& backend_;

@@ -1,0 +1,100 @@
+// What every free looks at first: which virtual spans there are, and what each one is used for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/assert.hpp"
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "engines/virtual_span/oopsla15/size_classes.hpp"
+#include "engines/virtual_span/oopsla15/span.hpp"
+
+namespace spanalloc::oopsla15 {
+
+/// What a virtual span is used for. It may index every table with an entry for each class: the entries of the
+/// marks that are no class belong to no span.
+class Mark {
+ public:
+  static constexpr Mark nothing() { return Mark(0); }  ///< no span was ever carved there
+  static constexpr Mark free() { return Mark(kFreeClass); }
+  static constexpr Mark of_class(unsigned size_class) { return Mark(size_class); }
+
+  constexpr bool is_nothing() const { return value_ == 0; }
+  constexpr bool is_free() const { return value_ == kFreeClass; }
+  constexpr bool is_class() const { return value_ - 1 < kClasses - 1; }
+  constexpr unsigned size_class() const {
+    SPANALLOC_ASSERT(is_class());
+    return static_cast<unsigned>(value_);
+  }
+  constexpr std::size_t index() const { return value_; }
+  constexpr bool operator==(const Mark&) const = default;
+
+ private:
+  friend class MarkByte;
+  explicit constexpr Mark(std::size_t value) : value_(value) {}
+
+  std::size_t value_;
+};
+
+/// A mark as it stands in memory.
+class MarkByte {
+ public:
+  Mark load() const { return Mark(byte_.load_relaxed()); }
+  void store(Mark mark) {
+    SPANALLOC_ASSERT(mark.index() < kClassEntries);
+    byte_.store_relaxed(static_cast<std::uint8_t>(mark.index()));
+  }
+
+ private:
+  Atomic<std::uint8_t> byte_;
+};
+static_assert(sizeof(MarkByte) == 1);
+
+/// All constant once started but limit (which grows) and the marks.
+struct Directory {
+  Atomic<std::uintptr_t> base{0};  // of the arena; virtual span g starts at base + g * kVirtualSpan
+  Atomic<std::size_t> limit{0};    // marks below this number may be read
+  // One byte a virtual span. Keeps a free of a wild pointer from touching memory that was never opened or
+  // that is not ours.
+  Atomic<MarkByte*> marks{nullptr};
+
+  std::size_t granule_of(std::uintptr_t address) const {
+    return (address - base.load_relaxed()) >> kVirtualSpanBits;
+  }
+  Mark mark(std::size_t granule) const { return marks.load_relaxed()[granule].load(); }
+  void set_mark(std::size_t granule, Mark mark) const { marks.load_relaxed()[granule].store(mark); }
+  Span* span(std::size_t granule) const {
+    return pointer_to<Span>(base.load_relaxed() + (granule << kVirtualSpanBits));
+  }
+  /// Nothing for every address outside spans.
+  Mark mark_of(const void* p) const {
+    const std::size_t granule = granule_of(address_of(p));
+    return granule < limit.load_relaxed() ? mark(granule) : Mark::nothing();
+  }
+  /// f(Span*, Mark) for every granule known so far in which a span was carved.
+  template <class F>
+  void for_each_span(F&& f) const {
+    const std::size_t end = limit.load_acquire();  // acquire: the marks below it are open
+    for (std::size_t granule = 0; granule < end; ++granule) {
+      if (const Mark found = mark(granule); !found.is_nothing()) f(span(granule), found);
+    }
+  }
+};
+
+/// A thread's copy of the directory: plain words that nobody else writes.
+struct DirectoryView {
+  std::uintptr_t base = 0;
+  std::size_t limit = 0;  // may lag behind: what seems to lie outside is looked up in the directory itself
+  const MarkByte* marks = nullptr;
+
+  std::size_t granule_of(std::uintptr_t address) const { return (address - base) >> kVirtualSpanBits; }
+  Mark mark(std::size_t granule) const { return marks[granule].load(); }
+};
+
+/// The start of the virtual span, and so the header of the span, that an address in the arena belongs to.
+inline Span* span_at(const void* p) {
+  return pointer_to<Span>(align_down(address_of(p), kVirtualSpan));
+}
+
+}  // namespace spanalloc::oopsla15
