@@ -106,12 +106,11 @@ struct MallocApi : Introspection<E> {
       E::deallocate(p);
       return nullptr;
     }
-    const std::size_t usable = E::usable_size(p);  // before the size check: a bad pointer is always named
+    // Before the size check: a bad pointer is always named.
+    const Resized resized = E::template resize<LeaveWhatFits>(p, n);
+    if (resized.block != nullptr) return resized.block;
     if (n > kMaxRequest) return out_of_memory();
-    const bool stays = fits_well(n, usable);
-    if (stays && usable - n < kWorthReturning) return p;
-    if (void* resized = E::resize(p, n); resized != nullptr) return resized;
-    return stays ? p : move(p, usable, n);
+    return LeaveWhatFits::fits_well(n, resized.usable) ? p : move(p, resized.usable, n);
   }
 
   /// realloc(p, count * size); nullptr with ENOMEM, `p` as it was, when the product overflows.
@@ -153,14 +152,18 @@ struct MallocApi : Introspection<E> {
     return nullptr;
   }
 
-  // What a large block has beyond its size is offered to the engine from this many bytes on.
-  static constexpr std::size_t kWorthReturning = 64 * kKiB;
-
-  // Less than half of the block would lie idle, or so little that a smaller class hardly exists.
-  static bool fits_well(std::size_t n, std::size_t usable) {
-    constexpr std::size_t kNeverWorthMoving = 64;
-    return n <= usable && usable - n < max_of(usable / 2, kNeverWorthMoving);
-  }
+  struct LeaveWhatFits {
+    static constexpr bool leaves_alone(std::size_t n, std::size_t usable) {
+      return fits_well(n, usable) && usable - n < kWorthReturning;
+    }
+    // Less than half of the block would lie idle, or so little that a smaller class hardly exists.
+    static constexpr bool fits_well(std::size_t n, std::size_t usable) {
+      constexpr std::size_t kNeverWorthMoving = 64;
+      return n <= usable && usable - n < max_of(usable / 2, kNeverWorthMoving);
+    }
+    // What a large block has beyond its size is offered to the engine from this many bytes on.
+    static constexpr std::size_t kWorthReturning = 64 * kKiB;
+  };
 
   static void* move(void* p, std::size_t usable, std::size_t n) noexcept {
     void* fresh = E::allocate_copy(n, p, min_of(usable, n));

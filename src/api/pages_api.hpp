@@ -110,10 +110,9 @@ class PageRegion {
     const std::size_t old = manager_.size_of(first);
     if (old == 0) return SP_PAGES_NOT_A_BLOCK;
     if (bytes == 0 || units_for(bytes) < old) return SP_PAGES_BAD_SIZE;
-    bool gained_zero = true;  // what it gained is nothing, so far
-    if (units_for(bytes) > old && !manager_.grow(first, units_for(bytes), &gained_zero))
-      return SP_PAGES_NO_ROOM;
-    tell(zero, gained_zero);
+    const auto grown = manager_.grow(first, units_for(bytes));
+    if (!grown) return SP_PAGES_NO_ROOM;
+    tell(zero, grown.zero);
     return SP_PAGES_OK;
   }
 

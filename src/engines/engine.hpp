@@ -28,6 +28,23 @@ struct ReturnNull {
   static void* out_of_memory(std::size_t) noexcept { return nullptr; }
 };
 
+/// What resize() has found and done.
+struct Resized {
+  void* block = nullptr;   ///< where the block is now; nullptr: as it was, and where it was
+  std::size_t usable = 0;  ///< bytes that the caller could use of it before
+};
+
+/// Whether a block of `usable` bytes that shall hold n stays as it is, before its engine tries to take the
+/// rest back.
+template <class P>
+concept LeavesAlone = requires(std::size_t n, std::size_t usable) {
+  { P::leaves_alone(n, usable) } -> std::same_as<bool>;
+};
+
+struct TakeAllBack {
+  static constexpr bool leaves_alone(std::size_t, std::size_t) { return false; }
+};
+
 /// A snapshot of an engine's books, summed without stopping the world: each field is exact at some instant,
 /// together they are an estimate.
 struct EngineStatistics {
@@ -58,9 +75,9 @@ concept Engine = requires(void* p, const void* cp, std::size_t n, std::size_t a)
   { E::deallocate(p) };
   // Bytes the caller may use from p (>= what was asked); same rules for p, except nullptr gives 0.
   { E::usable_size(cp) } -> std::same_as<std::size_t>;
-  // Tries to make the block n bytes large without copying its contents by hand (in place, or by remapping
-  // pages). Returns its address (p or another one) or nullptr: then nothing has changed.
-  { E::resize(p, n) } -> std::same_as<void*>;
+  // p: as for usable_size(), but no nullptr. n > 0. Tries to make the block n bytes large without copying its
+  // contents by hand (in place, or by remapping pages).
+  { E::template resize<TakeAllBack>(p, n) } -> std::same_as<Resized>;
   // True if p points into a span in use, or is the start of a large object, of this heap.
   { E::owns(cp) } -> std::same_as<bool>;
   // Returns what can be returned to the kernel; true if anything was.

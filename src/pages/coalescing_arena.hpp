@@ -186,7 +186,7 @@ class CoalescingArena {
     for (;;) {
       const std::size_t behind = manager_.free_tail();
       if (first + old + behind != limit()) return false;
-      if (behind >= count - old) return manager_.grow(first, count);
+      if (behind >= count - old) return manager_.grow(first, count).done;
       if (!open_more(count - old, 1, before_use)) return false;  // or it has opened a part of that
     }
   }

@@ -143,10 +143,9 @@ class ForkWorld {
         MODEL_CHECK(manager().free(flight.block.first, step.units != 0));
         break;
       case Call::grow: {
-        bool zero = false;
         Block block = flight.block;
-        if (manager().grow(block.first, step.units, &zero)) {
-          region_.books.own({block.end(), step.units - block.size}, self, zero);
+        if (const auto grown = manager().grow(block.first, step.units)) {
+          region_.books.own({block.end(), step.units - block.size}, self, grown.zero);
           block.size = step.units;
         }
         slot = block;

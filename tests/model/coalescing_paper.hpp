@@ -74,7 +74,11 @@ class PaperRegion {
   Allocation allocate(std::size_t size, std::size_t) { return {manager_.allocate(size), false}; }
   bool free(std::size_t first) { return manager_.free(first); }
   bool extend(std::size_t size) { return manager_.extend(size); }
-  bool grow(std::size_t, std::size_t, bool&) { return false; }
+  struct Grown {
+    bool done = false;
+    bool zero = false;
+  };
+  Grown grow(std::size_t, std::size_t) { return {}; }
   bool shrink(std::size_t, std::size_t) { return false; }
   void purge(bool) {}
 

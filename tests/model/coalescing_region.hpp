@@ -124,7 +124,7 @@ class StaticRegion {
 
   Allocation allocate(std::size_t size, std::size_t alignment) { return manager_.allocate(size, alignment); }
   bool free(std::size_t first) { return manager_.free(first); }
-  bool grow(std::size_t first, std::size_t size, bool& zero) { return manager_.grow(first, size, &zero); }
+  auto grow(std::size_t first, std::size_t size) { return manager_.grow(first, size); }
   bool shrink(std::size_t first, std::size_t size) { return manager_.shrink(first, size); }
   bool extend(std::size_t size) { return manager_.extend(size, true); }
   void purge(bool only_aged) {
@@ -238,11 +238,11 @@ class ScenarioWorld {
       block = {};
     } else if (step.call == Call::grow) {
       if (step.units <= block.size) return;
-      bool zero = false;
       Operation& op = begin(step, block);
-      end(op, region_.grow(block.first, step.units, zero));
+      const auto grown = region_.grow(block.first, step.units);
+      end(op, grown.done);
       if (!op.done) return;
-      books.own({block.end(), step.units - block.size}, self, zero);
+      books.own({block.end(), step.units - block.size}, self, grown.zero);
       block.size = step.units;
     } else {
       if (step.units >= block.size) return;

@@ -69,7 +69,11 @@ struct LibcEngine {
     std::lock_guard guard(lock_);
     return sizes_[p];
   }
-  static void* resize(void*, std::size_t) { return nullptr; }
+  template <LeavesAlone Policy = TakeAllBack>
+  static Resized resize(void* p, std::size_t n) {
+    const std::size_t usable = usable_size(p);
+    return {Policy::leaves_alone(n, usable) ? p : nullptr, usable};
+  }
   static bool owns(const void*) { return kDefect != Defect::kForeign || !now(); }
   static bool trim() { return false; }
   static EngineStatistics statistics() {

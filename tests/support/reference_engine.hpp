@@ -62,18 +62,21 @@ class ReferenceEngine {
   }
 
   // In place only, within the pages that the block has: so that both outcomes of resize are met in tests.
-  static void* resize(void* p, std::size_t n) {
+  template <LeavesAlone Policy = TakeAllBack>
+  static Resized resize(void* p, std::size_t n) {
     LockGuard guard(lock_);
     Block& block = demand(p);
+    const Resized as_it_was{nullptr, block.usable};
+    if (Policy::leaves_alone(n, block.usable)) return {p, block.usable};
     const std::size_t usable = align_up(max_of(n, 1), 16);
-    if (usable < n || mapped_bytes(usable) != mapped_bytes(block.usable)) return nullptr;
-    if (usable > block.usable && usable - block.usable > bytes_left_) return nullptr;
+    if (usable < n || mapped_bytes(usable) != mapped_bytes(block.usable)) return as_it_was;
+    if (usable > block.usable && usable - block.usable > bytes_left_) return as_it_was;
     account_freed(block.usable);
     bytes_left_ -= usable;
     bytes_live_ += usable;
     ++blocks_live_;
     block.usable = usable;
-    return p;
+    return {p, as_it_was.usable};
   }
 
   static bool owns(const void* p) {

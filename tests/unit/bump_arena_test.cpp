@@ -15,7 +15,6 @@ namespace {
 
 using Arena = BumpArena<16, 4, HugePages::kKernelDefault>;
 
-
 char* address(Arena& arena, std::uint32_t granule) {
   return pointer_to<char>(arena.base() + std::size_t{granule} * Arena::kGranule);
 }

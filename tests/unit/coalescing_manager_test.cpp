@@ -103,7 +103,7 @@ TEST(CoalescingManager, RefusesWhatIsNoBlock) {
   EXPECT_FALSE(region.manager.free(got.block.first + 1));
   EXPECT_FALSE(region.manager.free(16));
   EXPECT_FALSE(region.manager.free(SIZE_MAX));
-  EXPECT_FALSE(region.manager.grow(got.block.first + 1, 5));
+  EXPECT_FALSE(region.manager.grow(got.block.first + 1, 5).done);
   EXPECT_FALSE(region.manager.shrink(got.block.first, 5));
   EXPECT_FALSE(region.manager.shrink(got.block.first, 0));
   EXPECT_EQ(region.manager.size_of(got.block.first), 4u);
@@ -117,9 +117,9 @@ TEST(CoalescingManager, KnowsWhichMemoryIsZero) {
   const Allocation warm = region.manager.allocate(4);
   EXPECT_EQ(warm.block.first, 0u) << "dirty memory first";
   EXPECT_FALSE(warm.zero);
-  bool zero = true;
-  EXPECT_TRUE(region.manager.grow(warm.block.first, 6, &zero));
-  EXPECT_FALSE(zero);
+  const auto grown = region.manager.grow(warm.block.first, 6);
+  EXPECT_TRUE(grown.done);
+  EXPECT_FALSE(grown.zero);
   EXPECT_TRUE(region.manager.free(warm.block.first));
   EXPECT_EQ(region.manager.purge(false), 8u);
   EXPECT_TRUE(region.manager.allocate(16).zero);

@@ -168,9 +168,9 @@ class Tenant {
   }
   bool grow(std::size_t first, std::size_t size) {
     const std::size_t old = live_.at(first);
-    bool zero = false;
-    if (!region_.manager.grow(first, size, &zero)) return false;
-    if (size > old) occupy({first + old, size - old}, zero);
+    const auto grown = region_.manager.grow(first, size);
+    if (!grown) return false;
+    if (size > old) occupy({first + old, size - old}, grown.zero);
     live_[first] = size;
     return true;
   }

@@ -239,7 +239,7 @@ class Historian {
   void grow(Live::iterator at) {
     const Operation& op = record(
         {.call = Call::grow, .first = at->first, .size = at->second + 1 + random_() % 2, .had = at->second},
-        [&](Operation& call) { call.done = region_.manager.grow(call.first, call.size); });
+        [&](Operation& call) { call.done = region_.manager.grow(call.first, call.size).done; });
     if (op.done) at->second = op.size;
   }
   void shrink(Live::iterator at) {

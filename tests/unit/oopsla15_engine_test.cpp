@@ -113,17 +113,17 @@ TYPED_TEST(Oopsla15, ZeroedMemoryIsZeroAlsoWhenUsedBefore) {
 TYPED_TEST(Oopsla15, ResizeInPlaceOrByPages) {
   using E = TypeParam;
   auto* p = static_cast<char*>(E::allocate(1000));
-  EXPECT_EQ(E::resize(p, 1024), p);
-  EXPECT_EQ(E::resize(p, 600), p);
-  EXPECT_EQ(E::resize(p, 1025), nullptr);
-  EXPECT_EQ(E::resize(p, 100), nullptr) << "would keep a kilobyte for 100 bytes";
+  EXPECT_EQ(E::resize(p, 1024).block, p);
+  EXPECT_EQ(E::resize(p, 600).block, p);
+  EXPECT_EQ(E::resize(p, 1025).block, nullptr);
+  EXPECT_EQ(E::resize(p, 100).block, nullptr) << "would keep a kilobyte for 100 bytes";
   E::deallocate(p);
   auto* large = static_cast<char*>(E::allocate(3 * kMiB));
   std::memset(large, 7, 3 * kMiB);
-  auto* larger = static_cast<char*>(E::resize(large, 64 * kMiB));
+  auto* larger = static_cast<char*>(E::resize(large, 64 * kMiB).block);
   ASSERT_NE(larger, nullptr);
   EXPECT_EQ(larger[3 * kMiB - 1], 7);
-  EXPECT_EQ(E::resize(larger, 1000), nullptr);
+  EXPECT_EQ(E::resize(larger, 1000).block, nullptr);
   E::deallocate(larger);
 }
 
@@ -453,7 +453,7 @@ TEST(Oopsla15DeathTest, ForeignPointers) {
   EXPECT_DEATH(Fresh::deallocate(span + (std::size_t{1} << 30)), "holds no objects|not an object's");
   EXPECT_DEATH(Fresh::deallocate(pointer_to(std::uintptr_t{1} << 63)), "not an object's");
   EXPECT_DEATH(Fresh::usable_size(foreign), "not an object's");
-  EXPECT_DEATH(Fresh::resize(foreign, 10), "not an object's");
+  EXPECT_DEATH(Fresh::resize(foreign, 10).block, "not an object's");
   EXPECT_FALSE(Fresh::owns(foreign));
   Fresh::deallocate(p);
 }

@@ -89,7 +89,7 @@ TYPED_TEST(Oopsla15Heaps, OffersWhatAnEngineOffers) {
   void* p = heap->allocate(100);
   EXPECT_TRUE(heap->owns(p));
   EXPECT_EQ(heap->usable_size(p), 112u);
-  EXPECT_EQ(heap->resize(p, 110), p);
+  EXPECT_EQ(heap->resize(p, 110).block, p);
   auto* copy = static_cast<char*>(heap->allocate_copy(6, "hello", 6));
   EXPECT_STREQ(copy, "hello");
   auto* zeroes = static_cast<char*>(heap->allocate_zeroed(5000));
@@ -98,7 +98,7 @@ TYPED_TEST(Oopsla15Heaps, OffersWhatAnEngineOffers) {
   EXPECT_EQ(address_of(aligned) % 65536, 0u);
   void* large = heap->allocate(5 * kMiB);
   EXPECT_EQ(heap->statistics().large_bytes, 5 * kMiB);
-  EXPECT_EQ(heap->resize(large, 1000), nullptr);
+  EXPECT_EQ(heap->resize(large, 1000).block, nullptr);
   for (void* q : {p, static_cast<void*>(copy), static_cast<void*>(zeroes), aligned, large}) {
     heap->deallocate(q);
   }

@@ -91,17 +91,17 @@ TEST(StandardLarge, GrowsInPlaceIntoAFreeNeighbour) {
     ASSERT_EQ(static_cast<char*>(p) + 2 * kMiB, room);
     ASSERT_EQ(static_cast<char*>(room) + 10 * kMiB, wall);
     fill_pattern(p, 2 * kMiB, 1);
-    EXPECT_NE(E::resize(p, 2 * kMiB), nullptr);
+    EXPECT_NE(E::resize(p, 2 * kMiB).block, nullptr);
     E::deallocate(room);
     const std::size_t before = opened();
-    EXPECT_EQ(E::resize(p, 8 * kMiB), p);
+    EXPECT_EQ(E::resize(p, 8 * kMiB).block, p);
     EXPECT_EQ(E::usable_size(p), 8 * kMiB);
     EXPECT_EQ(E::statistics().large_bytes, 8 * kMiB);
-    EXPECT_EQ(E::resize(p, 12 * kMiB), p) << "up to the wall";
+    EXPECT_EQ(E::resize(p, 12 * kMiB).block, p) << "up to the wall";
     EXPECT_EQ(opened(), before);
     EXPECT_EQ(first_mismatch(p, 2 * kMiB, 1), 2 * kMiB);
     std::memset(p, 3, 12 * kMiB);
-    EXPECT_NE(E::resize(p, 12 * kMiB + 1), p);
+    EXPECT_NE(E::resize(p, 12 * kMiB + 1).block, p);
     E::deallocate(wall);
     const SpanCensus census = E::census();
     EXPECT_TRUE(census.consistent());
@@ -139,7 +139,7 @@ TEST(StandardLarge, MovesPagesWhereItCannotGrow) {
     auto* p = static_cast<unsigned char*>(E::allocate(kOld));
     void* wall = E::allocate(100 * kKiB);
     for (std::size_t at = 0; at < kOld; at += 2 * kPage) fill_pattern(p + at, kPage, at);
-    auto* q = static_cast<unsigned char*>(E::resize(p, 64 * kMiB));
+    auto* q = static_cast<unsigned char*>(E::resize(p, 64 * kMiB).block);
     ASSERT_NE(q, nullptr);
     ASSERT_NE(q, p);
     EXPECT_EQ(resident_pages(q, 64 * kMiB), kOld / kPage / 2);
@@ -157,7 +157,7 @@ TEST(StandardLarge, MovesPagesWhereItCannotGrow) {
     EXPECT_EQ(first_nonzero(zeroed, kOld), kOld);
     std::memset(q, 1, 64 * kMiB);
     EXPECT_EQ(first_nonzero(zeroed, kOld), kOld);
-    EXPECT_EQ(E::resize(q, 40 * kMiB), q);
+    EXPECT_EQ(E::resize(q, 40 * kMiB).block, q);
     for (void* block : {static_cast<void*>(q), wall, static_cast<void*>(zeroed)}) E::deallocate(block);
     expect_nothing_out();
   });
@@ -176,7 +176,7 @@ TEST(StandardLarge, MovesOneAfterTheOther) {
     }
     std::size_t n = 128 * kMiB;
     for (void*& p : blocks) {
-      void* q = E::resize(p, n);
+      void* q = E::resize(p, n).block;
       ASSERT_NE(q, nullptr) << n;
       EXPECT_NE(q, p);
       EXPECT_EQ(resident_pages(q, n), 2 * kMiB / kPage);
@@ -251,7 +251,7 @@ TEST(StandardLarge, ARefusedGrowthLeavesTheBlockAsItWas) {
   void* p = E::allocate(5 * kMiB);
   fill_pattern(p, 5 * kMiB, 5);
   for (const std::size_t huge : {SIZE_MAX, SIZE_MAX / 2, SIZE_MAX / 2 + 1, std::size_t{1} << 47}) {
-    EXPECT_EQ(E::resize(p, huge), nullptr);
+    EXPECT_EQ(E::resize(p, huge).block, nullptr);
     errno = 0;
     EXPECT_EQ(Api::realloc(p, huge), nullptr);
     EXPECT_EQ(errno, ENOMEM);
@@ -310,7 +310,7 @@ TEST(StandardLarge, ZeroedAfterDirtyReuse) {
       EXPECT_EQ(first_nonzero(p, n), n);
       std::memset(p, 0xff, n);
       // Partly clean: half of it was purged as a part of something else.
-      ASSERT_EQ(E::resize(p, n / 2), p);
+      ASSERT_EQ(E::resize(p, n / 2).block, p);
       E::trim();
       E::deallocate(p);
       p = E::allocate_zeroed(n);
@@ -538,13 +538,13 @@ TEST(StandardLargeMistakes, PlacesThatAResizeHasLeftAreNamed) {
   in_fresh_process([] {
     auto* p = static_cast<char*>(E::allocate(8 * kMiB));
     void* wall = E::allocate(2 * kMiB);
-    ASSERT_EQ(E::resize(p, 3 * kMiB), p);
+    ASSERT_EQ(E::resize(p, 3 * kMiB).block, p);
     expect_named([=] { E::deallocate(p + 3 * kMiB); }, "double free");
     expect_named([=] { E::deallocate(p + kMiB); }, "not the start of a block");
-    ASSERT_EQ(E::resize(p, 7 * kMiB), p);
+    ASSERT_EQ(E::resize(p, 7 * kMiB).block, p);
     expect_named([=] { E::deallocate(p + 3 * kMiB); }, "not the start of a block");
     if (!test::kEmulated) {
-      auto* q = static_cast<char*>(E::resize(p, 20 * kMiB));
+      auto* q = static_cast<char*>(E::resize(p, 20 * kMiB).block);
       ASSERT_NE(q, nullptr);
       ASSERT_NE(q, p);
       expect_named([=] { E::deallocate(p); }, "double free");

@@ -34,7 +34,7 @@ void churn_and_walk() {
         p = heap->allocate_aligned(n, std::size_t{1} << random(15));
         break;
       case 1:
-        if (p != nullptr && heap->resize(p, n) == p) {
+        if (p != nullptr && heap->resize(p, n).block == p) {
           ASSERT_GE(heap->usable_size(p), n);
         }
         break;
@@ -154,14 +154,14 @@ TEST_F(SuperblockBlocks, AreSplitOnlyWhereABlockIsLeftOver) {
     // By realloc, down from 400.
     p = heap->allocate(400 - kHeader);
     ASSERT_EQ(p, hole);
-    EXPECT_EQ(heap->resize(p, 400 - left_over - kHeader), p);
+    EXPECT_EQ(heap->resize(p, 400 - left_over - kHeader).block, p);
     EXPECT_EQ(heap->usable_size(p), 400 - kHeader - (is_block ? left_over : 0));
     checked(heap);
     // By realloc, up to what is left of a free neighbour.
     heap->deallocate(p);
     p = heap->allocate(100 - kHeader);
     ASSERT_EQ(p, hole);
-    EXPECT_EQ(heap->resize(p, 400 - left_over - kHeader), p);
+    EXPECT_EQ(heap->resize(p, 400 - left_over - kHeader).block, p);
     EXPECT_EQ(heap->usable_size(p), 400 - kHeader - (is_block ? left_over : 0));
     checked(heap);
     heap->deallocate(p);
@@ -173,14 +173,14 @@ TEST_F(SuperblockBlocks, GrowAndShrinkInPlace) {
   test::OwnHeap<SuperblockReport> heap;
   void* p = heap->allocate(100);
   void* next = heap->allocate(1000);
-  EXPECT_EQ(heap->resize(p, 500), nullptr);  // the neighbour is not free
+  EXPECT_EQ(heap->resize(p, 500).block, nullptr);  // the neighbour is not free
   heap->deallocate(next);
-  EXPECT_EQ(heap->resize(p, 500), p);
+  EXPECT_EQ(heap->resize(p, 500).block, p);
   EXPECT_EQ(heap->usable_size(p), 512u);
   EXPECT_EQ(heap->allocate(16), pointer_to(address_of(p) + heap->usable_size(p) + 16));
-  EXPECT_EQ(heap->resize(p, 50), p);
+  EXPECT_EQ(heap->resize(p, 50).block, p);
   EXPECT_EQ(heap->usable_size(p), 64u);
-  EXPECT_EQ(heap->resize(p, 20000), nullptr);
+  EXPECT_EQ(heap->resize(p, 20000).block, nullptr);
   EXPECT_EQ(heap->usable_size(p), 64u);
   EXPECT_EQ(checked(heap).live_blocks, 2u);
 }

@@ -84,7 +84,7 @@ void expect_a_quarter_may_be_free(bool a_little_less_used) {
   std::vector<void*> blocks;
   fill_superblocks(heap, blocks, 36);
   if (a_little_less_used) {
-    ASSERT_EQ(heap->resize(blocks.back(), kHalf - 32), blocks.back());
+    ASSERT_EQ(heap->resize(blocks.back(), kHalf - 32).block, blocks.back());
   }
   for (std::size_t freed = 1; freed <= 36; ++freed) {
     heap->deallocate(blocks[2 * freed - 2]);

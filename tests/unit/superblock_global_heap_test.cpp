@@ -37,16 +37,16 @@ TEST_F(SuperblockGlobalHeap, WhatIsOverHalfASuperblockIsLarge) {
   constexpr std::size_t kLargestSmall = kPiece / 2;
   // realloc does not leave an object on the wrong side, though there would be room.
   void* growing = heap->allocate(100);
-  EXPECT_EQ(heap->resize(growing, kLargestSmall), growing);
-  EXPECT_EQ(heap->resize(growing, kLargestSmall + 1), nullptr);
+  EXPECT_EQ(heap->resize(growing, kLargestSmall).block, growing);
+  EXPECT_EQ(heap->resize(growing, kLargestSmall + 1).block, nullptr);
   void* small[] = {heap->allocate(kLargestSmall), heap->allocate_zeroed(kLargestSmall),
                    heap->allocate_aligned(kLargestSmall, 64)};
   EXPECT_EQ(heap->statistics().large_objects, 0u);
   void* large[] = {heap->allocate(kLargestSmall + 1), heap->allocate_zeroed(kLargestSmall + 1),
                    heap->allocate_aligned(kLargestSmall + 1, 64)};
   EXPECT_EQ(heap->statistics().large_objects, 3u);
-  EXPECT_EQ(heap->resize(large[0], kLargestSmall + 1), large[0]);
-  EXPECT_EQ(heap->resize(large[0], kLargestSmall), nullptr);
+  EXPECT_EQ(heap->resize(large[0], kLargestSmall + 1).block, large[0]);
+  EXPECT_EQ(heap->resize(large[0], kLargestSmall).block, nullptr);
   for (void* p : small) heap->deallocate(p);
   for (void* p : large) heap->deallocate(p);
   heap->deallocate(growing);
@@ -98,17 +98,17 @@ TEST_F(SuperblockGlobalHeap, LargeObjectsGrowAndShrinkInPlace) {
   test::OwnHeap<SuperblockReport> heap;
   void* p = heap->allocate(4 * kPiece);
   void* next = heap->allocate(4 * kPiece);
-  EXPECT_EQ(heap->resize(p, 5 * kPiece), nullptr);
-  EXPECT_EQ(heap->resize(p, kPiece + 1), p);
+  EXPECT_EQ(heap->resize(p, 5 * kPiece).block, nullptr);
+  EXPECT_EQ(heap->resize(p, kPiece + 1).block, p);
   EXPECT_EQ(heap->usable_size(p), 2 * kPiece);
   EXPECT_EQ(checked(heap).free, 2u);
   heap->deallocate(next);
-  EXPECT_EQ(heap->resize(p, 7 * kPiece), p);
+  EXPECT_EQ(heap->resize(p, 7 * kPiece).block, p);
   std::memset(p, 1, heap->usable_size(p));
   EXPECT_EQ(heap->usable_size(p), 7 * kPiece);
   EXPECT_EQ(checked(heap).free, 1u);
-  EXPECT_EQ(heap->resize(p, 9 * kPiece), nullptr);
-  EXPECT_EQ(heap->resize(p, 100), nullptr);  // that is for a superblock
+  EXPECT_EQ(heap->resize(p, 9 * kPiece).block, nullptr);
+  EXPECT_EQ(heap->resize(p, 100).block, nullptr);  // that is for a superblock
   heap->deallocate(p);
   EXPECT_TRUE(checked(heap).all_returned());
 }
@@ -169,9 +169,9 @@ TEST_F(SuperblockGlobalHeap, HugeObjectsAreMappingsOfTheirOwn) {
   EXPECT_TRUE(heap->owns(p));
   EXPECT_EQ(heap->statistics().large_objects, 1u);
   EXPECT_EQ(checked(heap).known, known);
-  void* moved = heap->resize(p, 2 * superblock::kLargestInGlobalHeap);
+  void* moved = heap->resize(p, 2 * superblock::kLargestInGlobalHeap).block;
   ASSERT_NE(moved, nullptr);
-  EXPECT_EQ(heap->resize(moved, kPiece), nullptr);
+  EXPECT_EQ(heap->resize(moved, kPiece).block, nullptr);
   heap->deallocate(moved);
   EXPECT_EQ(heap->statistics().large_objects, 0u);
 }

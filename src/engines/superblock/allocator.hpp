@@ -102,18 +102,21 @@ class Allocator {
     return size;
   }
 
-  void* resize(void* p, std::size_t n) {
+  template <LeavesAlone Policy = TakeAllBack>
+  Resized resize(void* p, std::size_t n) {
     Piece* piece = global_.piece_of(p);
     if (TheHeap* heap = piece != nullptr ? piece->heap.load_acquire() : nullptr; heap != nullptr) {
       const Guard guard(*heap, global_);
-      if (is_lost(piece)) return nullptr;
-      return resize_small(*heap, piece, demand_live(*heap, piece, p), n) ? p : nullptr;
+      if (!is_lost(piece)) {
+        Block* block = demand_live(*heap, piece, p);
+        const std::size_t usable = block->size() - sizeof(Block);
+        const bool stays = Policy::leaves_alone(n, usable) || resize_small(*heap, piece, block, n);
+        return {stays ? p : nullptr, usable};
+      }
     }
-    (void)usable_size(p);  // ends the process unless there is an object
-    if (n <= kLargestSmall || is_lost(piece)) return nullptr;
-    const bool is_huge = n > kLargestInGlobalHeap;
-    if (piece == nullptr) return is_huge ? huge_.resize(p, n) : nullptr;
-    return !is_huge && global_.resize_large(piece, p, pieces_for(n)) ? p : nullptr;
+    const std::size_t usable = usable_size(p);  // ends the process unless there is an object
+    if (Policy::leaves_alone(n, usable)) return {p, usable};
+    return {n > kMaxRequest || is_lost(piece) ? nullptr : resize_large(piece, p, n), usable};
   }
 
   bool owns(const void* p) {
@@ -257,6 +260,13 @@ class Allocator {
 
   SPANALLOC_COLD void deallocate_outside(void* p) {
     if (p != nullptr && !huge_.free(p)) name_bad_pointer(nullptr, p);
+  }
+
+  void* resize_large(Piece* piece, void* p, std::size_t n) {
+    if (n <= kLargestSmall) return nullptr;
+    const bool is_huge = n > kLargestInGlobalHeap;
+    if (piece == nullptr) return is_huge ? huge_.resize(p, n) : nullptr;
+    return !is_huge && global_.resize_large(piece, p, pieces_for(n)) ? p : nullptr;
   }
 
   static bool resize_small(TheHeap& heap, Piece* piece, Block* block, std::size_t n) {

@@ -31,7 +31,10 @@ class SuperblockEngine {
   }
   static void deallocate(void* p) { heap().deallocate(p); }
   static std::size_t usable_size(const void* p) { return heap().usable_size(p); }
-  static void* resize(void* p, std::size_t n) { return heap().resize(p, n); }
+  template <LeavesAlone Policy = TakeAllBack>
+  static Resized resize(void* p, std::size_t n) {
+    return heap().template resize<Policy>(p, n);
+  }
   static bool owns(const void* p) { return heap().owns(p); }
   static bool trim() { return heap().trim(); }
   static EngineStatistics statistics() { return heap().statistics(); }

@@ -212,30 +212,34 @@ class CoalescingManager {
     const Block block{first, word.size()};
     note_contents(block, !zero);
     Guard hold(registry_);
-    bool dirty = !zero;
-    const Block merged = absorb_neighbours(block, dirty, hold);
-    publish(merged, dirty, hold);
+    const Claimed merged = absorb_neighbours({block, !zero}, hold);
+    publish(merged.block, merged.dirty, hold);
     return true;
   }
 
   /// Makes the block handed out at `first` `size` units large where it stands. False when its neighbour is
-  /// not free or too small; then nothing has changed. `zero` tells of the new units.
-  bool grow(std::size_t first, std::size_t size, bool* zero = nullptr) {
+  /// not free or too small; then nothing has changed.
+  struct Grown {
+    bool done = false;
+    bool zero = true;  ///< every byte of what it has gained is known to be zero
+    explicit operator bool() const { return done; }
+  };
+  Grown grow(std::size_t first, std::size_t size) {
     const std::size_t old = size_of(first);
-    if (old == 0 || size > capacity_) return false;
-    if (size <= old) return shrink(first, size);
+    if (old == 0 || size > capacity_) return {};
+    if (size <= old) return {shrink(first, size)};
     Guard hold(registry_);
     const Block next = mapper_.block_at(first + old);
-    if (next.size < size - old) return false;
+    if (next.size < size - old) return {};
     const Claimed claimed = controller_.remove(next, hold);
-    if (!claimed) return false;
+    if (!claimed) return {};
     const Block added{next.first, size - old};
     const Block rest{added.end(), next.size - added.size};
-    if (zero != nullptr) *zero = !claimed.dirty || !dirty_.any(added);
+    const bool zero = !claimed.dirty || !dirty_.any(added);
     if (rest) mapper_.store(rest.first, BlockWord::header(BlockState::kBusy, rest.size));
     mapper_.store(first, BlockWord::header(BlockState::kUsed, size));
     if (rest) publish(rest, claimed.dirty && may_be_dirty(rest), hold);
-    return true;
+    return {true, zero};
   }
 
   /// Gives back what the block at `first` has beyond `size` units; `zero`: every byte of that is known to be
@@ -467,16 +471,16 @@ class CoalescingManager {
   }
 
   // The paper's coalescing: claims the neighbours that are free now. Only saves publishing twice.
-  Block absorb_neighbours(Block block, bool& dirty, Guard& hold) {
-    if (const Claimed before = controller_.remove(mapper_.block_before(block.first), hold)) {
-      block = {before.block.first, before.block.size + block.size};
-      dirty = dirty || before.dirty;
+  Claimed absorb_neighbours(Claimed own, Guard& hold) {
+    if (const Claimed before = controller_.remove(mapper_.block_before(own.block.first), hold)) {
+      own.block = {before.block.first, before.block.size + own.block.size};
+      own.dirty = own.dirty || before.dirty;
     }
-    if (const Claimed behind = controller_.remove(mapper_.block_at(block.end()), hold)) {
-      block.size += behind.block.size;
-      dirty = dirty || behind.dirty;
+    if (const Claimed behind = controller_.remove(mapper_.block_at(own.block.end()), hold)) {
+      own.block.size += behind.block.size;
+      own.dirty = own.dirty || behind.dirty;
     }
-    return block;
+    return own;
   }
 
   // Makes a block that the caller owns free, and merges until no free neighbour is in sight.

@@ -40,7 +40,10 @@ class Oopsla15Engine {
     return thread_.allocate_copy(size, from, bytes);
   }
   static std::size_t usable_size(const void* p) { return thread_.usable_size(p); }
-  static void* resize(void* p, std::size_t size) { return thread_.resize(p, size); }
+  template <LeavesAlone Policy = TakeAllBack>
+  static Resized resize(void* p, std::size_t size) {
+    return thread_.template resize<Policy>(p, size);
+  }
   static bool owns(const void* p) { return heap_.owns(p); }
   static bool trim() { return thread_.trim(); }
   static EngineStatistics statistics() { return heap_.statistics(); }

@@ -94,7 +94,8 @@ class Frontend : public ThreadState {
   }
 
   std::size_t usable_size(const void* p) const;
-  void* resize(void* p, std::size_t size);
+  template <LeavesAlone Policy = TakeAllBack>
+  Resized resize(void* p, std::size_t size);
   /// Returns all that no living thread can still need; true if anything was.
   bool trim();
 

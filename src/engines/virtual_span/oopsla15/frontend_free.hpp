@@ -133,14 +133,16 @@ std::size_t Frontend<Config>::usable_size(const void* p) const {
 }
 
 template <class Config>
-void* Frontend<Config>::resize(void* p, std::size_t size) {
-  if (heap_->backend_.directory().mark_of(p).is_nothing()) {
-    if (heap_->large_.usable_size(p) == 0) os::fatal("resize of a pointer that is not an object's", p);
-    return size <= kSpanMax ? nullptr : heap_->large_.resize(p, size);
-  }
+template <LeavesAlone Policy>
+Resized Frontend<Config>::resize(void* p, std::size_t size) {
   const std::size_t usable = usable_size(p);
+  if (Policy::leaves_alone(size, usable)) return {p, usable};
+  if (size > kMaxRequest) return {nullptr, usable};
+  if (heap_->backend_.directory().mark_of(p).is_nothing()) {
+    return {size <= kSpanMax ? nullptr : heap_->large_.resize(p, size), usable};
+  }
   // In place unless it would keep more than half of the block idle.
-  return size <= usable && (size > usable / 2 || usable == 16) ? p : nullptr;
+  return {size <= usable && (size > usable / 2 || usable == 16) ? p : nullptr, usable};
 }
 
 }  // namespace spanalloc::oopsla15

@@ -73,7 +73,8 @@ class Heap {
   void* allocate_aligned(std::size_t size, std::size_t alignment);
   void* allocate_copy(std::size_t size, const void* from, std::size_t bytes);
   std::size_t usable_size(const void* p);
-  void* resize(void* p, std::size_t size);
+  template <LeavesAlone Policy = TakeAllBack>
+  Resized resize(void* p, std::size_t size);
   bool trim();
 
   // --- For every heap -------------------------------------------------------------------------------------

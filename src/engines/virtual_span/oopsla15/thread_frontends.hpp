@@ -100,8 +100,9 @@ std::size_t Heap<Config>::usable_size(const void* p) {
   return with_thread([=](Thread& thread) { return thread.usable_size(p); });
 }
 template <class Config>
-void* Heap<Config>::resize(void* p, std::size_t size) {
-  return with_thread([=](Thread& thread) { return thread.resize(p, size); });
+template <LeavesAlone Policy>
+Resized Heap<Config>::resize(void* p, std::size_t size) {
+  return with_thread([=](Thread& thread) { return thread.template resize<Policy>(p, size); });
 }
 template <class Config>
 bool Heap<Config>::trim() {

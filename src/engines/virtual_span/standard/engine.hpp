@@ -64,7 +64,7 @@ class Frontend : public ThreadState<Config> {
       State::is_hot_here, State::is_parked_here, State::lab, State::pages, State::run, State::start;
   using State::State;
 
-  // --- Short paths   -------------------------------------------------------------------------------------
+  // --- Short paths    ------------------------------------------------------------------------------------
 
   /// Any n.
   template <OutOfMemory Policy = ReturnNull>
@@ -99,18 +99,19 @@ class Frontend : public ThreadState<Config> {
     poison(block + 1, Classes::kTable[c].block_size - sizeof(Block));
   }
 
-  // --- What else an engine offers; see engines/engine.hpp   ----------------------------------------------
+  // --- What else an engine offers; see engines/engine.hpp    ---------------------------------------------
 
   void* allocate_aligned(std::size_t n, std::size_t alignment);
   void* allocate_zeroed(std::size_t n);
   void* allocate_copy(std::size_t n, const void* from, std::size_t bytes);
   std::size_t usable_size(const void* p);
-  void* resize(void* p, std::size_t n);
+  template <LeavesAlone Policy = TakeAllBack>
+  Resized resize(void* p, std::size_t n);
   bool owns(const void* p);
   /// Gives back what this thread and the pools hold without need.
   bool trim();
 
-  // --- The thread's beginning and end   ------------------------------------------------------------------
+  // --- The thread's beginning and end    -----------------------------------------------------------------
 
   /// Takes a LAB. False: there is none, or no memory for it.
   bool attach();
@@ -213,7 +214,9 @@ class Frontend : public ThreadState<Config> {
   struct LeaveUnfilled {
     void operator()(void*, bool) const {}
   };
-  void* resize_single(SpanRef span, std::size_t n);
+  void* resize_single(SpanRef span, std::size_t n, GranuleCount old);
+  /// Of a pointer that must be a live block's.
+  Location locate_live(const void* p);
   void* allocate_listed(ClassId c);
   /// A block, and whether it reads as zero.
   struct MaybeZero {
@@ -260,7 +263,10 @@ class StandardEngineOf {
     return frontend.allocate_copy(n, from, bytes);
   }
   static std::size_t usable_size(const void* p) { return frontend.usable_size(p); }
-  static void* resize(void* p, std::size_t n) { return frontend.resize(p, n); }
+  template <LeavesAlone Policy = TakeAllBack>
+  static Resized resize(void* p, std::size_t n) {
+    return frontend.template resize<Policy>(p, n);
+  }
   static bool owns(const void* p) { return frontend.owns(p); }
   static bool trim() { return frontend.trim(); }
   static EngineStatistics statistics() { return standard::Census<Config>(heap).statistics(); }

@@ -59,7 +59,7 @@ class ForkRecovery {
   }
 
  private:
-  static void put_right(Pages& pages) {
+  SPANALLOC_COLD static void put_right(Pages& pages) {
     const bool cut_short = vanished_threads_were_inside(pages);
     // Nothing that these two guard can be half changed in a way that matters: a start is made again, purging
     // is the arena's affair.
@@ -83,7 +83,7 @@ class ForkRecovery {
     pages.lists_repaired = false;
   }
 
-  static bool vanished_threads_were_inside(Pages& pages) {
+  SPANALLOC_COLD static bool vanished_threads_were_inside(Pages& pages) {
     bool inside = pages.lists_repaired || pages.inside_without_lab.load_relaxed() != 0 ||
                   pages.arena.someone_is_inside();
     pages.inside_without_lab.store_relaxed(0);
@@ -98,7 +98,7 @@ class ForkRecovery {
   // Claimed spans whose claimers vanished come off their lists. Spans that vanished threads had in their
   // hands are in no stack of a pool: these are emptied, and every range whose record says "free" is the
   // arena's again.
-  static void find_what_vanished_threads_had(Pages& pages) {
+  SPANALLOC_COLD static void find_what_vanished_threads_had(Pages& pages) {
     SpanProtocol<Pages> protocol(pages);
     pages.for_each_lab([&](Lab& lab) { protocol.unlink_claimed(lab.number); });
     pages.for_each_heap([](Heap& heap) {
@@ -125,7 +125,7 @@ class ForkRecovery {
 
   // Its lists were in its thread's own memory, in whatever state: what is on them is lost, so the span never
   // becomes empty. Frees into it still work: an orphanage owns it, on no list.
-  static void lose_hot_span(Pages& pages, SpanRef span) {
+  SPANALLOC_COLD static void lose_hot_span(Pages& pages, SpanRef span) {
     Heap& heap = pages.heap_of(span);
     const SpanWord word = span->load_word();  // this is the only thread
     const LabNumber heir = heap.orphanages().numbers[0];
@@ -134,7 +134,7 @@ class ForkRecovery {
     heap.lost_to_fork.fetch_add_relaxed(1);
   }
 
-  static void bury_vanished_thread(Pages& pages, Heap& heap, Lab& lab) {
+  SPANALLOC_COLD static void bury_vanished_thread(Pages& pages, Heap& heap, Lab& lab) {
     for (Atomic<SpanNumber>& hot : lab.hot) {
       const SpanNumber number = hot.load_relaxed();
       hot.store_relaxed(SpanNumber::kNone);

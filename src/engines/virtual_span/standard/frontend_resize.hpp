@@ -6,43 +6,55 @@
 namespace spanalloc::standard {
 
 template <class Config>
-inline std::size_t Frontend<Config>::usable_size(const void* p) {
+SPANALLOC_INLINE typename Frontend<Config>::Location Frontend<Config>::locate_live(const void* p) {
   const Location at = locate(p);  // the caller's block keeps the span as it is
-  if (!at.has_record()) {
-    if (p == nullptr) return 0;
+  if (SPANALLOC_UNLIKELY(!at.has_record())) {
     os::fatal("size asked of a pointer that this allocator did not return:", p);
   }
   if (SPANALLOC_UNLIKELY(!at.is_block)) bad_pointer(p, Misuse::kAskSize);
   if (SPANALLOC_UNLIKELY(is_newest_free(p, at))) os::fatal("size asked of memory that is free:", p);
+  return at;
+}
+
+template <class Config>
+inline std::size_t Frontend<Config>::usable_size(const void* p) {
+  if (p == nullptr) return 0;
+  const Location at = locate_live(p);
   return block_bytes(at.size_class(), at.span);
 }
 
 template <class Config>
-inline void* Frontend<Config>::resize(void* p, std::size_t n) {
-  const Location at = locate(p);
-  if (n == 0 || n > kMaxRequest || !at.has_record()) return nullptr;
+template <LeavesAlone Policy>
+inline Resized Frontend<Config>::resize(void* p, std::size_t n) {
+  const Location at = locate_live(p);
   const ClassId c = at.size_class();
-  if (Classes::is_single(c)) return n > Config::kMaxListed ? resize_single(at.span, n) : nullptr;
-  return n <= Config::kMaxListed && Classes::of(n) == c ? p : nullptr;
+  const std::size_t usable = block_bytes(c, at.span);
+  if (Policy::leaves_alone(n, usable)) return {p, usable};
+  if (n > kMaxRequest) return {nullptr, usable};
+  if (Classes::is_single(c)) {
+    return {n > Config::kMaxListed ? resize_single(at.span, n, granules_for(usable)) : nullptr, usable};
+  }
+  return {n <= Config::kMaxListed && Classes::of(n) == c ? p : nullptr, usable};
 }
 
 // A block of its own takes or gives granules behind it, or its pages move to a larger place.
 template <class Config>
-inline void* Frontend<Config>::resize_single(SpanRef span, std::size_t n) {
+inline void* Frontend<Config>::resize_single(SpanRef span, std::size_t n, GranuleCount old) {
   const Inside inside(*this);
   Heap& home = pages->heap_of(span);
-  const GranuleCount old = pages->granules_of(span);
   const GranuleCount granules = granules_for(n);
   const ClassId c = n > Config::kMaxBlock ? Classes::kLarge : Classes::of(n);
-  if (granules == old || home.resize_in_place(span, granules)) {
+  if (granules == old || home.resize_in_place(span, old, granules)) {
     Heap::change_class(span, c);
   } else {
     if (n <= Config::kMoveAtLeast || old.count << Config::kGranuleBits < Config::kMoveAtLeast) return nullptr;
-    span = home.move_large(span, granules);
+    span = home.move_large(span, old, granules);
     if (!span) return nullptr;
   }
-  unpoison(pages->address(span.number), block_bytes(c, span));
-  return pages->address(span.number);
+  char* block = pages->address(span.number);
+  unpoison(block,
+           c == Classes::kLarge ? granules.count << Config::kGranuleBits : Classes::info(c).block_size);
+  return block;
 }
 
 template <class Config>

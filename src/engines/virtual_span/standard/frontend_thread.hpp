@@ -92,7 +92,7 @@ inline std::uint32_t Frontend<Config>::gather_free_blocks(ClassId c, SpanRef spa
 
 // A hot span with no block out has no use for anybody else as long as it is hot.
 template <class Config>
-inline bool Frontend<Config>::retire_hot_if_empty(ClassId c) {
+SPANALLOC_COLD inline bool Frontend<Config>::retire_hot_if_empty(ClassId c) {
   const SpanNumber number = lab->hot[index_of(c)].load_relaxed();
   if (number == SpanNumber::kNone) return false;
   const SpanRef span = pages->span(number);
@@ -104,7 +104,7 @@ inline bool Frontend<Config>::retire_hot_if_empty(ClassId c) {
 }
 
 template <class Config>
-inline bool Frontend<Config>::trim() {
+SPANALLOC_COLD inline bool Frontend<Config>::trim() {
   if (!heap->is_started()) return false;
   const Inside inside(*this);
   flush_run();

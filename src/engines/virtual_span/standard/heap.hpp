@@ -56,7 +56,7 @@ class Heap {
   constexpr Heap(Pages& pages, Storage* storage, void (*thread_exit)(void*))
       : on_thread_exit(thread_exit), pages_(pages), protocol_(pages), storage_(storage) {}
 
-  // --- Start and end   -----------------------------------------------------------------------------------
+  // --- Start and end    ----------------------------------------------------------------------------------
 
   /// Idempotent. False: the page layer has no room for another heap, or no memory at all.
   bool start() {
@@ -96,7 +96,7 @@ class Heap {
   HeapNumber number() const { return number_; }
   bool has(SpanRef span) const { return span->heap == number_; }
 
-  // --- Taking spans   ------------------------------------------------------------------------------------
+  // --- Taking spans    -----------------------------------------------------------------------------------
 
   /// A span for class `c`; none: out of memory. `core`: whose stack to try first.
   FreshSpan take_span(ClassId c, unsigned core);
@@ -115,23 +115,23 @@ class Heap {
     begin_life(fresh, c, SpanWord::make(kNobody, SpanState::kParked, 1));
   }
 
-  /// Makes a span of one block fit `granules` where it stands. False: nothing has changed.
-  bool resize_in_place(SpanRef span, GranuleCount granules) {
+  /// Makes a span of one block, of `old` granules, fit `granules` where it stands. False: nothing has
+  /// changed.
+  bool resize_in_place(SpanRef span, GranuleCount old, GranuleCount granules) {
     const std::uint32_t first = index_of(span.number);
     return pages_.arena.resize_in_place(first, granules.count) ||
-           (granules > pages_.granules_of(span) &&
-            pages_.arena.grow_at_end(first, granules.count, pages_.records_reach()));
+           (granules > old && pages_.arena.grow_at_end(first, granules.count, pages_.records_reach()));
   }
   /// Another size for a span of one block that is in use: a word of the record, nothing else.
   static void change_class(SpanRef span, ClassId c) {
     span->size_class = static_cast<std::uint8_t>(index_of(c));
     span->shown_class.store_relaxed(static_cast<std::uint8_t>(index_of(c)));
   }
-  /// Moves the pages of a span of one block to a new one of `granules` (more than it has), of kLarge and in
-  /// use, and frees the old one. None: refused, or copying is cheaper; then nothing has changed.
-  SpanRef move_large(SpanRef span, GranuleCount granules);
+  /// Moves the pages of a span of one block to a new one of `granules` (more than its `old`), of kLarge and
+  /// in use, and frees the old one. None: refused, or copying is cheaper; then nothing has changed.
+  SpanRef move_large(SpanRef span, GranuleCount old, GranuleCount granules);
 
-  // --- Returning spans   ---------------------------------------------------------------------------------
+  // --- Returning spans    --------------------------------------------------------------------------------
 
   /// A span whose word says free, the caller's alone, goes to the stack of `core`.
   void put_in_pool(SpanRef span, unsigned core);
@@ -153,7 +153,7 @@ class Heap {
     return storage_->pool.core_of(lab == nullptr ? 0 : index_of(lab->number));
   }
 
-  // --- LABs   --------------------------------------------------------------------------------------------
+  // --- LABs    -------------------------------------------------------------------------------------------
 
   /// A LAB of this heap for the calling thread; nullptr when there is none left.
   Lab* begin_lab() {
@@ -193,7 +193,7 @@ class Heap {
   FreshSpan take_warm_or_open(ClassId c, unsigned core);
   FreshSpan take_anyhow(GranuleCount granules, std::size_t alignment);
   void drain_pool();
-  void drain_all_pools() {
+  SPANALLOC_COLD void drain_all_pools() {
     pages_.for_each_heap([](Heap& heap) { heap.drain_pool(); });
   }
   void purge_by_decay(std::uint64_t now) {

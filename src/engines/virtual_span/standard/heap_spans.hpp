@@ -5,7 +5,7 @@
 
 namespace spanalloc::standard {
 
-// --- Start    --------------------------------------------------------------------------------------------
+// --- Start     -------------------------------------------------------------------------------------------
 
 template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
@@ -35,7 +35,7 @@ SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
   return true;
 }
 
-// --- Taking spans    -------------------------------------------------------------------------------------
+// --- Taking spans     ------------------------------------------------------------------------------------
 
 template <class Config>
 inline SpanRef Heap<Config>::take_pooled(ClassId c, unsigned core) {
@@ -131,10 +131,10 @@ inline void Heap<Config>::begin_life(const FreshSpan& fresh, ClassId c, SpanWord
 }
 
 template <class Config>
-[[gnu::noinline]] inline SpanRef Heap<Config>::move_large(SpanRef span, GranuleCount granules) {
+SPANALLOC_COLD inline SpanRef Heap<Config>::move_large(SpanRef span, GranuleCount old,
+                                                       GranuleCount granules) {
   Arena& arena = pages_.arena;
   // Where warm memory waits, copying into it costs less than many fresh pages behind the moved ones.
-  const GranuleCount old = pages_.granules_of(span);
   if (granules.count > old.count + old.count / 4) {
     if (const auto warm = arena.take(granules.count, 1, Reuse::kDirtyOnly); warm.first != 0) {
       arena.give(warm.first);
@@ -158,7 +158,7 @@ template <class Config>
   return target.span;
 }
 
-// --- Returning spans    ----------------------------------------------------------------------------------
+// --- Returning spans     ---------------------------------------------------------------------------------
 
 template <class Config>
 [[gnu::noinline]] inline void Heap<Config>::put_in_pool(SpanRef span, unsigned core) {
@@ -179,7 +179,7 @@ template <class Config>
 }
 
 template <class Config>
-inline void Heap<Config>::drain_pool() {
+SPANALLOC_COLD inline void Heap<Config>::drain_pool() {
   if (!is_started()) return;
   for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
     for (unsigned core = 0; core < pool().cores(); ++core) {
@@ -196,7 +196,7 @@ inline void Heap<Config>::drain_pool() {
 }
 
 template <class Config>
-inline std::size_t Heap<Config>::purge_all_free() {
+SPANALLOC_COLD inline std::size_t Heap<Config>::purge_all_free() {
   LockGuard guard(pages_.purge_lock);
   drain_all_pools();
   return pages_.arena.purge(false);

@@ -62,8 +62,9 @@ class OwnHeap {
   std::size_t usable_size(const void* p) {
     return with_any_frontend([p](Frontend& mine) { return mine.usable_size(p); });
   }
-  void* resize(void* p, std::size_t n) {
-    return with_any_frontend([p, n](Frontend& mine) { return mine.resize(p, n); });
+  template <LeavesAlone Policy = TakeAllBack>
+  Resized resize(void* p, std::size_t n) {
+    return with_any_frontend([p, n](Frontend& mine) { return mine.template resize<Policy>(p, n); });
   }
   bool owns(const void* p) {
     return with_any_frontend([p](Frontend& mine) { return mine.owns(p); });

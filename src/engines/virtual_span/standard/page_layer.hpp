@@ -45,7 +45,7 @@ class PageLayer : public thread::ForkWatch {
   /// `put_right`: what a fork's child does first of all; see fork_recovery.hpp.
   constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*)) : thread::ForkWatch{put_right} {}
 
-  // --- Start and end   -----------------------------------------------------------------------------------
+  // --- Start and end    ----------------------------------------------------------------------------------
 
   /// Reserves everything; idempotent. False: not even tables could be had.
   bool start() {
@@ -70,7 +70,7 @@ class PageLayer : public thread::ForkWatch {
     started_.store_relaxed(0);
   }
 
-  // --- Records   -----------------------------------------------------------------------------------------
+  // --- Records    ----------------------------------------------------------------------------------------
 
   SPANALLOC_INLINE SpanRef span(SpanNumber number) { return {&spans_[index_of(number)], number}; }
   SPANALLOC_INLINE char* address(SpanNumber number) const {
@@ -93,13 +93,10 @@ class PageLayer : public thread::ForkWatch {
   SpanNumber end_of_spans() const {
     return SpanNumber{static_cast<std::uint32_t>(known_end_.load_acquire())};
   }
-  /// Under the arena's lock, before granules below `end` are handed out: makes their records. False: refused.
+  /// For the arena, under its lock, before granules below `end` are handed out: makes their records. False:
+  /// refused.
   auto records_reach() {
-    return [this](std::size_t end) {
-      if (!spans_.ensure(end)) return false;
-      known_end_.store_release(end);  // release: the table is open so far
-      return true;
-    };
+    return [this](std::size_t end) { return make_records(end); };
   }
   /// Where a free span says which is behind it in its stack of a pool.
   auto pool_links() {
@@ -109,7 +106,7 @@ class PageLayer : public thread::ForkWatch {
   GranuleCount granules_of(SpanRef span) const { return {arena.count_of(index_of(span.number))}; }
   void give(SpanRef span, bool zero = false) { arena.give(index_of(span.number), zero); }
 
-  // --- What the protocol asks   --------------------------------------------------------------------------
+  // --- What the protocol asks    -------------------------------------------------------------------------
 
   SPANALLOC_INLINE Lists& lab(LabNumber number) { return labs_[index_of(number)]; }
   static std::uint32_t capacity(ClassId c) { return Classes::info(c).blocks; }
@@ -129,7 +126,7 @@ class PageLayer : public thread::ForkWatch {
   void set_torn(LabNumber number, bool torn) { labs_[index_of(number)].torn = torn; }
   void note_repair() { lists_repaired = true; }
 
-  // --- LABs   --------------------------------------------------------------------------------------------
+  // --- LABs    -------------------------------------------------------------------------------------------
 
   /// A LAB for the calling thread, or an orphanage, of a heap; nullptr when there is none left.
   SPANALLOC_COLD Lab* take_lab(HeapNumber heap) {
@@ -165,7 +162,7 @@ class PageLayer : public thread::ForkWatch {
     return &slots_[index_of(number)];
   }
 
-  // --- Heaps   -------------------------------------------------------------------------------------------
+  // --- Heaps    ------------------------------------------------------------------------------------------
 
   /// `good` false: there are kMaxHeaps already.
   struct Entered {
@@ -202,7 +199,7 @@ class PageLayer : public thread::ForkWatch {
     }
   }
 
-  // --- Shared by the heaps   -----------------------------------------------------------------------------
+  // --- Shared by the heaps    ----------------------------------------------------------------------------
 
   Arena arena;
   SpinLock purge_lock;                  ///< whoever purges or ages
@@ -236,6 +233,12 @@ class PageLayer : public thread::ForkWatch {
     decay_ms = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
     next_purge.store_relaxed(os::now_ms() + decay_ms / 2 + 1);
     started_.store_release(1);  // release: pairs with is_started()
+    return true;
+  }
+
+  SPANALLOC_COLD bool make_records(std::size_t end) {
+    if (!spans_.ensure(end)) return false;
+    known_end_.store_release(end);  // release: the table is open so far
     return true;
   }
 

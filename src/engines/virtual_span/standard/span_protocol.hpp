@@ -247,7 +247,7 @@ class SpanProtocol : public SpanRepair<Pages> {
   /// In a fork's child: a span on a list, with the `listed` bit, whose freer may not have come as far as the
   /// attention list (I4). True: it was empty, and is the caller's. One of the calling thread's own is only
   /// pointed out to it: it may be in the middle of free_parked(), which nobody else's steps may come between.
-  bool settle_listed(SpanRef span) {
+  SPANALLOC_COLD bool settle_listed(SpanRef span) {
     const LabNumber owner = span->load_word().owner();
     Lists& lab = pages_.lab(owner);
     LabGuard guard(*this, owner);
@@ -315,7 +315,7 @@ class SpanProtocol : public SpanRepair<Pages> {
   }
 
   // Under the lock of the LAB on whose lists the span stands. None: it is claimed already.
-  HotSpan parked_to_hot(Lists& lab, SpanRef span, ClassId c, LabNumber me) {
+  [[gnu::noinline]] HotSpan parked_to_hot(Lists& lab, SpanRef span, ClassId c, LabNumber me) {
     SpanWord before = span->load_word();
     const SpanWord after = SpanWord::make(me, SpanState::kHot, pages_.capacity(c));
     bool taken = false;

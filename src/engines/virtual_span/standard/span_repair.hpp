@@ -54,10 +54,10 @@ class SpanRepair : public SpanPlacement<Pages> {
     lab.lock.unlock();
   }
 
-  // --- The calling thread is alone, and none of its own calls is in the middle of the LAB concerned   ----
+  // --- The calling thread is alone, and none of its own calls is in the middle of the LAB concerned    ---
 
   /// Takes every span that is free off LAB `owner`'s lists: their claimers did not come along.
-  void unlink_claimed(LabNumber owner) {
+  SPANALLOC_COLD void unlink_claimed(LabNumber owner) {
     Lists& lab = pages_.lab(owner);
     const auto unlink_if_free = [&](SpanRef span) {
       if (SpanWord{span->word.load_acquire()}.state() == SpanState::kFree) unlink(lab, span);
@@ -97,7 +97,7 @@ class SpanRepair : public SpanPlacement<Pages> {
   // What is free in it is counted from its lists: if its owner vanished with the lock, a fold that was cut
   // short has changed the word and left `unpublished`, or neither. An empty one becomes free, on no list. Of
   // the calling thread's own spans word and count are right, as it was somebody else who had the lock.
-  void relist(SpanRef span) {
+  SPANALLOC_COLD void relist(SpanRef span) {
     const SpanWord word = span->load_word();
     const LabNumber owner = word.owner();
     span->list = ListId::kNone;
