@@ -119,7 +119,7 @@ class Frontend : public ThreadState<Config> {
   bool adopt(Lab* fresh);
   void detach();
   void thread_exit();
-  /// The default heap's: `state` is a Frontend.
+  /// What a thread's end calls (thread::ExitKey): `state` is a Frontend.
   static void on_thread_exit(void* state);
 
  private:

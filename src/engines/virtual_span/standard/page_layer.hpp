@@ -209,7 +209,7 @@ class PageLayer : public thread::ForkWatch {
   Atomic<std::uint32_t> inside_without_lab{0};  ///< threads that are inside and have no LAB
   Atomic<std::uint32_t> recovery_is_due{0};     ///< read by every slow path, written in a fork's child only
   bool lists_repaired = false;                  ///< in a child, before its recovery
-  SpinLock start_lock;                          ///< start, growth of the table of LABs
+  SpinLock start_lock;                          ///< the start of the layer, and of each heap
 
  private:
   Atomic<Heap*>& place_of(HeapNumber number) {

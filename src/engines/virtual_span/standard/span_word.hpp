@@ -3,7 +3,7 @@
 // transition is one compare-and-swap on it, so "the last free" and "the span is free now" are the same atomic
 // step.
 //
-//   bits 63..40  owner: number of the LAB (the first ones, 64 at most, are orphanages)
+//   bits 63..40  owner: number of the LAB, a thread's or an orphanage
 //   bits 39..38  state
 //   bit  36      listed: a remote free has happened since the owner last settled the span
 //   bits 35..16  remote head: the mark of the block that another thread freed last (none: there is no list)
