@@ -63,7 +63,7 @@ class AddressRange {
   static constexpr unsigned kUnreservedBits = 36;
 
   /// Claims the range, `alignment` bytes aligned. False when no place was found.
-  bool start(std::size_t alignment) {
+  SPANALLOC_COLD bool start(std::size_t alignment) {
     if (started()) return true;
     const std::uint64_t cap = os::option_number("ARENA_BITS", kMinBits, kMaxBits, kMaxBits);
     const std::size_t left = os::address_space_left();
@@ -102,7 +102,7 @@ class AddressRange {
   /// Opens at least granules [opened(), end), or where a foreign mapping is on the way, a part of that: call
   /// it again for the rest. kSkipped: nothing was opened, the mapping lies at what was opened() and opened()
   /// is behind it now, or behind a part of it; what was skipped is not ours.
-  OpenResult open_up_to(std::size_t end) {
+  SPANALLOC_COLD OpenResult open_up_to(std::size_t end) {
     const std::size_t needed = end - opened();
     if (end > capacity_) return OpenResult::kRefused;
     const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened());
@@ -190,7 +190,7 @@ class AddressRange {
   // An address for an unreserved arena: below where the kernel and the loader place anything by themselves,
   // with nothing mapped at its start (what lies further on is stepped over). Kernels with 39-bit addresses
   // have only the lower half of these. 0: none of many candidates was free.
-  static std::uintptr_t free_place(std::size_t alignment) {
+  SPANALLOC_COLD static std::uintptr_t free_place(std::size_t alignment) {
     for (unsigned attempt = 0; attempt < 32; ++attempt) {
       const unsigned low = attempt < 16 ? 40 : 35;  // in [2^low, 2^(low+3))
       const std::uintptr_t span = (std::uintptr_t{1} << (low + 3)) - (std::uintptr_t{1} << low);
@@ -205,7 +205,7 @@ class AddressRange {
 
   // Twice as much each time in a row: large mappings cost few calls, and no more than their size is lost
   // besides.
-  OpenResult skip() {
+  SPANALLOC_COLD OpenResult skip() {
     const std::size_t granules = min_of(next_skip_, capacity_ - 1 - opened());
     if (granules == 0) return OpenResult::kRefused;  // nothing is behind it
     next_skip_ = granules * 2;

@@ -43,7 +43,7 @@ class ClosedRanges {
 
   /// Closes every free block that it finds; with `keep_end` not the one at the range's end: what is opened
   /// behind it joins it. Granules closed.
-  std::size_t close_free(bool keep_end) {
+  SPANALLOC_COLD std::size_t close_free(bool keep_end) {
     std::size_t closed = 0;
     const bool least_is_known = count() == 0 || static_cast<bool>(least_);
     if (count() == 0) least_ = {};
@@ -70,7 +70,7 @@ class ClosedRanges {
   /// of mappings one elsewhere is refused, but to open what borders on something open makes no more of them,
   /// as the ends of a run mostly do, and the smallest range may not. (Not where nothing is reserved: in a
   /// fork's child a range that is mapped and booked as closed would be in its own way.)
-  bool may_reopen() {
+  SPANALLOC_COLD bool may_reopen() {
     if (count() == 0) return false;
     if (!is_whole(least_)) return true;
     if (!range_.reserved()) return Calls::would_grant(least_.size * Range::kGranule);
@@ -93,7 +93,7 @@ class ClosedRanges {
 
   /// Opens a run of closed ranges again in which, or in which together with its free neighbours, there is
   /// room; or a part of it. False: none, or the kernel refuses.
-  bool reopen_run_for(std::size_t count, std::size_t alignment) {
+  SPANALLOC_COLD bool reopen_run_for(std::size_t count, std::size_t alignment) {
     no_room_.arm();
     bool has_room = false;
     bool reopened = false;
@@ -115,7 +115,7 @@ class ClosedRanges {
   }
   /// Any runs of closed ranges, in whole or in part, `most` at most. False: we can have none of them. Then
   /// the smallest is known.
-  bool reopen_runs(std::size_t most) {
+  SPANALLOC_COLD bool reopen_runs(std::size_t most) {
     std::size_t reopened = 0;
     least_ = {};
     Block least{};
@@ -137,7 +137,7 @@ class ClosedRanges {
   // --- In a fork's child ----------------------------------------------------------------------------------
 
   /// Before anything else: the count, as the set says.
-  void recount() {
+  SPANALLOC_COLD void recount() {
     std::size_t closed = 0;
     for_runs([&](Block run) {
       closed += run.size;
@@ -147,7 +147,7 @@ class ClosedRanges {
     least_ = {};
   }
   /// A block that a vanished thread had claimed. True: it was being closed, and is now.
-  bool close_again(Block block) {
+  SPANALLOC_COLD bool close_again(Block block) {
     if (!contains(block)) return false;
     set().insert(block);  // all of it
     if (range_.close(block.first, block.size)) return true;
@@ -157,7 +157,7 @@ class ClosedRanges {
   }
   /// After the manager: what a vanished thread had opened and was taking out of the set is free; but what it
   /// took out because it was lost is somebody else's mapping.
-  void recover_in_child() {
+  SPANALLOC_COLD void recover_in_child() {
     manager_.walk([&](Block block, coalescing::BlockState state, bool) {
       if (state != coalescing::BlockState::kUsed || !contains(block)) return;
       const bool lost = books_.lost_in_part(block);

@@ -80,7 +80,7 @@ class CoalescingArena {
   };
 
   /// Claims the range and its tables. False: not even tables could be had. One caller at a time, repeatable.
-  bool start(std::size_t alignment) {
+  SPANALLOC_COLD bool start(std::size_t alignment) {
     generation_ = SpinLock::generation();
     if (!range_.start(alignment) || !reserve_tables()) return false;
     if (limit() != 0) return true;
@@ -117,8 +117,8 @@ class CoalescingArena {
   /// called before granules up to `end` can be handed out for the first time; when it returns false they
   /// cannot. first == 0: memory or address space is out; with Effort::kGrow, out of what is quickly found.
   template <class BeforeUse>
-  Taken take_growing(std::size_t count, std::size_t alignment, BeforeUse before_use,
-                     Effort effort = Effort::kSearch) {
+  SPANALLOC_COLD Taken take_growing(std::size_t count, std::size_t alignment, BeforeUse before_use,
+                                    Effort effort = Effort::kSearch) {
     if (count == 0 || count >= capacity() || alignment >= capacity()) return {};
     LockGuard guard(grow_lock_);
     bool has_closed = false;
@@ -179,7 +179,7 @@ class CoalescingArena {
   /// Makes the range at `first` `count` granules long by opening new space behind it, if it is the last one.
   /// False: it is not, or the kernel refuses.
   template <class BeforeUse>
-  bool grow_at_end(std::uint32_t first, std::size_t count, BeforeUse before_use) {
+  SPANALLOC_COLD bool grow_at_end(std::uint32_t first, std::size_t count, BeforeUse before_use) {
     LockGuard guard(grow_lock_);
     const std::size_t old = count_of(first);
     if (count <= old || count >= capacity()) return false;
@@ -216,7 +216,7 @@ class CoalescingArena {
 
   /// Moves the pages of the taken range `from` (`count` granules) to the taken range `to`; pages that were
   /// there are lost, and `from` reads as zero afterwards. False: not moved; then `to` is given back, or lost.
-  bool move(std::uint32_t from, std::uint32_t to, std::size_t count) {
+  SPANALLOC_COLD bool move(std::uint32_t from, std::uint32_t to, std::size_t count) {
     // A move of more than one mapping is refused by the kernel (before Linux 6.17) or may end half-way.
     // Locked memory stays where it is: the kernel would unlock what is left behind. (To ask takes the pages
     // of the target away, as moving would.)
@@ -251,7 +251,7 @@ class CoalescingArena {
   void age() { manager_.age(); }
 
   /// Memory is out: takes the charge off everything free; take_growing() opens it again. Bytes closed.
-  std::size_t close_free() {
+  SPANALLOC_COLD std::size_t close_free() {
     LockGuard guard(grow_lock_);
     return closed_.close_free(false) << kGranuleBits;
   }
@@ -268,7 +268,7 @@ class CoalescingArena {
     });
   }
 
-  ArenaStatistics statistics() {
+  SPANALLOC_COLD ArenaStatistics statistics() {
     LockGuard guard(grow_lock_);
     const std::size_t closed = closed_.count() << kGranuleBits;
     return {range_.reserved() ? range_.reserved_bytes() : range_.opened_bytes() - closed,
@@ -287,7 +287,7 @@ class CoalescingArena {
   /// Who opens address space books it only when it is open, and opening again what is open does no harm (of
   /// an unreserved range: what was mapped and not booked looks like a foreign mapping, and is stepped over).
   /// Who closes says so before: see recover_in_child().
-  void recover_lock() {
+  SPANALLOC_COLD void recover_lock() {
     generation_ = SpinLock::generation();
     closed_.recount();
     memory_came_back();
@@ -296,7 +296,7 @@ class CoalescingArena {
 
   /// Ranges that vanished threads had claimed but not taken, or half given back, are free again. What they
   /// had taken is still taken. A range that was being closed is closed.
-  void recover_in_child() {
+  SPANALLOC_COLD void recover_in_child() {
     manager_.recover_after_fork([&](coalescing::Block block) { return closed_.close_again(block); });
     closed_.recover_in_child();
     memory_came_back();
@@ -328,7 +328,7 @@ class CoalescingArena {
     return {static_cast<std::uint32_t>(got.block.first), got.zero};
   }
 
-  bool reserve_tables() {
+  SPANALLOC_COLD bool reserve_tables() {
     if (tables_ != nullptr) return true;
     const std::size_t capacity = range_.capacity();
     tables_bytes_ = align_up(Manager::metadata_bytes(capacity), os::page_size());
@@ -352,7 +352,7 @@ class CoalescingArena {
 
   // Under grow_lock_. New address space for `count` granules; true: try again, something has changed.
   template <class BeforeUse>
-  bool open_more(std::size_t count, std::size_t alignment, BeforeUse before_use) {
+  SPANALLOC_COLD bool open_more(std::size_t count, std::size_t alignment, BeforeUse before_use) {
     if (manager_.limit() == range_.opened()) {
       const std::size_t old_end = range_.opened();
       const std::size_t start = place_behind(alignment);
@@ -365,7 +365,7 @@ class CoalescingArena {
   // What the range has opened or skipped becomes the manager's. False: no memory for the tables; it stays
   // behind for the next time.
   template <class BeforeUse>
-  bool book_opened(BeforeUse before_use) {
+  SPANALLOC_COLD bool book_opened(BeforeUse before_use) {
     SPANALLOC_ASSERT(grow_lock_.is_mine() && range_.opened() >= manager_.limit());
     const std::size_t units = range_.opened() - manager_.limit();
     if (!open_tables(range_.opened()) || !before_use(range_.opened())) return false;
@@ -384,14 +384,14 @@ class CoalescingArena {
   }
 
   // Granules that are nobody's for ever. In the set before anybody can see them in use.
-  void lose(coalescing::Block block) {
+  SPANALLOC_COLD void lose(coalescing::Block block) {
     lost_set().insert(block);
     lost_count_.fetch_add_relaxed(block.size);
   }
 
   // The manager's tables lie one behind the other; the part that `units` units need of each is opened. Steps
   // of neighbouring tables may overlap: the small ones cost one call together.
-  bool open_tables(std::size_t units) {
+  SPANALLOC_COLD bool open_tables(std::size_t units) {
     const unsigned tables = Manager::tables_for(capacity());
     const std::size_t page = os::page_size();
     bool asked = false;
@@ -451,7 +451,8 @@ class CoalescingArena {
   }
 
   // Under grow_lock_. Whether closing everything that is free could make room (closing_policy.hpp).
-  bool closing_may_help(ClosingPolicy::Case& a_case, std::size_t count, std::size_t alignment) {
+  SPANALLOC_COLD bool closing_may_help(ClosingPolicy::Case& a_case, std::size_t count,
+                                       std::size_t alignment) {
     const bool behind = has_space_behind(count, alignment);
     const std::size_t end = place_behind(alignment) + count;
     a_case.needed = !behind ? count : end > limit() ? end - limit() : 1;
@@ -470,7 +471,7 @@ class CoalescingArena {
     return may_help;
   }
   // Under grow_lock_. Only where there was space behind the range was it the kernel that did not do its part.
-  void note_vain_closing(ClosingPolicy::Case a_case, bool kernel_refused) {
+  SPANALLOC_COLD void note_vain_closing(ClosingPolicy::Case a_case, bool kernel_refused) {
     const std::uint64_t now = os::now_ms();
     policy_.deny(now, a_case.needed);
     if (kernel_refused) policy_.note_vain(now, a_case);

@@ -50,12 +50,14 @@ struct ModelPages {
   Span spans[kMaxSpans + 1]{};
   Lists labs[kLabs];
   bool torn[kLabs] = {};
-  standard::Orphanages<3> orphanages;
+  Atomic<std::uint64_t> shown_orphans[3];
+  standard::Orphanages orphanages;
   Block blocks[kMaxSpans + 1][kMaxBlocks + 1] = {};
 
   explicit ModelPages(StandardShape the_shape) : shape(the_shape) {
     // A LAB's bit is its number; where a LAB leaves its spans is set by set_heir.
     orphanages.mask = kLabs - 2;
+    orphanages.of_class = shown_orphans;
     orphanages.numbers[index_of(kOtherOrphanage)] = kOtherOrphanage;
     for (const LabNumber number : {kOrphanage, kOtherOrphanage}) {
       labs[index_of(number)].orphanage = index_of(number) + 1;
@@ -75,7 +77,7 @@ struct ModelPages {
     return c == kSingle ? 1 : shape.capacity;
   }
   std::uint32_t reuse_outstanding(ClassId) const { return shape.reuse_outstanding; }
-  Atomic<std::uint64_t>& orphans(const Lists&, ClassId c) { return orphanages.of_class[index_of(c)]; }
+  Atomic<std::uint64_t>& orphans(const Lists&, ClassId c) { return shown_orphans[index_of(c)]; }
   [[noreturn]] static void corrupted(SpanRef) { fail("the protocol says: corrupted"); }
   Block* block_of_mark(SpanRef span, BlockMark mark) {
     return &blocks[index_of(span.number)][index_of(mark)];

@@ -126,7 +126,7 @@ class CoalescingManager {
   // --- The range ------------------------------------------------------------------------------------------
 
   /// Adds `units` free units behind the last one. One caller at a time; false beyond the capacity.
-  bool extend(std::size_t units, bool zero) {
+  SPANALLOC_COLD bool extend(std::size_t units, bool zero) {
     if (units == 0) return true;
     const Block fresh{mapper_.limit(), units};
     if (!add_units(fresh, BlockState::kBusy)) return false;
@@ -136,7 +136,7 @@ class CoalescingManager {
     return true;
   }
   /// Adds units that are in use, as one block. Otherwise as extend().
-  bool extend_used(std::size_t units) {
+  SPANALLOC_COLD bool extend_used(std::size_t units) {
     return units == 0 || add_units({mapper_.limit(), units}, BlockState::kUsed);
   }
 
@@ -281,7 +281,7 @@ class CoalescingManager {
   /// Takes every free block that it can find and gives it to visit(block), which says whether it keeps it; if
   /// so the block is in use. For taking memory out of the range for a while.
   template <class Visit>
-  void take_all(Visit visit) {
+  SPANALLOC_COLD void take_all(Visit visit) {
     Index& index = controller_.index();
     for (unsigned list = 0; (list = index.next_list(list, Index::kLists)) < Index::kLists; ++list) {
       Guard hold(registry_);
@@ -329,7 +329,7 @@ class CoalescingManager {
   /// of the free blocks can be found again. `keep(block)`, for a block that a vanished thread had claimed: it
   /// is in use.
   template <class Keep>
-  void recover_after_fork(Keep keep) {
+  SPANALLOC_COLD void recover_after_fork(Keep keep) {
     registry_.reset();
     Guard hold(registry_);
     for (std::size_t unit = 0; unit < mapper_.limit();) {
@@ -361,7 +361,7 @@ class CoalescingManager {
     return size != 0 && size <= capacity_ && is_power_of_two(alignment);
   }
 
-  bool add_units(Block fresh, BlockState state) {
+  SPANALLOC_COLD bool add_units(Block fresh, BlockState state) {
     if (fresh.size > capacity_ - fresh.first) return false;
     controller_.index().set_limit(fresh.end());
     mapper_.store(fresh.first, BlockWord::header(state, fresh.size));
@@ -377,7 +377,7 @@ class CoalescingManager {
   // Were they published one by one, each would merge with what is free behind it, and the words there would
   // no longer be headers. Returns where to go on.
   template <class Keep>
-  std::size_t free_unused_run(std::size_t unit, Keep keep, Guard& hold) {
+  SPANALLOC_COLD std::size_t free_unused_run(std::size_t unit, Keep keep, Guard& hold) {
     Block whole{unit, 0};
     Block kept{};
     while (!kept && is_unused(whole.end())) {

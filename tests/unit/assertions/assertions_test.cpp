@@ -139,7 +139,9 @@ TEST_F(SpanAssertionDeathTest, I5_OrphanagesShowWhatTheyHave) {
       own_.heap.deallocate(own_.heap.allocate(kSize));
       (void)p;  // stays: its span becomes an orphan, with free blocks
     }).join();
-    for (auto& orphans : heap().orphanages().of_class) orphans.store_relaxed(0);
+    for (unsigned c = 0; c < Classes::kListed; ++c) {
+      heap().orphans(standard::ClassId{c}).store_relaxed(0);
+    }
     for (unsigned n = 0; n <= heap().orphanages().mask; ++n) {
       const LabNumber number = heap().orphanages().numbers[n];
       protocol().lock_lab(number);

@@ -1,7 +1,7 @@
 // The product's engine: the short paths of malloc and free, and what an engine offers (engines/engine.hpp).
 //
 //   allocate ------- hit: pop the hot list of the class (thread-local)
-//       | miss
+//       | miss: allocate_missed
 //       +-> allocate_slow ---- hit: pop the hot list of a larger class (in the LAB)
 //             | else
 //             +-> allocate_class -> pop (last block of a list) -> refill -> hot span's reserve list,
@@ -9,15 +9,13 @@
 //                   others pointed out, own reusable spans, orphans, Heap::take_span
 //
 //   deallocate ----- hit: push on the hot list of the class, if the block lies in its hot span
-//       | else
-//       +-> deallocate_elsewhere ---- own hot span whose list is in the LAB or whose hint was lost: push
-//             |    (spans of one granule)
-//             |---> own parked span: push on its list, count; at its floor: settle_parked
-//             |---> deallocate_remote: another thread's span: gather while the same span is hit, then
-//             |       SpanProtocol::free_remote for the run
-//             | else
-//             +-> deallocate_by_record: the same for spans of several granules and of one block
-//                     +-> deallocate_outside_spans: null, or fatal
+//       | miss: deallocate_missed
+//       +-> deallocate_elsewhere: spans of one granule, by the record
+//             | or, for all others, deallocate_by_record (null, or fatal: deallocate_outside_spans)
+//             +-> deallocate_in_span ---- own hot span whose list is in the LAB or whose hint was lost: push
+//                   |---> own parked span: push on its list, count; at its floor: settle_parked
+//                   +---> deallocate_remote: another thread's span, or another heap's: gather while the same
+//                           span is hit, then SpanProtocol::free_remote for the run
 //
 // How a free finds the hot list without looking at the span's record: `hint` maps the low byte of the page
 // number (address >> 16) to a class. It is only a guess, set when a span becomes hot; the guess is believed
@@ -64,7 +62,7 @@ class Frontend : public ThreadState<Config> {
       State::is_hot_here, State::is_parked_here, State::lab, State::pages, State::run, State::start;
   using State::State;
 
-  // --- Short paths    ------------------------------------------------------------------------------------
+  // --- Short paths     -----------------------------------------------------------------------------------
 
   /// Any n.
   template <OutOfMemory Policy = ReturnNull>
@@ -99,7 +97,7 @@ class Frontend : public ThreadState<Config> {
     poison(block + 1, Classes::kTable[c].block_size - sizeof(Block));
   }
 
-  // --- What else an engine offers; see engines/engine.hpp    ---------------------------------------------
+  // --- What else an engine offers; see engines/engine.hpp     --------------------------------------------
 
   void* allocate_aligned(std::size_t n, std::size_t alignment);
   void* allocate_zeroed(std::size_t n);
@@ -111,7 +109,7 @@ class Frontend : public ThreadState<Config> {
   /// Gives back what this thread and the pools hold without need.
   bool trim();
 
-  // --- The thread's beginning and end    -----------------------------------------------------------------
+  // --- The thread's beginning and end     ----------------------------------------------------------------
 
   /// Takes a LAB. False: there is none, or no memory for it.
   bool attach();

@@ -143,8 +143,7 @@ class ForkRecovery {
       const SpanRef span = pages.span(number);
       if (span->load_word().is(lab.number, SpanState::kHot)) lose_hot_span(pages, span);
     }
-    for (std::uint64_t& classes : lab.hot_classes) classes = 0;
-    for (Block*& head : lab.head) head = no_block();
+    lab.forget_hot_lists();
     heap.put_in_pool(heap.protocol().orphan_all(lab.number, heap.orphanages().home_of(lab.number)), 0);
     lab.thread.store_relaxed(0);
   }

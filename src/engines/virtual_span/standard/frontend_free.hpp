@@ -78,8 +78,9 @@ template <class Config>
   if (heap->protocol().settle_after_local_free(span, owner)) heap->put_in_pool(span, core());
 }
 
-// Another thread's block. The first free into a span is one compare-and-swap; frees that go on hitting the
-// same span are gathered into runs. Not of another heap's spans, which may be destroyed meanwhile.
+// A block of a span that this thread does not own: another thread's, or one of another heap's. The first free
+// into a span is one compare-and-swap; frees that go on hitting the same span are gathered into runs. Not of
+// another heap's spans: it may be destroyed meanwhile.
 template <class Config>
 [[gnu::noinline]] inline void Frontend<Config>::deallocate_remote(SpanRef span, void* p) {
   Block* block = static_cast<Block*>(p);

@@ -4,12 +4,12 @@
 //                          ->  Heap::take_span / put_in_pool           -> pool (lock-free)
 //                                                                      -> page layer's arena (lock-free)
 //
-// The pool is a bounded cache of warm spans, by size and core; what does not fit goes down to the arena,
+// A pool is a bounded cache of warm spans, by size and core; what does not fit goes down to the arena,
 // which merges it with its neighbours, so that memory freed at one size, in one heap, serves every other. A
 // miss looks for warm memory first: in the pool, in the arena's dirty ranges, in what sleeping threads have
-// not noticed to be free; then for clean memory that is open; then the pools are drained, and only then new
-// address space opened. What nobody wanted for the decay time is purged by whoever passes by a slow path
-// (there is no background thread). Objects above the largest class come from the arena directly.
+// not noticed to be free; then for clean memory that is open; then the pools of all heaps are drained, and
+// only then new address space opened. What nobody wanted for the decay time is purged by whoever passes by a
+// slow path (there is no background thread). Objects above the largest class come from the arena directly.
 #pragma once
 
 #include <cstddef>
@@ -48,15 +48,15 @@ class Heap {
   using Pool = SpanPool<Classes::kPoolRows, 256, true>;
   /// What is zero at first and large: apart from the heap, which is neither.
   struct Storage {
-    Orphanages<Classes::kListed> orphanages{};
     Pool pool{};
+    alignas(kCacheLine) Atomic<std::uint64_t> orphans[Classes::kListed];
   };
 
   /// `thread_exit`: the destructor of what a thread keeps for this heap (thread::ExitKey).
   constexpr Heap(Pages& pages, Storage* storage, void (*thread_exit)(void*))
       : on_thread_exit(thread_exit), pages_(pages), protocol_(pages), storage_(storage) {}
 
-  // --- Start and end    ----------------------------------------------------------------------------------
+  // --- Start and end     ---------------------------------------------------------------------------------
 
   /// Idempotent. False: the page layer has no room for another heap, or no memory at all.
   bool start() {
@@ -66,12 +66,18 @@ class Heap {
   bool is_started() const { return started_.load_acquire() != 0; }  // acquire: what start() wrote
 
   /// Gives all its spans back to the page layer, with every block that is still out, and its LABs. Nobody
-  /// uses the heap, and never will again.
+  /// uses the heap or a block of it, and never will again. (Other heaps may be in use.)
   void destroy() {
     if (!is_started()) return;
+    {
+      LockGuard guard(pages_.purge_lock);
+      drain_pool();
+    }
+    // What is in use says so by its word. (The record of a free one may be another heap's by now.)
     pages_.arena.walk([this](std::uint32_t first, std::size_t granules, bool free) {
       const SpanRef span = pages_.span(SpanNumber{first});
-      if (free || SpanNumber{first} >= pages_.end_of_spans() || span->heap != number_) return;
+      if (free || first + granules > index_of(pages_.end_of_spans()) || !has(span)) return;
+      if (span->load_word().state() == SpanState::kFree) return;
       span->word.store_relaxed(0);
       poison(pages_.address(span.number), granules << Config::kGranuleBits);
       pages_.give(span);
@@ -79,9 +85,7 @@ class Heap {
     pages_.for_each_lab([this](Lab& lab) {
       if (lab.heap != number_ || (lab.thread.load_relaxed() == 0 && !lab.is_orphanage())) return;
       lab.forget();
-      for (Atomic<SpanNumber>& hot : lab.hot) hot.store_relaxed(SpanNumber::kNone);
-      for (std::uint64_t& classes : lab.hot_classes) classes = 0;
-      for (Block*& head : lab.head) head = no_block();
+      lab.forget_hot_lists();
       pages_.return_lab(&lab);
     });
     exit_key.remove();
@@ -92,11 +96,12 @@ class Heap {
   constexpr Pages& pages() { return pages_; }
   Protocol& protocol() { return protocol_; }
   Pool& pool() { return storage_->pool; }
-  Orphanages<Classes::kListed>& orphanages() { return storage_->orphanages; }
+  const Orphanages& orphanages() const { return orphanages_; }
+  Atomic<std::uint64_t>& orphans(ClassId c) { return storage_->orphans[index_of(c)]; }
   HeapNumber number() const { return number_; }
-  bool has(SpanRef span) const { return span->heap == number_; }
+  bool has(SpanRef span) const { return span->heap.load_relaxed() == number_; }
 
-  // --- Taking spans    -----------------------------------------------------------------------------------
+  // --- Taking spans     ----------------------------------------------------------------------------------
 
   /// A span for class `c`; none: out of memory. `core`: whose stack to try first.
   FreshSpan take_span(ClassId c, unsigned core);
@@ -131,7 +136,7 @@ class Heap {
   /// in use, and frees the old one. None: refused, or copying is cheaper; then nothing has changed.
   SpanRef move_large(SpanRef span, GranuleCount old, GranuleCount granules);
 
-  // --- Returning spans    --------------------------------------------------------------------------------
+  // --- Returning spans     -------------------------------------------------------------------------------
 
   /// A span whose word says free, the caller's alone, goes to the stack of `core`.
   void put_in_pool(SpanRef span, unsigned core);
@@ -153,7 +158,7 @@ class Heap {
     return storage_->pool.core_of(lab == nullptr ? 0 : index_of(lab->number));
   }
 
-  // --- LABs    -------------------------------------------------------------------------------------------
+  // --- LABs     ------------------------------------------------------------------------------------------
 
   /// A LAB of this heap for the calling thread; nullptr when there is none left.
   Lab* begin_lab() {
@@ -161,6 +166,7 @@ class Heap {
     Lab* lab = pages_.take_lab(number_);
     if (lab == nullptr) return nullptr;
     lab->thread.store_relaxed(address_of(os::thread_mark()));
+    if (lab->head[0] == nullptr) lab->forget_hot_lists();  // the first time
     live_labs.fetch_add_relaxed(1);
     return lab;
   }
@@ -209,6 +215,7 @@ class Heap {
   // Under the page layer's start lock: how far a start has come that memory was too short for.
   bool has_number_ = false;
   std::uint32_t orphanages_made_ = 0;
+  Orphanages orphanages_;  // constant after start
   // Whose turn it is to be stolen from. Apart from what others read all the time: every thread that misses
   // the pool turns it.
   alignas(kCacheLine) Atomic<std::uint32_t> next_victim_{0};
@@ -216,7 +223,7 @@ class Heap {
 
 template <class Config>
 Atomic<std::uint64_t>& PageLayer<Config>::orphans(const Lists& lists, ClassId c) {
-  return heap_at(static_cast<const Lab&>(lists).heap).orphanages().of_class[index_of(c)];
+  return heap_at(static_cast<const Lab&>(lists).heap).orphans(c);
 }
 
 }  // namespace spanalloc::standard

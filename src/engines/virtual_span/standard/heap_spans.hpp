@@ -5,7 +5,7 @@
 
 namespace spanalloc::standard {
 
-// --- Start     -------------------------------------------------------------------------------------------
+// --- Start      ------------------------------------------------------------------------------------------
 
 template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
@@ -15,27 +15,32 @@ SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
   // As many orphanages as threads can end at once on this machine: they must not wait for each other. Those
   // that a refusal has left half made serve the next try.
   const unsigned cpus = os::cpu_count();
-  const std::uint32_t wanted =
-      1u << min_of(log2_ceil(max_of(cpus, 1)), log2_floor(Orphanages<Classes::kListed>::kMost));
+  const std::uint32_t wanted = 1u << min_of(log2_ceil(max_of(cpus, 1)), log2_floor(Orphanages::kMost));
   if (!has_number_) {
     const auto entered = pages_.enter(this);
     if (!entered.good) return false;
     number_ = entered.number;
     has_number_ = true;
   }
+  // The first LAB is the starting thread's: what a process with one thread writes to is together.
+  Lab* first = pages_.take_lab(number_);
+  if (first == nullptr) return false;
   for (; orphanages_made_ < wanted; ++orphanages_made_) {
     Lab* lab = pages_.take_lab(number_);
-    if (lab == nullptr) return false;
+    if (lab == nullptr) break;
     lab->orphanage = orphanages_made_ + 1;
-    orphanages().numbers[orphanages_made_] = lab->number;
+    orphanages_.numbers[orphanages_made_] = lab->number;
   }
-  orphanages().mask = wanted - 1;
+  pages_.return_lab(first);
+  if (orphanages_made_ < wanted) return false;
+  orphanages_.mask = wanted - 1;
+  orphanages_.of_class = storage_->orphans;
   pool().set_cores(cpus);
   started_.store_release(1);  // release: pairs with is_started()
   return true;
 }
 
-// --- Taking spans     ------------------------------------------------------------------------------------
+// --- Taking spans      -----------------------------------------------------------------------------------
 
 template <class Config>
 inline SpanRef Heap<Config>::take_pooled(ClassId c, unsigned core) {
@@ -120,7 +125,7 @@ inline void Heap<Config>::begin_life(const FreshSpan& fresh, ClassId c, SpanWord
   }
   if (info.blocks > 1 && info.order == 0) span->start_magic = divisibility_magic32(info.block_size);
   change_class(span, c);
-  span->heap = number_;
+  span->heap.store_relaxed(number_);
   span->zero = fresh.zero;
   span->carved.store_relaxed(0);
   span->free_list.store_relaxed(no_block());
@@ -158,7 +163,7 @@ SPANALLOC_COLD inline SpanRef Heap<Config>::move_large(SpanRef span, GranuleCoun
   return target.span;
 }
 
-// --- Returning spans     ---------------------------------------------------------------------------------
+// --- Returning spans      --------------------------------------------------------------------------------
 
 template <class Config>
 [[gnu::noinline]] inline void Heap<Config>::put_in_pool(SpanRef span, unsigned core) {
@@ -225,7 +230,7 @@ SPANALLOC_COLD inline std::uint32_t Heap<Config>::steal_from_sleeping_labs(std::
                                                                            unsigned core) {
   if (!is_started()) return 0;
   const std::size_t count = index_of(pages_.end_of_labs());
-  const std::size_t steps = min_of(count, std::size_t{at_most} + Orphanages<Classes::kListed>::kMost);
+  const std::size_t steps = min_of(count, std::size_t{at_most} + Orphanages::kMost);
   std::uint32_t victim = next_victim_.fetch_add_relaxed(static_cast<std::uint32_t>(min_of(count, at_most)));
   std::uint32_t stolen = 0;
   std::uint32_t looked_at = 0;

@@ -66,6 +66,11 @@ struct alignas(kCacheLine) Lab : SpanLists<SizeClasses<Config>::kListed> {
   std::uint64_t hot_classes[(Classes::kListed + 63) / 64] = {};  ///< owner: bit c: class c may have one
   Block* head[Classes::kLabClasses] = {};  ///< owner: hot lists of classes above kThreadClasses
 
+  void forget_hot_lists() {
+    for (Atomic<SpanNumber>& span : hot) span.store_relaxed(SpanNumber::kNone);
+    for (std::uint64_t& word : hot_classes) word = 0;
+    for (Block*& list : head) list = no_block();
+  }
   bool has_no_hot_span() const {
     for (const Atomic<SpanNumber>& span : hot) {
       if (span.load_relaxed() != SpanNumber::kNone) return false;

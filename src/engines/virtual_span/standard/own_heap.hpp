@@ -28,7 +28,7 @@ class OwnHeap {
       : pages_(pages),
         storage_(
             static_cast<typename Heap::Storage*>(os::map(sizeof(typename Heap::Storage), os::page_size()))),
-        heap_(pages, storage_, &Frontend::on_thread_exit) {}
+        heap_(pages, storage_, &on_thread_exit) {}
   OwnHeap(const OwnHeap&) = delete;
   OwnHeap& operator=(const OwnHeap&) = delete;
   /// Gives back everything, every block that is still out included. Nobody uses the heap any more, and no
@@ -41,20 +41,16 @@ class OwnHeap {
 
   /// nullptr also when the process has no key left (PTHREAD_KEYS_MAX) for another heap.
   void* allocate(std::size_t n) {
-    Frontend* mine = frontend();
-    return mine == nullptr ? nullptr : mine->template allocate<ReturnNull>(n);
+    return with_frontend([n](Frontend& mine) { return mine.template allocate<ReturnNull>(n); });
   }
   void* allocate_aligned(std::size_t n, std::size_t alignment) {
-    Frontend* mine = frontend();
-    return mine == nullptr ? nullptr : mine->allocate_aligned(n, alignment);
+    return with_frontend([n, alignment](Frontend& mine) { return mine.allocate_aligned(n, alignment); });
   }
   void* allocate_zeroed(std::size_t n) {
-    Frontend* mine = frontend();
-    return mine == nullptr ? nullptr : mine->allocate_zeroed(n);
+    return with_frontend([n](Frontend& mine) { return mine.allocate_zeroed(n); });
   }
   void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
-    Frontend* mine = frontend();
-    return mine == nullptr ? nullptr : mine->allocate_copy(n, from, bytes);
+    return with_frontend([=](Frontend& mine) { return mine.allocate_copy(n, from, bytes); });
   }
   void deallocate(void* p) {
     with_any_frontend([p](Frontend& mine) { mine.deallocate(p); });
@@ -78,15 +74,18 @@ class OwnHeap {
   }
 
   Heap& heap() { return heap_; }
-  /// What the calling thread keeps for the heap, made with its first use; nullptr: no memory for it.
+  /// What the calling thread keeps for the heap, made with its first use; nullptr: no memory for it, or the
+  /// thread has left the heap at its end.
   Frontend* frontend() {
-    if (void* found = heap_.exit_key.find(); SPANALLOC_LIKELY(found != nullptr)) {
-      return static_cast<Frontend*>(found);
-    }
-    return make_frontend();
+    if (Frontend* mine = found(); SPANALLOC_LIKELY(mine != nullptr)) return mine;
+    return thread::ExitKey::has_left(heap_.exit_key.find()) ? nullptr : make_frontend();
   }
 
  private:
+  Frontend* found() const {
+    void* kept = heap_.exit_key.find();
+    return thread::ExitKey::has_left(kept) ? nullptr : static_cast<Frontend*>(kept);
+  }
   SPANALLOC_COLD Frontend* make_frontend() {
     Frontend guest(heap_, pages_);
     const InsideHeap<Config> inside(guest);
@@ -102,12 +101,31 @@ class OwnHeap {
     mine->detach();
     return nullptr;
   }
-  // A thread that has nothing in the heap yet does as well without.
+  template <class F>
+  void* with_frontend(F f) {
+    if (Frontend* mine = frontend(); SPANALLOC_LIKELY(mine != nullptr)) return f(*mine);
+    return thread::ExitKey::has_left(heap_.exit_key.find()) ? as_guest(f) : nullptr;
+  }
+  // A thread that has nothing in the heap does as well without.
   template <class F>
   auto with_any_frontend(F f) {
-    if (void* found = heap_.exit_key.find(); found != nullptr) return f(*static_cast<Frontend*>(found));
+    Frontend* mine = found();
+    return mine != nullptr ? f(*mine) : as_guest(f);
+  }
+  // For one call: what the thread allocates from is given back at its end.
+  template <class F>
+  auto as_guest(F f) {
     Frontend guest(heap_, pages_);
+    guest.exited = true;
     return f(guest);
+  }
+  static void on_thread_exit(void* kept) {
+    if (thread::ExitKey::has_left(kept)) return thread::ExitKey::stay_away(kept);
+    auto* mine = static_cast<Frontend*>(kept);
+    Heap& heap = *mine->heap;
+    if (heap.exit_key.comes_again(kept, mine->exit_round)) return;
+    mine->thread_exit();  // from here on its memory may be another thread's
+    heap.exit_key.leave();
   }
 
   Pages& pages_;

@@ -45,7 +45,7 @@ class PageLayer : public thread::ForkWatch {
   /// `put_right`: what a fork's child does first of all; see fork_recovery.hpp.
   constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*)) : thread::ForkWatch{put_right} {}
 
-  // --- Start and end    ----------------------------------------------------------------------------------
+  // --- Start and end     ---------------------------------------------------------------------------------
 
   /// Reserves everything; idempotent. False: not even tables could be had.
   bool start() {
@@ -54,7 +54,7 @@ class PageLayer : public thread::ForkWatch {
   }
   bool is_started() const { return started_.load_acquire() != 0; }  // acquire: the tables' addresses
 
-  /// Gives all memory back, and every block that is still out with it. Nobody uses the layer or a heap on it.
+  /// Gives all memory back. Its heaps have been destroyed, and nobody uses it.
   void destroy() {
     thread::unwatch_forks(*this);
     arena.destroy();
@@ -70,7 +70,7 @@ class PageLayer : public thread::ForkWatch {
     started_.store_relaxed(0);
   }
 
-  // --- Records    ----------------------------------------------------------------------------------------
+  // --- Records     ---------------------------------------------------------------------------------------
 
   SPANALLOC_INLINE SpanRef span(SpanNumber number) { return {&spans_[index_of(number)], number}; }
   SPANALLOC_INLINE char* address(SpanNumber number) const {
@@ -106,7 +106,7 @@ class PageLayer : public thread::ForkWatch {
   GranuleCount granules_of(SpanRef span) const { return {arena.count_of(index_of(span.number))}; }
   void give(SpanRef span, bool zero = false) { arena.give(index_of(span.number), zero); }
 
-  // --- What the protocol asks    -------------------------------------------------------------------------
+  // --- What the protocol asks     ------------------------------------------------------------------------
 
   SPANALLOC_INLINE Lists& lab(LabNumber number) { return labs_[index_of(number)]; }
   static std::uint32_t capacity(ClassId c) { return Classes::info(c).blocks; }
@@ -126,7 +126,7 @@ class PageLayer : public thread::ForkWatch {
   void set_torn(LabNumber number, bool torn) { labs_[index_of(number)].torn = torn; }
   void note_repair() { lists_repaired = true; }
 
-  // --- LABs    -------------------------------------------------------------------------------------------
+  // --- LABs     ------------------------------------------------------------------------------------------
 
   /// A LAB for the calling thread, or an orphanage, of a heap; nullptr when there is none left.
   SPANALLOC_COLD Lab* take_lab(HeapNumber heap) {
@@ -162,7 +162,7 @@ class PageLayer : public thread::ForkWatch {
     return &slots_[index_of(number)];
   }
 
-  // --- Heaps    ------------------------------------------------------------------------------------------
+  // --- Heaps     -----------------------------------------------------------------------------------------
 
   /// `good` false: there are kMaxHeaps already.
   struct Entered {
@@ -189,7 +189,7 @@ class PageLayer : public thread::ForkWatch {
   void abandon_heaps_lock() { heaps_lock_.abandon_if_owner_died(); }
   Heap& heap_at(HeapNumber number) { return *place_of(number).load_relaxed(); }
   /// The heap that a span in use belongs to.
-  Heap& heap_of(SpanRef span) { return heap_at(span->heap); }
+  Heap& heap_of(SpanRef span) { return heap_at(span->heap.load_relaxed()); }
   template <class F>
   void for_each_heap(F f) {
     for (std::uint32_t n = 0; n < end_of_heaps_.load_acquire(); ++n) {
@@ -199,7 +199,7 @@ class PageLayer : public thread::ForkWatch {
     }
   }
 
-  // --- Shared by the heaps    ----------------------------------------------------------------------------
+  // --- Shared by the heaps     ---------------------------------------------------------------------------
 
   Arena arena;
   SpinLock purge_lock;                  ///< whoever purges or ages
@@ -248,7 +248,6 @@ class PageLayer : public thread::ForkWatch {
     if (number >= lab_capacity_ || !labs_.ensure(number + 1)) return nullptr;
     Lab& lab = labs_[number];
     lab.number = LabNumber{number};
-    for (Block*& head : lab.head) head = no_block();
     end_of_labs_.store_release(number + 1);  // release: pairs with end_of_labs()
     return &lab;
   }

@@ -62,8 +62,8 @@ struct alignas(kCacheLine) Span {
   Atomic<std::uint8_t> shown_class;  ///< size_class of the latest life, for statistics while others run
   std::uint8_t mark;                 ///< the census's
   bool zero;                         ///< owner of a hot one: what was never carved reads as zero
-  Plain<HeapNumber> heap;  ///< constant while the span is not free, and until somebody takes it out of that
-                           ///< heap's pool: whose it is
+  Atomic<HeapNumber> heap;  ///< constant while the span is not free, and until somebody takes it out of that
+                            ///< heap's pool: whose it is
   Atomic<std::uint32_t> pool_link;  ///< the pool stack that the free span is in
 
   SpanWord load_word() const { return SpanWord{word.load_relaxed()}; }

@@ -25,16 +25,15 @@ struct SpanChain {
 };
 
 /// The places where a heap's orphans are, and where to look: the LABs that own what nobody owns, as many as
-/// threads can end at once on this machine, 64 at most, and for each class which of them may have a reusable
-/// span. Zero-initialisable.
-template <unsigned kClassCount>
+/// threads can end at once on this machine, 64 at most.
 struct Orphanages {
   static constexpr unsigned kMost = 64;
 
   LabNumber numbers[kMost] = {};  ///< constant after start
   std::uint32_t mask = 0;         ///< "; how many there are, a power of two, less one
-  /// Bit n: orphanage numbers[n] may have one. Apart from what others read all the time.
-  alignas(kCacheLine) Atomic<std::uint64_t> of_class[kClassCount];
+  /// By class; bit n: orphanage numbers[n] may have a reusable span. Apart from what others read all the
+  /// time.
+  Atomic<std::uint64_t>* of_class = nullptr;
 
   /// Where a LAB leaves its spans.
   LabNumber home_of(LabNumber lab) const { return numbers[index_of(lab) & mask]; }

@@ -159,8 +159,7 @@ class SpanProtocol : public SpanRepair<Pages> {
   /// The same from the orphanages: adoption. Threads that begin and end all the time keep to the orphanage of
   /// their own, and to a busy one of the others they come back when they need it (`wait`): nobody waits there
   /// for a span that the pool may have. What becomes an orphan meanwhile serves the next call.
-  template <class TheOrphanages>
-  HotSpan orphan_to_hot(TheOrphanages& orphanages, ClassId c, LabNumber me, bool wait = false) {
+  HotSpan orphan_to_hot(const Orphanages& orphanages, ClassId c, LabNumber me, bool wait = false) {
     const LabNumber home = orphanages.home_of(me);
     if (!pages_.lab(home).reusable[index_of(c)].is_empty()) {
       LabGuard guard(*this, home);

@@ -54,7 +54,7 @@ class SpanRepair : public SpanPlacement<Pages> {
     lab.lock.unlock();
   }
 
-  // --- The calling thread is alone, and none of its own calls is in the middle of the LAB concerned    ---
+  // --- The calling thread is alone, and none of its own calls is in the middle of the LAB concerned     --
 
   /// Takes every span that is free off LAB `owner`'s lists: their claimers did not come along.
   SPANALLOC_COLD void unlink_claimed(LabNumber owner) {
