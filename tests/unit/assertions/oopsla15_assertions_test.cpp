@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "../oopsla15_test_support.hpp"
 #include "base/assert.hpp"
 #include "engines/virtual_span/oopsla15/engine.hpp"
+#include "engines/virtual_span/oopsla15/test_support.hpp"
 
 namespace spanalloc {
 namespace {
