@@ -8,10 +8,10 @@
 #include <cstring>
 #include <set>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "api/pages_api_test_support.hpp"
+#include "threads.hpp"
 
 namespace spanalloc::test {
 namespace {
@@ -224,18 +224,14 @@ TEST_F(Untouchable, IsExtendedUpToItsLimit) {
 
 TEST_F(Untouchable, IsExtendedByOneThreadAtATime) {
   std::atomic<std::size_t> added{0};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
-      for (;;) {
-        const sp_pages_status status = sp_pages_extend(pages, kUnit, 0);
-        if (status == SP_PAGES_NO_ROOM) return;
-        if (status == SP_PAGES_OK) ++added;
-        if (status != SP_PAGES_OK && status != SP_PAGES_BUSY) ADD_FAILURE() << sp_pages_status_text(status);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  test::in_threads(4, [&](unsigned) {
+    for (;;) {
+      const sp_pages_status status = sp_pages_extend(pages, kUnit, 0);
+      if (status == SP_PAGES_NO_ROOM) return;
+      if (status == SP_PAGES_OK) ++added;
+      if (status != SP_PAGES_OK && status != SP_PAGES_BUSY) ADD_FAILURE() << sp_pages_status_text(status);
+    }
+  });
   EXPECT_EQ(added, kMore);
   expect_all_free();
 }

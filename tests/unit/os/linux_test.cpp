@@ -11,7 +11,7 @@
 #include <fstream>
 
 #include "base/bits.hpp"
-#include "child_process.hpp"
+#include "child.hpp"
 
 namespace spanalloc {
 namespace {

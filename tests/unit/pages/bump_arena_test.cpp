@@ -8,6 +8,7 @@
 #include <set>
 
 #include "address_limit.hpp"
+#include "child.hpp"
 #include "sanitizers.hpp"
 
 namespace spanalloc {
@@ -63,19 +64,8 @@ TEST(BumpArena, OpensLittle) {
   EXPECT_EQ(s.lost_bytes, 0u);
 }
 
-// A limit must be set in a process of its own.
-template <class F>
-void in_child(F f) {
-  EXPECT_EXIT(
-      {
-        f();
-        std::_Exit(testing::Test::HasFailure() ? 1 : 0);
-      },
-      testing::ExitedWithCode(0), "");
-}
-
 TEST(BumpArena, ASmallArenaEndsAndStaysUsable) {
-  in_child([] {
+  test::in_child([] {
     setenv("SPANALLOC_ARENA_BITS", "30", 1);
     auto arena = std::make_unique<Arena>();
     ASSERT_TRUE(arena->start());
@@ -90,7 +80,7 @@ TEST(BumpArena, ASmallArenaEndsAndStaysUsable) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(BumpArena, UnderAnAddressLimitNothingIsReserved) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
-  in_child([] {
+  test::in_child([] {
     ASSERT_TRUE(test::leave_address_space(512 * kMiB));
     auto arena = std::make_unique<Arena>();
     ASSERT_TRUE(arena->start());
@@ -107,7 +97,7 @@ TEST(BumpArena, UnderAnAddressLimitNothingIsReserved) {
 // A refusal is not a foreign mapping: nothing is given up for it.
 TEST(BumpArena, ARefusalLosesNothing) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
-  in_child([] {
+  test::in_child([] {
     ASSERT_TRUE(test::leave_address_space(64 * kMiB));
     auto arena = std::make_unique<Arena>();
     ASSERT_TRUE(arena->start());
@@ -124,7 +114,7 @@ TEST(BumpArena, ARefusalLosesNothing) {
 
 TEST(BumpArena, StepsOverForeignMappings) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
-  in_child([] {
+  test::in_child([] {
     ASSERT_TRUE(test::leave_address_space(kGiB));
     auto arena = std::make_unique<Arena>();
     ASSERT_TRUE(arena->start());
@@ -156,7 +146,7 @@ TEST(BumpArena, LockedMemoryIsOpenedAsUsed) {
   }
   if (mlockall(MCL_FUTURE) != 0) GTEST_SKIP() << "this process may not lock its memory";
   munlockall();
-  in_child([] {
+  test::in_child([] {
     ASSERT_EQ(mlockall(MCL_FUTURE), 0);
     auto arena = std::make_unique<Arena>();
     ASSERT_TRUE(arena->start());
@@ -171,7 +161,7 @@ TEST(BumpArena, MemoryLockedBeforeIsOpenedAsUsed) {
   }
   if (mlockall(MCL_CURRENT) != 0) GTEST_SKIP() << "this process may not lock its memory";
   munlockall();
-  in_child([] {
+  test::in_child([] {
     auto arena = std::make_unique<Arena>();
     ASSERT_TRUE(arena->start());
     ASSERT_NE(arena->allocate(0), 0u);

@@ -2,7 +2,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
-#include "child_process.hpp"
+#include "child.hpp"
 #include "pages/coalescing_arena_test_support.hpp"
 
 namespace spanalloc {

@@ -6,16 +6,15 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
 #include <set>
-#include <string>
 #include <utility>
 #include <vector>
 
+#include "environment.hpp"
 #include "pages/coalescing_arena.hpp"
 #include "sanitizers.hpp"
 
@@ -281,21 +280,12 @@ inline constexpr auto kAnyUse = [](std::size_t) { return true; };
 
 class CoalescingArenaTest : public testing::Test {
  protected:
-  void SetUp() override {
-    if (const char* bits = std::getenv("SPANALLOC_ARENA_BITS")) bits_before_ = bits;
-    set_bits("30");
-    FaultyCalls::reset();
-  }
-  void TearDown() override {
+  CoalescingArenaTest() { FaultyCalls::reset(); }
+  ~CoalescingArenaTest() override {
     FaultyCalls::reset();
     FaultyCalls::release_all();
-    if (bits_before_.empty()) {
-      unsetenv("SPANALLOC_ARENA_BITS");
-    } else {
-      set_bits(bits_before_.c_str());
-    }
   }
-  static void set_bits(const char* bits) { setenv("SPANALLOC_ARENA_BITS", bits, 1); }
+  void set_bits(const char* bits) { bits_.set(bits); }
   /// An arena of 1 GiB; what the start has called is not counted.
   void start(bool reserved = true) {
     arena = std::make_unique<FaultyArena>();
@@ -314,7 +304,7 @@ class CoalescingArenaTest : public testing::Test {
   std::unique_ptr<ArenaTenant> tenant;
 
  private:
-  std::string bits_before_;
+  test::Variable bits_{"SPANALLOC_ARENA_BITS", "30"};
 };
 
 }  // namespace spanalloc

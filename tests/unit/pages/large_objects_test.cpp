@@ -14,6 +14,7 @@
 #include "address_limit.hpp"
 #include "memory_pattern.hpp"
 #include "sanitizers.hpp"
+#include "threads.hpp"
 
 namespace spanalloc {
 namespace {
@@ -214,20 +215,16 @@ TEST(LargeObjects, TableAgreesWithAReference) {
 TEST(LargeObjects, AddressReuseAcrossThreads) {
   auto objects = std::make_unique<LargeObjects<MovingCalls>>();
   Atomic<std::uint32_t> errors{0};
-  std::vector<std::thread> threads;
-  for (unsigned t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      for (unsigned i = 0; i < 1500; ++i) {
-        auto* p = static_cast<unsigned*>(objects->allocate(1, 16));
-        *p = t * 10000 + i;
-        auto* q = static_cast<unsigned*>(objects->resize(p, (1 + i % 3) * os::page_size() + 1));
-        if (q == nullptr || *q != t * 10000 + i) errors.fetch_add_relaxed(1);
-        if (objects->usable_size(q) != (2 + i % 3) * os::page_size()) errors.fetch_add_relaxed(1);
-        if (!objects->free(q)) errors.fetch_add_relaxed(1);
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  test::in_threads(4, [&](unsigned t) {
+    for (unsigned i = 0; i < 1500; ++i) {
+      auto* p = static_cast<unsigned*>(objects->allocate(1, 16));
+      *p = t * 10000 + i;
+      auto* q = static_cast<unsigned*>(objects->resize(p, (1 + i % 3) * os::page_size() + 1));
+      if (q == nullptr || *q != t * 10000 + i) errors.fetch_add_relaxed(1);
+      if (objects->usable_size(q) != (2 + i % 3) * os::page_size()) errors.fetch_add_relaxed(1);
+      if (!objects->free(q)) errors.fetch_add_relaxed(1);
+    }
+  });
   EXPECT_EQ(errors.load_relaxed(), 0u);
   EXPECT_EQ(objects->statistics().objects, 0u);
   EXPECT_EQ(objects->statistics().bytes, 0u);

@@ -9,6 +9,7 @@
 
 #include "child.hpp"
 #include "sanitizers.hpp"
+#include "threads.hpp"
 
 namespace spanalloc {
 namespace {
@@ -16,17 +17,13 @@ namespace {
 TEST(SpinLock, OneThreadAtATime) {
   SpinLock lock;
   int count = 0;
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
-      for (int i = 0; i < 20'000; ++i) {
-        LockGuard guard(lock);
-        EXPECT_FALSE(guard.owner_died());
-        ++count;
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  test::in_threads(4, [&](unsigned) {
+    for (int i = 0; i < 20'000; ++i) {
+      LockGuard guard(lock);
+      EXPECT_FALSE(guard.owner_died());
+      ++count;
+    }
+  });
   EXPECT_EQ(count, 80'000);
 }
 

@@ -1,10 +1,10 @@
 // The stack on real threads; every interleaving of few operations is the model's affair.
 #include "sync/treiber_stack.hpp"
+#include "threads.hpp"
 
 #include <gtest/gtest.h>
 
 #include <atomic>
-#include <thread>
 #include <vector>
 
 namespace spanalloc {
@@ -51,19 +51,15 @@ TEST(TreiberStack, GivesEachElementToOneThread) {
   for (std::uint32_t n = 1; n <= kElements; ++n) stack.push(n, links);
   std::vector<int> uses(kElements + 1);  // not atomic: guarded by having the element
   std::atomic<int> pops{0};
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
-      for (int i = 0; i < 20'000; ++i) {
-        const std::uint32_t n = stack.pop(links);
-        if (n == 0) continue;
-        ++uses[n];
-        ++pops;
-        stack.push(n, links);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  test::in_threads(4, [&](unsigned) {
+    for (int i = 0; i < 20'000; ++i) {
+      const std::uint32_t n = stack.pop(links);
+      if (n == 0) continue;
+      ++uses[n];
+      ++pops;
+      stack.push(n, links);
+    }
+  });
   int used = 0;
   for (std::uint32_t n = 1; n <= kElements; ++n) {
     EXPECT_NE(stack.pop(links), 0u) << "none is lost";

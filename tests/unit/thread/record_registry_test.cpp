@@ -1,4 +1,5 @@
 #include "thread/record_registry.hpp"
+#include "threads.hpp"
 
 #include <gtest/gtest.h>
 
@@ -74,19 +75,15 @@ TEST_F(Records, ForgetsAll) {
 }
 
 TEST_F(Records, AreOneThreadsAtATime) {
-  std::vector<std::thread> threads;
-  for (int t = 0; t < 4; ++t) {
-    threads.emplace_back([&] {
-      for (int i = 0; i < 2000; ++i) {
-        Record* const record = take();
-        EXPECT_EQ(record->users++, 0);
-        if (i % 64 == 0) std::this_thread::yield();
-        --record->users;
-        registry_.give_back(record);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  test::in_threads(4, [&](unsigned) {
+    for (int i = 0; i < 2000; ++i) {
+      Record* const record = take();
+      EXPECT_EQ(record->users++, 0);
+      if (i % 64 == 0) std::this_thread::yield();
+      --record->users;
+      registry_.give_back(record);
+    }
+  });
   EXPECT_LE(made_.size(), 4u);
   EXPECT_EQ(all().size(), made_.size());
 }

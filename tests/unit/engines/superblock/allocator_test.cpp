@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <barrier>
-#include <cstdio>
 #include <cstring>
 #include <thread>
 #include <type_traits>
@@ -16,7 +15,9 @@
 
 #include "engines/superblock/engine.hpp"
 #include "engines/superblock/test_support.hpp"
+#include "memory_use.hpp"
 #include "sanitizers.hpp"
+#include "threads.hpp"
 
 namespace spanalloc {
 namespace {
@@ -24,6 +25,7 @@ namespace {
 using superblock::Census;
 using test::checked;
 using test::kPiece;
+using test::mapped_bytes;
 using test::OwnHeap;
 using test::superblock_of;
 
@@ -184,15 +186,6 @@ TEST_F(SuperblockInstances, AThreadsEndLeavesItsHeapToTheNext) {
   EXPECT_TRUE(checked(heap).all_returned());
 }
 
-// Bytes of address space that the process has.
-std::size_t mapped_bytes() {
-  std::FILE* maps = std::fopen("/proc/self/statm", "r");
-  unsigned long pages = 0;
-  EXPECT_EQ(std::fscanf(maps, "%lu", &pages), 1);
-  std::fclose(maps);
-  return pages * os::page_size();
-}
-
 TEST_F(SuperblockInstances, GiveAllAddressSpaceBack) {
   if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer maps what it likes";
   if (test::kEmulated) GTEST_SKIP() << "the address space is the emulator's";
@@ -282,14 +275,10 @@ TEST_F(SuperblockInstances, AForksChildHasThemWhole) {
       one->deallocate(mine);
       if (one->allocate(100) != mine) _exit(4);  // this thread's heap is still its own
       // The vanished threads' heaps go to new ones.
-      std::vector<std::thread> threads;
-      for (unsigned t = 0; t < kWorkers; ++t) {
-        threads.emplace_back([&] {
-          one->deallocate(one->allocate(100));
-          other->deallocate(other->allocate(100));
-        });
-      }
-      for (std::thread& thread : threads) thread.join();
+      test::in_threads(kWorkers, [&](unsigned) {
+        one->deallocate(one->allocate(100));
+        other->deallocate(other->allocate(100));
+      });
       const Census after = one->census();
       if (!after.consistent() || after.heap_records > before.heap_records) _exit(5);
       other->destroy();

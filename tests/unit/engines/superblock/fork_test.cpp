@@ -14,6 +14,7 @@
 
 #include "engines/superblock/engine.hpp"
 #include "sanitizers.hpp"
+#include "threads.hpp"
 
 namespace spanalloc {
 namespace {
@@ -38,18 +39,14 @@ void churn(Slots& slots, unsigned seed, std::atomic<unsigned>& started, const st
 
 template <class E>
 void use_the_heap(Slots& slots) {
-  std::vector<std::thread> threads;
-  for (unsigned t = 0; t < kWorkers; ++t) {
-    threads.emplace_back([&] {
-      for (auto& slot : slots) {
-        E::deallocate(slot.exchange(nullptr));
-        void* p = E::allocate(256);
-        static_cast<char*>(p)[255] = 1;
-        E::deallocate(p);
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  test::in_threads(kWorkers, [&](unsigned) {
+    for (auto& slot : slots) {
+      E::deallocate(slot.exchange(nullptr));
+      void* p = E::allocate(256);
+      static_cast<char*>(p)[255] = 1;
+      E::deallocate(p);
+    }
+  });
 }
 
 template <class E>

@@ -4,11 +4,10 @@
 
 #include <gtest/gtest.h>
 
-#include <cstdlib>
-#include <string>
-
 #include "base/bits.hpp"
 #include "engines/superblock/allocator.hpp"
+#include "environment.hpp"
+#include "owned.hpp"
 
 namespace spanalloc::test {
 
@@ -18,18 +17,7 @@ inline constexpr std::size_t kHalf = kPiece / 2 - sizeof(superblock::Block);
 
 /// A heap, which gives back what it has at its end.
 template <class Config>
-class OwnHeap {
- public:
-  OwnHeap() = default;
-  ~OwnHeap() { heap_.destroy(); }
-  OwnHeap(const OwnHeap&) = delete;
-  OwnHeap& operator=(const OwnHeap&) = delete;
-
-  superblock::Allocator<Config>* operator->() { return &heap_; }
-
- private:
-  superblock::Allocator<Config> heap_;
-};
+using OwnHeap = Owned<superblock::Allocator<Config>>;
 
 /// The walker's findings; a failure unless every invariant holds.
 template <class Config>
@@ -52,23 +40,7 @@ inline std::uintptr_t superblock_of(const void* p) {
 
 /// Many heaps in one process: small arenas.
 class SmallArenas : public ::testing::Test {
- protected:
-  void SetUp() override {
-    const char* set = getenv(kOption);
-    before_ = set == nullptr ? "" : set;
-    setenv(kOption, "32", 1);
-  }
-  void TearDown() override {
-    if (before_.empty()) {
-      unsetenv(kOption);
-    } else {
-      setenv(kOption, before_.c_str(), 1);
-    }
-  }
-
- private:
-  static constexpr const char* kOption = "SPANALLOC_ARENA_BITS";
-  std::string before_;
+  Variable bits_{"SPANALLOC_ARENA_BITS", "32"};
 };
 
 }  // namespace spanalloc::test

@@ -1,9 +1,9 @@
 #include "engines/virtual_span/span_pool.hpp"
+#include "threads.hpp"
 
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <thread>
 #include <vector>
 
 namespace spanalloc {
@@ -76,21 +76,17 @@ TEST(SpanPool, NothingIsLostOrInventedUnderContention) {
   for (std::uint32_t span = 1; span <= kSpans; ++span) pool->put(0, span % 2, span, links);
 
   Atomic<std::uint32_t> errors{0};
-  std::vector<std::thread> threads;
-  for (unsigned t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      const unsigned core = pool->core_of(t);
-      for (int i = 0; i < 50000; ++i) {
-        std::uint32_t span = pool->get_local(0, core, links);
-        if (span == 0) span = pool->get_from_other_core(0, core, links);
-        if (span == 0) continue;
-        if (holders[span].fetch_add_relaxed(1) != 0) errors.fetch_add_relaxed(1);
-        holders[span].fetch_sub_relaxed(1);
-        pool->put(0, core, span, links);
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+  test::in_threads(kThreads, [&](unsigned t) {
+    const unsigned core = pool->core_of(t);
+    for (int i = 0; i < 50000; ++i) {
+      std::uint32_t span = pool->get_local(0, core, links);
+      if (span == 0) span = pool->get_from_other_core(0, core, links);
+      if (span == 0) continue;
+      if (holders[span].fetch_add_relaxed(1) != 0) errors.fetch_add_relaxed(1);
+      holders[span].fetch_sub_relaxed(1);
+      pool->put(0, core, span, links);
+    }
+  });
   EXPECT_EQ(errors.load_relaxed(), 0u);
   std::vector<bool> seen(kSpans + 1);
   for (unsigned core = 0; core < 2; ++core) {

@@ -1,7 +1,7 @@
 // The kernel refuses: a purge at any point, in part, or more address space. Contents and books stay right.
 #include <string>
 
-#include "child_process.hpp"
+#include "child.hpp"
 #include "pages/coalescing/test_support.hpp"
 
 namespace spanalloc::coalescing {

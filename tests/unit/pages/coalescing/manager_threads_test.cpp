@@ -3,6 +3,7 @@
 
 #include "block_history.hpp"
 #include "pages/coalescing/test_support.hpp"
+#include "threads.hpp"
 
 namespace spanalloc::coalescing {
 namespace {
@@ -51,28 +52,24 @@ TEST(CoalescingThreads, NobodyIsRefusedItsShare) {
   constexpr std::size_t kShare = 8;
   Region region(kThreads * kShare);
   std::atomic<int> refused{0};
-  std::vector<std::thread> threads;
-  for (std::size_t t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&] {
-      // One unit at a time: any free unit fits, so fragmentation is no excuse.
-      std::vector<std::size_t> mine;
-      for (int i = 0; i < 4000; ++i) {
-        while (mine.size() < kShare) {
-          const Allocation got = region.manager.allocate(1);
-          if (!got) {
-            ++refused;
-            break;
-          }
-          mine.push_back(got.block.first);
+  test::in_threads(kThreads, [&](unsigned) {
+    // One unit at a time: any free unit fits, so fragmentation is no excuse.
+    std::vector<std::size_t> mine;
+    for (int i = 0; i < 4000; ++i) {
+      while (mine.size() < kShare) {
+        const Allocation got = region.manager.allocate(1);
+        if (!got) {
+          ++refused;
+          break;
         }
-        while (!mine.empty()) {
-          region.manager.free(mine.back());
-          mine.pop_back();
-        }
+        mine.push_back(got.block.first);
       }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+      while (!mine.empty()) {
+        region.manager.free(mine.back());
+        mine.pop_back();
+      }
+    }
+  });
   EXPECT_EQ(refused, 0);
   EXPECT_EQ(region.blocks().size(), 1u);
 }
@@ -84,15 +81,11 @@ TEST(CoalescingThreads, NobodyIsRefusedTheLastUnits) {
   for (int round = 0; round < 8; ++round) {
     Region region(2 * kEach);
     std::atomic<int> refused{0};
-    std::vector<std::thread> threads;
-    for (int t = 0; t < 2; ++t) {
-      threads.emplace_back([&] {
-        for (std::size_t i = 0; i < kEach; ++i) {
-          if (!region.manager.allocate(1)) ++refused;
-        }
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+    test::in_threads(2, [&](unsigned) {
+      for (std::size_t i = 0; i < kEach; ++i) {
+        if (!region.manager.allocate(1)) ++refused;
+      }
+    });
     ASSERT_EQ(refused, 0) << "round " << round;
   }
 }

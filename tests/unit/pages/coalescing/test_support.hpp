@@ -21,6 +21,7 @@
 
 #include "pages/coalescing/manager.hpp"
 #include "sanitizers.hpp"
+#include "threads.hpp"
 
 namespace spanalloc::coalescing {
 
@@ -272,28 +273,26 @@ void free_everything_at_once(unsigned threads, std::size_t each, unsigned times,
   const auto give_back = [&](std::size_t thread) {
     for (std::size_t i = 0; i < each; ++i) free(units[i * threads + thread]);
   };
-  std::vector<std::thread> others;
-  for (unsigned t = 1; t < threads; ++t) {
-    others.emplace_back([&, t] {
-      const Interruptions interruptions;
+  test::in_threads(threads, [&](unsigned t) {
+    const Interruptions interruptions;
+    if (t != 0) {
       for (meeting.meet(); go_on; meeting.meet()) {
         give_back(t);
         meeting.meet();
       }
-    });
-  }
-  const Interruptions interruptions;
-  for (unsigned round = 0; round < times && go_on; ++round) {
-    units = prepare();
-    if (round % 2 == 0) std::shuffle(units.begin(), units.end(), std::mt19937(round));
+      return;
+    }
+    for (unsigned round = 0; round < times && go_on; ++round) {
+      units = prepare();
+      if (round % 2 == 0) std::shuffle(units.begin(), units.end(), std::mt19937(round));
+      meeting.meet();
+      give_back(0);
+      meeting.meet();
+      go_on = look(round);
+    }
+    go_on = false;
     meeting.meet();
-    give_back(0);
-    meeting.meet();
-    go_on = look(round);
-  }
-  go_on = false;
-  meeting.meet();
-  for (std::thread& thread : others) thread.join();
+  });
 }
 
 }  // namespace spanalloc::coalescing

@@ -15,6 +15,7 @@
 #include "engine_list.hpp"
 #include "engines/virtual_span/oopsla15/test_support.hpp"
 #include "memory_pattern.hpp"
+#include "memory_use.hpp"
 #include "sanitizers.hpp"
 
 namespace spanalloc {
@@ -182,22 +183,13 @@ TYPED_TEST(Oopsla15, StatisticsAddUp) {
 
 // --- Memory.
 
-std::size_t resident_pages(const void* p, std::size_t bytes) {
-  const std::size_t page = os::page_size();
-  std::vector<unsigned char> map(bytes / page);
-  if (mincore(pointer_to(align_down(address_of(p), page)), bytes, map.data()) != 0) return 0;
-  std::size_t count = 0;
-  for (const unsigned char entry : map) count += entry & 1u;
-  return count;
-}
-
 template <class E>
 std::size_t resident_after_free() {
   auto blocks = make_floating_span<E>(65536);
   for (void* p : blocks) std::memset(p, 1, 65536);
   const auto* span = span_of(blocks[0]);
   for (void* p : blocks) E::deallocate(p);
-  return resident_pages(span, 516 * kKiB);
+  return test::resident_pages(span, 516 * kKiB);
 }
 
 TEST(Oopsla15Memory, EmptySpansAboveTheThresholdGiveTheirPagesBack) {
@@ -208,22 +200,22 @@ TEST(Oopsla15Memory, EmptySpansAboveTheThresholdGiveTheirPagesBack) {
 
 TEST(Oopsla15Memory, SmallSpansKeepThemUntilTrim) {
   if (os::memory_is_locked()) GTEST_SKIP() << "memory is locked";
-  using E = EngineOf<HookedConfig<50>>;
-  const auto blocks = make_floating_span<E>(256);
+  OwnHeap<Paper> heap;
+  const auto blocks = make_floating_span(*heap, 256);
   for (void* p : blocks) std::memset(p, 1, 256);
   const auto* span = span_of(blocks[0]);
-  for (void* p : blocks) E::deallocate(p);
-  EXPECT_EQ(resident_pages(span, 32 * kKiB), 32 * kKiB / os::page_size());
-  EXPECT_TRUE(E::trim());
-  EXPECT_EQ(resident_pages(span, 32 * kKiB), 1u);
-  EXPECT_FALSE(E::trim()) << "nothing is left to return";
+  for (void* p : blocks) heap->deallocate(p);
+  EXPECT_EQ(test::resident_pages(span, 32 * kKiB), 32 * kKiB / os::page_size());
+  EXPECT_TRUE(heap->trim());
+  EXPECT_EQ(test::resident_pages(span, 32 * kKiB), 1u);
+  EXPECT_FALSE(heap->trim()) << "nothing is left to return";
 }
 
 TEST(Oopsla15Memory, FreshBlocksAreCarvedAPageAtATime) {
-  using E = EngineOf<HookedConfig<51>>;
-  void* p = E::allocate(256);
-  EXPECT_LE(resident_pages(span_of(p), 32 * kKiB), max_of(1, 4096 / os::page_size()));
-  E::deallocate(p);
+  OwnHeap<Paper> heap;
+  void* p = heap->allocate(256);
+  EXPECT_LE(test::resident_pages(span_of(p), 32 * kKiB), max_of(1, 4096 / os::page_size()));
+  heap->deallocate(p);
 }
 
 // At the limit a single freed block can be had again, although its span is not reusable by far.
@@ -231,30 +223,30 @@ TEST(Oopsla15Memory, OneFreeAtTheLimitServesTheNextRequest) {
   const pid_t child = fork();
   if (child == 0) {
     setenv("SPANALLOC_ARENA_BITS", "30", 1);
-    using E = EngineOf<HookedConfig<57>>;
+    OwnHeap<Paper> heap;
     void* orphan = nullptr;
     on_another_thread([&] {
-      orphan = E::allocate(4096);
+      orphan = heap->allocate(4096);
       for (int i = 0; i < 31; ++i) {
-        if (E::allocate(4096) == nullptr) _exit(1);
+        if (heap->allocate(4096) == nullptr) _exit(1);
       }
     });
-    void* own = E::allocate(4096);
-    for (int count = 0; E::allocate(4096) != nullptr; ++count) {
+    void* own = heap->allocate(4096);
+    for (int count = 0; heap->allocate(4096) != nullptr; ++count) {
       if (count > 100000) _exit(2);
     }
     for (void* p : {own, orphan, own}) {
-      E::deallocate(p);
-      if (E::allocate(4096) != p) _exit(3);
-      if (E::allocate(4096) != nullptr) _exit(4);
+      heap->deallocate(p);
+      if (heap->allocate(4096) != p) _exit(3);
+      if (heap->allocate(4096) != nullptr) _exit(4);
     }
     // A smaller request takes a larger block rather than none.
-    E::deallocate(own);
-    if (E::allocate(4096) != own) _exit(5);
-    E::deallocate(own);
-    if (E::allocate(16) != own) _exit(6);
-    E::deallocate(own);
-    E::deallocate(orphan);
+    heap->deallocate(own);
+    if (heap->allocate(4096) != own) _exit(5);
+    heap->deallocate(own);
+    if (heap->allocate(16) != own) _exit(6);
+    heap->deallocate(own);
+    heap->deallocate(orphan);
     _exit(0);
   }
   int status = 0;
@@ -264,29 +256,28 @@ TEST(Oopsla15Memory, OneFreeAtTheLimitServesTheNextRequest) {
 
 // Other heaps of this process may have reserved terabytes: a limit counts from there.
 // Allocates until nothing is left, frees all, three times over; 0 if the heap is as good as new after that.
-template <class E>
-int exhaust() {
+int exhaust(oopsla15::Heap<Paper>& heap) {
   for (int round = 0; round < 3; ++round) {
     void* chain = nullptr;
     std::size_t count = 0;
-    while (void* p = E::allocate(100000)) {
+    while (void* p = heap.allocate(100000)) {
       *static_cast<void**>(p) = chain;
       chain = p;
       if (++count > 20000) return 2;
     }
     if (count < 50) return 3;
-    if (E::allocate_zeroed(200000) != nullptr) return 4;
+    if (heap.allocate_zeroed(200000) != nullptr) return 4;
     while (chain != nullptr) {
       void* next = *static_cast<void**>(chain);
-      E::deallocate(chain);
+      heap.deallocate(chain);
       chain = next;
     }
-    void* p = E::allocate(300000);  // another class: the same spans serve it
+    void* p = heap.allocate(300000);  // another class: the same spans serve it
     if (p == nullptr) return 5;
-    E::deallocate(p);
+    heap.deallocate(p);
   }
-  E::trim();
-  return E::census().nothing_held() ? 0 : 6;
+  heap.trim();
+  return heap.census().nothing_held() ? 0 : 6;
 }
 
 void expect_child_succeeds(pid_t child) {
@@ -299,7 +290,8 @@ TEST(Oopsla15Memory, ExhaustedArenaIsSurvived) {
   const pid_t child = fork();
   if (child == 0) {
     setenv("SPANALLOC_ARENA_BITS", "30", 1);
-    _exit(exhaust<EngineOf<HookedConfig<52>>>());
+    OwnHeap<Paper> heap;
+    _exit(exhaust(*heap));
   }
   expect_child_succeeds(child);
 }
@@ -312,8 +304,9 @@ TEST(Oopsla15Memory, OutOfMemoryIsSurvived) {
   const pid_t child = fork();
   if (child == 0) {
     if (!test::leave_address_space(512 * kMiB)) _exit(9);
-    if (EngineOf<HookedConfig<56>>::allocate(2 * kGiB) != nullptr) _exit(1);
-    _exit(exhaust<EngineOf<HookedConfig<56>>>());
+    OwnHeap<Paper> heap;
+    if (heap->allocate(2 * kGiB) != nullptr) _exit(1);
+    _exit(exhaust(*heap));
   }
   expect_child_succeeds(child);
 }
@@ -326,36 +319,36 @@ TEST(Oopsla15Memory, LimitOnAddressSpaceCountsRealSpans) {
 #endif
   const pid_t child = fork();
   if (child == 0) {
-    using E = EngineOf<HookedConfig<58>>;
+    OwnHeap<Paper> heap;
     if (!test::leave_address_space(256 * kMiB)) _exit(9);
     void* chain = nullptr;
     for (std::size_t bytes = 0; bytes < 64 * kMiB; bytes += 256) {
-      void* p = E::allocate(256);
+      void* p = heap->allocate(256);
       if (p == nullptr) _exit(1);
       *static_cast<void**>(p) = chain;
       chain = p;
     }
     while (chain != nullptr) {
       void* next = *static_cast<void**>(chain);
-      E::deallocate(chain);
+      heap->deallocate(chain);
       chain = next;
     }
-    const std::size_t carved = E::census().carved;
+    const std::size_t carved = heap->census().carved;
     for (int i = 0; i < 100; ++i) {
-      void* p = E::allocate(kMiB);
+      void* p = heap->allocate(kMiB);
       if (p == nullptr) _exit(2);
       std::memset(p, 1, kMiB);
       *static_cast<void**>(p) = chain;
       chain = p;
     }
-    if (E::census().carved > carved) _exit(3);
+    if (heap->census().carved > carved) _exit(3);
     while (chain != nullptr) {
       void* next = *static_cast<void**>(chain);
-      E::deallocate(chain);
+      heap->deallocate(chain);
       chain = next;
     }
-    E::trim();
-    _exit(E::census().nothing_held() ? 0 : 4);
+    heap->trim();
+    _exit(heap->census().nothing_held() ? 0 : 4);
   }
   expect_child_succeeds(child);
 }
@@ -363,7 +356,7 @@ TEST(Oopsla15Memory, LimitOnAddressSpaceCountsRealSpans) {
 // --- Fork.
 
 TEST(Oopsla15Fork, ChildOwnsAUsableHeap) {
-  using E = EngineOf<HookedConfig<53>>;
+  using E = EngineOf<HookedConfig<1>>;
   E::process_start();
   std::promise<void> ready;
   std::promise<void> done;
@@ -399,7 +392,7 @@ TEST(Oopsla15Fork, WhileOtherThreadsAllocate) {
 #if defined(__SANITIZE_THREAD__)
   GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
 #endif
-  using E = EngineOf<HookedConfig<54>>;
+  using E = EngineOf<HookedConfig<2>>;
   E::process_start();
   Atomic<std::uint32_t> stop{0};
   std::vector<std::thread> threads;
@@ -432,7 +425,10 @@ TEST(Oopsla15Fork, WhileOtherThreadsAllocate) {
 
 // --- Bad input ends the process with a line that names it.
 
-using Bad = EngineOf<HookedConfig<55>>;
+class Oopsla15DeathTest : public testing::Test {
+ protected:
+  OwnHeap<Paper> heap;
+};
 
 // Keeps the compiler from reasoning about what the pointer points to.
 void* hidden(void* p) {
@@ -440,88 +436,87 @@ void* hidden(void* p) {
   return p;
 }
 
-TEST(Oopsla15DeathTest, ForeignPointers) {
-  using Fresh = EngineOf<HookedConfig<59>>;  // of whose spans no other test has carved any
+TEST_F(Oopsla15DeathTest, ForeignPointers) {
   int variable = 0;
   void* foreign = hidden(&variable);
-  EXPECT_DEATH(Fresh::deallocate(foreign), "spanalloc: .*not an object's 0x");
-  auto* p = static_cast<char*>(Fresh::allocate(100));
+  EXPECT_DEATH(heap->deallocate(foreign), "spanalloc: .*not an object's 0x");
+  auto* p = static_cast<char*>(heap->allocate(100));
   char* span = reinterpret_cast<char*>(span_of(p));
-  EXPECT_DEATH(Fresh::deallocate(span - 16), "holds no objects|not an object's");
-  EXPECT_DEATH(Fresh::deallocate(span - (std::size_t{1} << 21)), "holds no objects|not an object's");
-  EXPECT_DEATH(Fresh::deallocate(span + (std::size_t{1} << 21)), "holds no objects|not an object's");
-  EXPECT_DEATH(Fresh::deallocate(span + (std::size_t{1} << 30)), "holds no objects|not an object's");
-  EXPECT_DEATH(Fresh::deallocate(pointer_to(std::uintptr_t{1} << 63)), "not an object's");
-  EXPECT_DEATH(Fresh::usable_size(foreign), "not an object's");
-  EXPECT_DEATH(Fresh::resize(foreign, 10), "not an object's");
-  EXPECT_FALSE(Fresh::owns(foreign));
-  Fresh::deallocate(p);
+  EXPECT_DEATH(heap->deallocate(span - 16), "holds no objects|not an object's");
+  EXPECT_DEATH(heap->deallocate(span - (std::size_t{1} << 21)), "holds no objects|not an object's");
+  EXPECT_DEATH(heap->deallocate(span + (std::size_t{1} << 21)), "holds no objects|not an object's");
+  EXPECT_DEATH(heap->deallocate(span + (std::size_t{1} << 30)), "holds no objects|not an object's");
+  EXPECT_DEATH(heap->deallocate(pointer_to(std::uintptr_t{1} << 63)), "not an object's");
+  EXPECT_DEATH(heap->usable_size(foreign), "not an object's");
+  EXPECT_DEATH(heap->resize(foreign, 10), "not an object's");
+  EXPECT_FALSE(heap->owns(foreign));
+  heap->deallocate(p);
 }
 
-TEST(Oopsla15DeathTest, NotTheStartOfABlock) {
-  auto* p = static_cast<char*>(Bad::allocate(100));
+TEST_F(Oopsla15DeathTest, NotTheStartOfABlock) {
+  auto* p = static_cast<char*>(heap->allocate(100));
   char* span = reinterpret_cast<char*>(span_of(p));
   for (const int offset : {1, 8, 16, 32, 111}) {
-    EXPECT_DEATH(Bad::deallocate(p + offset), "not the start of an object") << offset;
+    EXPECT_DEATH(heap->deallocate(p + offset), "not the start of an object") << offset;
   }
-  EXPECT_DEATH(Bad::deallocate(span), "not the start");
-  EXPECT_DEATH(Bad::deallocate(span + 64), "not the start");
-  EXPECT_DEATH(Bad::deallocate(span + 32 * kKiB), "not the start");
-  on_another_thread([&] { EXPECT_DEATH(Bad::deallocate(p + 16), "not the start"); });
-  auto* aligned = static_cast<char*>(Bad::allocate_aligned(40000, 65536));
-  EXPECT_DEATH(Bad::deallocate(aligned + 16), "not the start");
-  EXPECT_DEATH(Bad::deallocate(aligned + 4096), "not the start");
-  Bad::deallocate(aligned);
-  Bad::deallocate(p);
+  EXPECT_DEATH(heap->deallocate(span), "not the start");
+  EXPECT_DEATH(heap->deallocate(span + 64), "not the start");
+  EXPECT_DEATH(heap->deallocate(span + 32 * kKiB), "not the start");
+  on_another_thread([&] { EXPECT_DEATH(heap->deallocate(p + 16), "not the start"); });
+  auto* aligned = static_cast<char*>(heap->allocate_aligned(40000, 65536));
+  EXPECT_DEATH(heap->deallocate(aligned + 16), "not the start");
+  EXPECT_DEATH(heap->deallocate(aligned + 4096), "not the start");
+  heap->deallocate(aligned);
+  heap->deallocate(p);
 }
 
-TEST(Oopsla15DeathTest, DoubleFree) {
-  void* p = Bad::allocate(100);
-  Bad::deallocate(p);
-  EXPECT_DEATH(Bad::deallocate(p), "double free of 0x");
-  auto floating = make_floating_span<Bad>(256);
-  Bad::deallocate(floating[0]);
-  EXPECT_DEATH(Bad::deallocate(floating[0]), "double free of 0x");
+TEST_F(Oopsla15DeathTest, DoubleFree) {
+  void* p = heap->allocate(100);
+  heap->deallocate(p);
+  EXPECT_DEATH(heap->deallocate(p), "double free of 0x");
+  auto floating = make_floating_span(*heap, 256);
+  heap->deallocate(floating[0]);
+  EXPECT_DEATH(heap->deallocate(floating[0]), "double free of 0x");
   // In the child of a thread other than the owner the span would be an orphan, and adopted.
   EXPECT_DEATH(on_another_thread([&] {
-                 Bad::deallocate(floating[1]);
-                 Bad::deallocate(floating[1]);
+                 heap->deallocate(floating[1]);
+                 heap->deallocate(floating[1]);
                }),
                "double free of 0x");
-  auto single = make_floating_span<Bad>(kMiB);
-  Bad::deallocate(single[0]);
-  EXPECT_DEATH(Bad::deallocate(single[0]), "free already");
-  EXPECT_DEATH(Bad::usable_size(single[0]), "free");
-  void* large = Bad::allocate(5 * kMiB);
-  Bad::deallocate(large);
-  EXPECT_DEATH(Bad::deallocate(large), "not an object's");
+  auto single = make_floating_span(*heap, kMiB);
+  heap->deallocate(single[0]);
+  EXPECT_DEATH(heap->deallocate(single[0]), "free already");
+  EXPECT_DEATH(heap->usable_size(single[0]), "free");
+  void* large = heap->allocate(5 * kMiB);
+  heap->deallocate(large);
+  EXPECT_DEATH(heap->deallocate(large), "not an object's");
 }
 
 // Two blocks freed in turns, twice each: more frees than blocks, caught at the latest when the span is full.
-TEST(Oopsla15DeathTest, AlternatingDoubleFreesOverflowTheCount) {
-  auto floating = make_floating_span<Bad>(512 * kKiB);
+TEST_F(Oopsla15DeathTest, AlternatingDoubleFreesOverflowTheCount) {
+  auto floating = make_floating_span(*heap, 512 * kKiB);
   on_another_thread([&] {
     EXPECT_DEATH(
         {
           for (int i = 0; i < 4; ++i) {
-            Bad::deallocate(floating[0]);
-            Bad::deallocate(floating[1]);
+            heap->deallocate(floating[0]);
+            heap->deallocate(floating[1]);
           }
         },
         "free");
   });
 }
 
-TEST(Oopsla15DeathTest, WrittenAfterFree) {
+TEST_F(Oopsla15DeathTest, WrittenAfterFree) {
   std::vector<void*> blocks;
-  for (int i = 0; i < 4; ++i) blocks.push_back(Bad::allocate(200));
-  for (void* p : blocks) Bad::deallocate(p);
+  for (int i = 0; i < 4; ++i) blocks.push_back(heap->allocate(200));
+  for (void* p : blocks) heap->deallocate(p);
   int local = 0;
   void* old = *static_cast<void**>(blocks[3]);
   for (void* wild : {hidden(&local), pointer_to(0x4141414141414141u),
                      static_cast<void*>(static_cast<char*>(blocks[3]) + kMiB)}) {
     *static_cast<void**>(blocks[3]) = wild;
-    EXPECT_DEATH({ Bad::allocate(200); }, "written after free");
+    EXPECT_DEATH({ heap->allocate(200); }, "written after free");
   }
   *static_cast<void**>(blocks[3]) = old;
 }

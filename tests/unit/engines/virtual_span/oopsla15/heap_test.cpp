@@ -13,9 +13,10 @@
 #include <thread>
 #include <vector>
 
-#include "child_process.hpp"
+#include "child.hpp"
 #include "engines/virtual_span/oopsla15/test_support.hpp"
 #include "sanitizers.hpp"
+#include "threads.hpp"
 
 namespace spanalloc {
 namespace {
@@ -141,15 +142,11 @@ TYPED_TEST(Oopsla15Heaps, SeveralAtOnceKeepApart) {
 TYPED_TEST(Oopsla15Heaps, SeveralThreadsInSeveralHeaps) {
   TypeParam heaps[3];
   std::vector<void*> left[3][4];
-  std::vector<std::thread> threads;
-  for (unsigned t = 0; t < 4; ++t) {
-    threads.emplace_back([&, t] {
-      for (unsigned h = 0; h < 3; ++h) {
-        left[h][t] = churn(*heaps[h], 17 * t + h, 3000, static_cast<unsigned char>(1 + h));
-      }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  test::in_threads(4, [&](unsigned t) {
+    for (unsigned h = 0; h < 3; ++h) {
+      left[h][t] = churn(*heaps[h], 17 * t + h, 3000, static_cast<unsigned char>(1 + h));
+    }
+  });
   for (unsigned h = 0; h < 3; ++h) {
     expect_census_adds_up(*heaps[h]);
     EXPECT_EQ(heaps[h]->statistics().live_labs, 0u) << "their threads have ended";
@@ -328,7 +325,7 @@ TEST(Oopsla15HeapsOfSeveralConfigs, KeepApartFromEachOtherAndTheDefaultHeap) {
 
 // A handler of a signal forks: it finds out whether the thread that it has interrupted is inside.
 TEST(Oopsla15HeapsOfSeveralConfigs, ASignalHandlerForksInTheMiddleOfACall) {
-  using Config = HookedConfig<50>;
+  using Config = HookedConfig<>;
   in_child([] {
     OwnHeap<Config> heap;
     std::vector<void*> blocks;

@@ -4,16 +4,19 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <thread>
 #include <utility>
 #include <vector>
 
+#include "census_check.hpp"
 #include "engines/virtual_span/oopsla15/engine.hpp"
+#include "owned.hpp"
+#include "threads.hpp"
 
 namespace spanalloc {
 
-/// A heap of its own for each tag, with one armed hook that fires once.
-template <int kTag>
+/// With one armed hook, which fires once. A heap of its own for each tag where a test needs an engine; others
+/// own their heap.
+template <int kTag = 0>
 struct HookedConfig : Oopsla15 {
   static inline oopsla15::Step armed_step{};
   static inline std::function<void(oopsla15::Span*)> armed;
@@ -39,9 +42,14 @@ struct Oopsla15TestAccess {
   static void leave_thread() {
     Oopsla15Engine<Config>::frontend().leave();
   }
+  /// Of the calling thread; nullptr: it has none.
   template <class Config>
-  static oopsla15::Lab* lab() {
-    return Oopsla15Engine<Config>::frontend().own_lab;
+  static auto* thread(const oopsla15::Heap<Config>& heap) {
+    return heap.find_thread_(heap);
+  }
+  template <class Config>
+  static oopsla15::Lab* lab(const oopsla15::Heap<Config>& heap) {
+    return thread(heap) == nullptr ? nullptr : thread(heap)->own_lab;
   }
   template <class Config>
   static std::size_t records(const oopsla15::Heap<Config>& heap) {
@@ -56,20 +64,7 @@ struct Oopsla15TestAccess {
 
 /// A heap of the test's own, given back at its end.
 template <class Config>
-class OwnHeap {
- public:
-  using Heap = oopsla15::Heap<Config>;
-
-  OwnHeap() = default;
-  ~OwnHeap() { heap_.destroy(); }
-  OwnHeap(const OwnHeap&) = delete;
-  OwnHeap& operator=(const OwnHeap&) = delete;
-  Heap& operator*() { return heap_; }
-  Heap* operator->() { return &heap_; }
-
- private:
-  Heap heap_;
-};
+using OwnHeap = test::Owned<oopsla15::Heap<Config>>;
 
 /// How many threads the heap has ever had to keep something for at once.
 template <class Config>
@@ -81,19 +76,16 @@ inline oopsla15::Span* span_of(const void* p) {
   return Oopsla15TestAccess::span_of(p);
 }
 
-template <class F>
-void on_another_thread(F&& f) {
-  std::thread(std::forward<F>(f)).join();
-}
+using test::on_another_thread;
 
 /// Fills one span of a class exactly, then makes another one hot, so that the first floats. The first
 /// `blocks` entries are all of the floating span, the last one is the other span's.
-template <class E>
-std::vector<void*> make_floating_span(std::size_t size) {
+template <class H>
+std::vector<void*> make_floating_span(H& heap, std::size_t size) {
   std::vector<void*> blocks;
   const oopsla15::Span* first = nullptr;
   for (;;) {
-    void* p = E::allocate(size);
+    void* p = heap.allocate(size);
     blocks.push_back(p);
     if (first == nullptr) {
       first = span_of(p);
@@ -105,16 +97,15 @@ std::vector<void*> make_floating_span(std::size_t size) {
   EXPECT_EQ(first->load_word().state(), oopsla15::State::kFloating);
   return blocks;
 }
+template <class E>
+std::vector<void*> make_floating_span(std::size_t size) {
+  E engine;
+  return make_floating_span(engine, size);
+}
 
 template <class E>
 void expect_nothing_held() {
-  E::trim();
-  const oopsla15::Census census = E::census();
-  EXPECT_TRUE(census.nothing_held()) << "carved " << census.carved << " pooled " << census.pooled << " lost "
-                                     << census.lost << " hot " << census.hot << " empty_hot "
-                                     << census.empty_hot << " floating " << census.floating << " suspect "
-                                     << census.suspect << " reusable " << census.reusable << " empty "
-                                     << census.empty_idle;
+  EXPECT_EQ(test::leftovers<E>(), "");
 }
 
 }  // namespace spanalloc

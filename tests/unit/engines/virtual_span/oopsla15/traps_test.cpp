@@ -47,8 +47,17 @@ struct NaiveSpan {
   bool lost() const { return free_blocks() == blocks && !in_set && !in_pool; }
 };
 
+class Oopsla15Traps : public testing::Test {
+ protected:
+  using Config = HookedConfig<>;
+
+  void expect_nothing_held() { EXPECT_EQ(test::leftovers(*heap), ""); }
+
+  OwnHeap<Config> heap;
+};
+
 // One thread marks a span reusable; before it links it, another frees the last block.
-TEST(Oopsla15Traps, LastFreeBetweenMarkingReusableAndLinking) {
+TEST_F(Oopsla15Traps, LastFreeBetweenMarkingReusableAndLinking) {
   NaiveSpan naive{.blocks = 10, .local = 9};
   ASSERT_TRUE(naive.try_mark(naive.epoch, State::kReusable));  // first thread stops before line 116
   const unsigned epoch = naive.epoch;
@@ -57,33 +66,29 @@ TEST(Oopsla15Traps, LastFreeBetweenMarkingReusableAndLinking) {
   naive.put_into_set();  // the first thread goes on
   EXPECT_TRUE(naive.in_pool && naive.in_set) << "the naive span must be in both";
 
-  using Config = HookedConfig<1>;
-  using E = Oopsla15Engine<Config>;
-  const auto blocks = make_floating_span<E>(256);
-  for (int i = 0; i < 101; ++i) E::deallocate(blocks[static_cast<std::size_t>(i)]);
+  const auto blocks = make_floating_span(*heap, 256);
+  for (int i = 0; i < 101; ++i) heap->deallocate(blocks[static_cast<std::size_t>(i)]);
   Span* span = span_of(blocks[0]);
   Config::arm(Step::kBeforeListing, [&](Span* s) {
     EXPECT_EQ(s, span);
     on_another_thread([&] {
-      for (std::size_t i = 102; i < 127; ++i) E::deallocate(blocks[i]);
+      for (std::size_t i = 102; i < 127; ++i) heap->deallocate(blocks[i]);
     });
     EXPECT_EQ(span->load_word().state(), State::kFree);
   });
-  on_another_thread([&] { E::deallocate(blocks[101]); });
+  on_another_thread([&] { heap->deallocate(blocks[101]); });
   EXPECT_TRUE(Config::fired());
   EXPECT_EQ(span->set_list, oopsla15::SetList::kNone);
-  EXPECT_EQ(E::census().pooled, 1u);
-  E::deallocate(blocks[127]);
-  expect_nothing_held<E>();
+  EXPECT_EQ(heap->census().pooled, 1u);
+  heap->deallocate(blocks[127]);
+  expect_nothing_held();
 }
 
 // The same the other way round: the span is claimed, but still linked, when its owner looks for one.
-TEST(Oopsla15Traps, OwnerMeetsASpanThatIsBeingReturned) {
-  using Config = HookedConfig<2>;
-  using E = Oopsla15Engine<Config>;
-  const auto blocks = make_floating_span<E>(256);
+TEST_F(Oopsla15Traps, OwnerMeetsASpanThatIsBeingReturned) {
+  const auto blocks = make_floating_span(*heap, 256);
   Span* span = span_of(blocks[0]);
-  for (std::size_t i = 0; i < 126; ++i) E::deallocate(blocks[i]);
+  for (std::size_t i = 0; i < 126; ++i) heap->deallocate(blocks[i]);
   ASSERT_EQ(span->load_word().state(), State::kReusable);
   std::promise<void> claimed;
   std::promise<void> go_on;
@@ -92,22 +97,22 @@ TEST(Oopsla15Traps, OwnerMeetsASpanThatIsBeingReturned) {
     claimed.set_value();
     go_on.get_future().wait();
   });
-  std::thread claimer([&] { E::deallocate(blocks[126]); });
+  std::thread claimer([&] { heap->deallocate(blocks[126]); });
   claimed.get_future().wait();
   // More than the hot span has left: the owner searches its set, where the span is still linked.
   std::vector<void*> taken;
-  for (int i = 0; i < 127; ++i) taken.push_back(E::allocate(256));
+  for (int i = 0; i < 127; ++i) taken.push_back(heap->allocate(256));
   for (void* p : taken) EXPECT_NE(span_of(p), span);
   go_on.set_value();
   claimer.join();
-  EXPECT_EQ(E::census().pooled, 1u);
-  for (void* p : taken) E::deallocate(p);
-  E::deallocate(blocks[127]);
-  expect_nothing_held<E>();
+  EXPECT_EQ(heap->census().pooled, 1u);
+  for (void* p : taken) heap->deallocate(p);
+  heap->deallocate(blocks[127]);
+  expect_nothing_held();
 }
 
 // The owner's last free and a remote last free each look before they can see the other's (store buffering).
-TEST(Oopsla15Traps, TwoLastFreesMissEachOther) {
+TEST_F(Oopsla15Traps, TwoLastFreesMissEachOther) {
   NaiveSpan naive{.blocks = 3, .local = 1};
   const int seen_by_owner = naive.local + 1 + naive.remote;  // its load ran ahead of its store
   const int seen_by_remote = naive.local + naive.remote + 1;
@@ -117,45 +122,41 @@ TEST(Oopsla15Traps, TwoLastFreesMissEachOther) {
   EXPECT_LT(seen_by_remote, naive.blocks);
   EXPECT_TRUE(naive.lost()) << "nobody takes the naive span";
 
-  using E = Oopsla15Engine<HookedConfig<3>>;
-  auto blocks = make_floating_span<E>(512 * kKiB);
+  auto blocks = make_floating_span(*heap, 512 * kKiB);
   Span* span = span_of(blocks[0]);
-  E::deallocate(blocks[0]);
-  on_another_thread([&] { E::deallocate(blocks[1]); });  // sees one local free
-  Oopsla15TestAccess::push_local_unseen<HookedConfig<3>>(
-      blocks[2]);  // sees no remote free: does nothing more
-  EXPECT_EQ(E::census().empty_idle, 1u) << "the interleaving must hide the span at first";
+  heap->deallocate(blocks[0]);
+  on_another_thread([&] { heap->deallocate(blocks[1]); });   // sees one local free
+  Oopsla15TestAccess::push_local_unseen<Config>(blocks[2]);  // sees no remote free: does nothing more
+  EXPECT_EQ(heap->census().empty_idle, 1u) << "the interleaving must hide the span at first";
   EXPECT_EQ(span->set_list, oopsla15::SetList::kSuspects);
   // The owner's next search of the class finds it.
   std::set<Span*> used;
   std::vector<void*> again;
-  for (int i = 0; i < 3; ++i) again.push_back(E::allocate(512 * kKiB));
+  for (int i = 0; i < 3; ++i) again.push_back(heap->allocate(512 * kKiB));
   for (void* p : again) used.insert(span_of(p));
   EXPECT_EQ(used.count(span), 1u);
-  EXPECT_EQ(E::census().empty_idle, 0u);
-  for (void* p : again) E::deallocate(p);
-  E::deallocate(blocks[3]);
-  expect_nothing_held<E>();
+  EXPECT_EQ(heap->census().empty_idle, 0u);
+  for (void* p : again) heap->deallocate(p);
+  heap->deallocate(blocks[3]);
+  expect_nothing_held();
 }
 
 // The same, found by a trim from a thread that does not own the span.
-TEST(Oopsla15Traps, TrimFindsWhatTwoLastFreesMissed) {
-  using Config = HookedConfig<4>;
-  using E = Oopsla15Engine<Config>;
-  auto blocks = make_floating_span<E>(512 * kKiB);
-  E::deallocate(blocks[0]);
-  on_another_thread([&] { E::deallocate(blocks[1]); });
+TEST_F(Oopsla15Traps, TrimFindsWhatTwoLastFreesMissed) {
+  auto blocks = make_floating_span(*heap, 512 * kKiB);
+  heap->deallocate(blocks[0]);
+  on_another_thread([&] { heap->deallocate(blocks[1]); });
   Oopsla15TestAccess::push_local_unseen<Config>(blocks[2]);
-  on_another_thread([] { E::trim(); });
-  EXPECT_EQ(E::census().empty_idle, 0u);
-  EXPECT_EQ(E::census().pooled, 1u);
-  E::deallocate(blocks[3]);
-  expect_nothing_held<E>();
+  on_another_thread([&] { heap->trim(); });
+  EXPECT_EQ(heap->census().empty_idle, 0u);
+  EXPECT_EQ(heap->census().pooled, 1u);
+  heap->deallocate(blocks[3]);
+  expect_nothing_held();
 }
 
 // Adoption is a transition: a free that adopts must still return or list the span, and in its new owner's
 // set.
-TEST(Oopsla15Traps, AdoptionKeepsTheFreeGoing) {
+TEST_F(Oopsla15Traps, AdoptionKeepsTheFreeGoing) {
   NaiveSpan naive{.blocks = 1};
   const unsigned epoch = naive.epoch;
   ++naive.local;
@@ -167,169 +168,159 @@ TEST(Oopsla15Traps, AdoptionKeepsTheFreeGoing) {
   closed.after_free(closed.epoch);  // line 116 puts into the old owner's set
   EXPECT_TRUE(closed.state == State::kReusable && !closed.in_set) << "reusable, and in no set";
 
-  using E = Oopsla15Engine<HookedConfig<5>>;
   std::vector<void*> single;
   std::vector<void*> many;
   on_another_thread([&] {
-    single = make_floating_span<E>(kMiB);
-    many = make_floating_span<E>(256);
+    single = make_floating_span(*heap, kMiB);
+    many = make_floating_span(*heap, 256);
   });
-  ASSERT_EQ(E::census().pooled, 0u);
-  E::deallocate(single[0]);
-  EXPECT_EQ(E::census().pooled, 1u) << "an orphan's only block";
-  for (std::size_t i = 0; i < 110; ++i) E::deallocate(many[i]);
+  ASSERT_EQ(heap->census().pooled, 0u);
+  heap->deallocate(single[0]);
+  EXPECT_EQ(heap->census().pooled, 1u) << "an orphan's only block";
+  for (std::size_t i = 0; i < 110; ++i) heap->deallocate(many[i]);
   Span* span = span_of(many[0]);
   EXPECT_EQ(span->load_word().state(), State::kReusable);
-  ASSERT_NE(Oopsla15TestAccess::lab<HookedConfig<5>>(), nullptr);
-  EXPECT_EQ(span->owner.load_relaxed(), Oopsla15TestAccess::lab<HookedConfig<5>>()->owner_word());
-  void* p = E::allocate(256);
+  ASSERT_NE(Oopsla15TestAccess::lab(*heap), nullptr);
+  EXPECT_EQ(span->owner.load_relaxed(), Oopsla15TestAccess::lab(*heap)->owner_word());
+  void* p = heap->allocate(256);
   EXPECT_EQ(span_of(p), span) << "found in the adopter's set";
-  E::deallocate(p);
-  E::deallocate(single[1]);
-  for (std::size_t i = 110; i < many.size(); ++i) E::deallocate(many[i]);
-  expect_nothing_held<E>();
+  heap->deallocate(p);
+  heap->deallocate(single[1]);
+  for (std::size_t i = 110; i < many.size(); ++i) heap->deallocate(many[i]);
+  expect_nothing_held();
 }
 
 // Two threads meet an orphan at once; only one adopts, both frees count.
-TEST(Oopsla15Traps, TwoAdopters) {
-  using Config = HookedConfig<6>;
-  using E = Oopsla15Engine<Config>;
+TEST_F(Oopsla15Traps, TwoAdopters) {
   std::vector<void*> blocks;
-  on_another_thread([&] { blocks = make_floating_span<E>(512 * kKiB); });
-  Config::arm(Step::kBeforeAdopting, [&](Span*) { on_another_thread([&] { E::deallocate(blocks[1]); }); });
-  E::deallocate(blocks[0]);
+  on_another_thread([&] { blocks = make_floating_span(*heap, 512 * kKiB); });
+  Config::arm(Step::kBeforeAdopting, [&](Span*) { on_another_thread([&] { heap->deallocate(blocks[1]); }); });
+  heap->deallocate(blocks[0]);
   EXPECT_TRUE(Config::fired());
-  E::deallocate(blocks[2]);
-  EXPECT_EQ(E::census().pooled, 1u);
-  E::deallocate(blocks[3]);
-  expect_nothing_held<E>();
+  heap->deallocate(blocks[2]);
+  EXPECT_EQ(heap->census().pooled, 1u);
+  heap->deallocate(blocks[3]);
+  expect_nothing_held();
 }
 
 // With few blocks a span one free makes it both reusable and empty.
-TEST(Oopsla15Traps, OneFreeCrossesReusableAndEmpty) {
+TEST_F(Oopsla15Traps, OneFreeCrossesReusableAndEmpty) {
   NaiveSpan naive{.blocks = 1};
   const unsigned epoch = naive.epoch;
   ++naive.local;
   naive.after_free(epoch);
   EXPECT_FALSE(naive.in_pool) << "the second transition fails on the first one's epoch";
 
-  using E = Oopsla15Engine<HookedConfig<7>>;
   for (const std::size_t size : {std::size_t{kMiB}, 512 * kKiB, 128 * kKiB, 64 * kKiB}) {
     for (const bool remote : {false, true}) {
-      const auto blocks = make_floating_span<E>(size);
-      const std::size_t pooled = E::census().pooled;
+      const auto blocks = make_floating_span(*heap, size);
+      const std::size_t pooled = heap->census().pooled;
       for (std::size_t i = 0; i + 1 < blocks.size(); ++i) {
         if (remote) {
-          on_another_thread([&] { E::deallocate(blocks[i]); });
+          on_another_thread([&] { heap->deallocate(blocks[i]); });
         } else {
-          E::deallocate(blocks[i]);
+          heap->deallocate(blocks[i]);
         }
       }
-      EXPECT_EQ(E::census().pooled, pooled + 1) << size << (remote ? " remote" : " local");
-      E::deallocate(blocks.back());
+      EXPECT_EQ(heap->census().pooled, pooled + 1) << size << (remote ? " remote" : " local");
+      heap->deallocate(blocks.back());
     }
   }
-  expect_nothing_held<E>();
+  expect_nothing_held();
 }
 
 // A thread ends with an empty hot span: no free will follow that could return it.
-TEST(Oopsla15Traps, ThreadEndsWithAnEmptyHotSpan) {
+TEST_F(Oopsla15Traps, ThreadEndsWithAnEmptyHotSpan) {
   NaiveSpan naive{.blocks = 10, .local = 10, .state = State::kHot};
   naive.try_mark(naive.epoch, State::kFloating);  // line 127
   EXPECT_TRUE(naive.lost());
 
-  using E = Oopsla15Engine<HookedConfig<8>>;
-  on_another_thread([] {
-    E::deallocate(E::allocate(100));
-    E::deallocate(E::allocate(100000));
-    on_another_thread([p = E::allocate(300)] { E::deallocate(p); });
+  on_another_thread([&] {
+    heap->deallocate(heap->allocate(100));
+    heap->deallocate(heap->allocate(100000));
+    on_another_thread([&, p = heap->allocate(300)] { heap->deallocate(p); });
   });
-  const oopsla15::Census census = E::census();
+  const oopsla15::Census census = heap->census();
   EXPECT_EQ(census.carved, 3u);
   EXPECT_EQ(census.pooled, 3u);
 }
 
 // Blocks come back from other threads between the owner's look at the remote list and hot -> floating.
-TEST(Oopsla15Traps, RemoteFreesWhileTheHotSpanIsGivenUp) {
+TEST_F(Oopsla15Traps, RemoteFreesWhileTheHotSpanIsGivenUp) {
   NaiveSpan naive{.blocks = 10, .state = State::kHot};
   const bool refills = naive.over_threshold();  // line 98: no
   for (int i = 0; i < 10; ++i) ++naive.remote;  // each sees "hot" and does nothing (section 3.4)
   if (!refills) naive.try_mark(naive.epoch, State::kFloating);
   EXPECT_TRUE(naive.lost());
 
-  using Config = HookedConfig<9>;
-  using E = Oopsla15Engine<Config>;
   for (const std::size_t size : {std::size_t{kMiB}, std::size_t{256}}) {
     std::vector<void*> blocks;
     const std::size_t count = oopsla15::kSizeClasses[oopsla15::class_of(size)].blocks;
-    while (blocks.size() < count) blocks.push_back(E::allocate(size));
+    while (blocks.size() < count) blocks.push_back(heap->allocate(size));
     Config::arm(Step::kBeforeFloating, [&](Span*) {
       on_another_thread([&] {
-        for (void* p : blocks) E::deallocate(p);
+        for (void* p : blocks) heap->deallocate(p);
       });
     });
-    void* p = E::allocate(size);
+    void* p = heap->allocate(size);
     EXPECT_TRUE(Config::fired());
     EXPECT_EQ(span_of(p), span_of(blocks[0]));
-    E::deallocate(p);
+    heap->deallocate(p);
   }
-  EXPECT_EQ(E::census().carved, 2u);
-  expect_nothing_held<E>();
+  EXPECT_EQ(heap->census().carved, 2u);
+  expect_nothing_held();
 }
 
 // Listing 1 as printed drops what line 31 found.
-TEST(Oopsla15Traps, PoolReturnsWhatItsFastPathFinds) {
-  using E = Oopsla15Engine<HookedConfig<10>>;
-  void* keep = E::allocate(kMiB);
+TEST_F(Oopsla15Traps, PoolReturnsWhatItsFastPathFinds) {
+  void* keep = heap->allocate(kMiB);
   const Span* last = nullptr;
   for (int i = 0; i < 100; ++i) {
-    const auto blocks = make_floating_span<E>(kMiB);
+    const auto blocks = make_floating_span(*heap, kMiB);
     last = span_of(blocks[0]);
-    E::deallocate(blocks[0]);
-    E::deallocate(blocks[1]);
+    heap->deallocate(blocks[0]);
+    heap->deallocate(blocks[1]);
   }
   EXPECT_NE(last, nullptr);
-  EXPECT_LE(E::census().carved, 4u) << "spans that were got must not vanish";
-  E::deallocate(keep);
-  expect_nothing_held<E>();
+  EXPECT_LE(heap->census().carved, 4u) << "spans that were got must not vanish";
+  heap->deallocate(keep);
+  expect_nothing_held();
 }
 
 // The epoch goes on through the pool: what a thread saw in one life must not match in the next. And a pop
 // that reads a link of a span that is in use again must find a pool link there, not a set's.
-TEST(Oopsla15Traps, EpochAndPoolLinkSurviveThePool) {
-  using E = Oopsla15Engine<HookedConfig<11>>;
-  auto blocks = make_floating_span<E>(kMiB);
+TEST_F(Oopsla15Traps, EpochAndPoolLinkSurviveThePool) {
+  auto blocks = make_floating_span(*heap, kMiB);
   Span* span = span_of(blocks[0]);
   oopsla15::SpanWord stale = span->load_word();
   const oopsla15::SpanWord before = stale;
-  E::deallocate(blocks[0]);
+  heap->deallocate(blocks[0]);
   std::vector<void*> again;
   do {
-    again.push_back(E::allocate(kMiB));
+    again.push_back(heap->allocate(kMiB));
   } while (span_of(again.back()) != span);
-  again.push_back(E::allocate(kMiB));  // the span floats once more, in the very state seen before
+  again.push_back(heap->allocate(kMiB));  // the span floats once more, in the very state seen before
   EXPECT_EQ(span->load_word().state(), before.state());
   EXPECT_GT(span->load_word().bits() >> 34, before.bits() >> 34);
   EXPECT_FALSE(span->try_mark_free(stale));
   EXPECT_NE(static_cast<void*>(&span->pool_link), static_cast<void*>(&span->set_next));
   EXPECT_GE(offsetof(Span, set_next), offsetof(Span, pool_link) + sizeof span->pool_link);
-  for (void* p : again) E::deallocate(p);
-  E::deallocate(blocks[1]);
-  expect_nothing_held<E>();
+  for (void* p : again) heap->deallocate(p);
+  heap->deallocate(blocks[1]);
+  expect_nothing_held();
 }
 
 // Pointers beyond a block's start, from large alignments, are brought back by arithmetic, wherever freed.
-TEST(Oopsla15Traps, AlignedPointersFindTheirBlock) {
-  using E = Oopsla15Engine<HookedConfig<12>>;
+TEST_F(Oopsla15Traps, AlignedPointersFindTheirBlock) {
   for (const std::size_t alignment : {std::size_t{8192}, std::size_t{65536}, std::size_t{512 * 1024}}) {
     std::vector<char*> inside;
     std::vector<void*> rest;
     for (int i = 0; inside.size() < 6 && i < 400; ++i) {
-      auto* p = static_cast<char*>(E::allocate_aligned(100 + alignment / 2, alignment));
+      auto* p = static_cast<char*>(heap->allocate_aligned(100 + alignment / 2, alignment));
       ASSERT_NE(p, nullptr);
       ASSERT_EQ(address_of(p) % alignment, 0u);
-      ASSERT_GE(E::usable_size(p), 100 + alignment / 2);
-      p[0] = p[E::usable_size(p) - 1] = 1;
+      ASSERT_GE(heap->usable_size(p), 100 + alignment / 2);
+      p[0] = p[heap->usable_size(p) - 1] = 1;
       if (span_of(p)->is_block(p)) {
         rest.push_back(p);
       } else {
@@ -337,49 +328,46 @@ TEST(Oopsla15Traps, AlignedPointersFindTheirBlock) {
       }
     }
     ASSERT_GE(inside.size(), 3u) << "no pointer beyond a block's start for " << alignment;
-    on_another_thread([&] { E::deallocate(inside.back()); });
+    on_another_thread([&] { heap->deallocate(inside.back()); });
     inside.pop_back();
-    for (char* p : inside) E::deallocate(p);
-    for (void* p : rest) E::deallocate(p);
+    for (char* p : inside) heap->deallocate(p);
+    for (void* p : rest) heap->deallocate(p);
   }
-  expect_nothing_held<E>();
+  expect_nothing_held();
 }
 
 // A LAB's generation comes round to a value that an old orphan carries: its spans then belong to the new
 // life.
-TEST(Oopsla15Traps, GenerationComesRound) {
-  using Config = HookedConfig<13>;
-  using E = Oopsla15Engine<Config>;
+TEST_F(Oopsla15Traps, GenerationComesRound) {
   std::vector<void*> blocks;
   oopsla15::Lab* lab = nullptr;
   on_another_thread([&] {
-    blocks = make_floating_span<E>(256);
-    lab = Oopsla15TestAccess::lab<Config>();
+    blocks = make_floating_span(*heap, 256);
+    lab = Oopsla15TestAccess::lab(*heap);
   });
   lab->generation = static_cast<std::uint16_t>(lab->generation - 1);
   on_another_thread([&] {
-    E::deallocate(E::allocate(2000));
-    ASSERT_EQ(Oopsla15TestAccess::lab<Config>(), lab);
+    heap->deallocate(heap->allocate(2000));
+    ASSERT_EQ(Oopsla15TestAccess::lab(*heap), lab);
     ASSERT_EQ(span_of(blocks[0])->owner.load_relaxed(), lab->owner_word()) << "the same word again";
-    for (std::size_t i = 0; i < 60; ++i) E::deallocate(blocks[i]);
+    for (std::size_t i = 0; i < 60; ++i) heap->deallocate(blocks[i]);
     on_another_thread([&] {
-      for (std::size_t i = 60; i < 120; ++i) E::deallocate(blocks[i]);
+      for (std::size_t i = 60; i < 120; ++i) heap->deallocate(blocks[i]);
     });
-    for (std::size_t i = 120; i < blocks.size(); ++i) E::deallocate(blocks[i]);
+    for (std::size_t i = 120; i < blocks.size(); ++i) heap->deallocate(blocks[i]);
   });
-  expect_nothing_held<E>();
+  expect_nothing_held();
 }
 
 // The remote count has room for every block of the smallest class, beside the ABA counter.
-TEST(Oopsla15Traps, RemoteCountHoldsAWholeSpan) {
-  using E = Oopsla15Engine<HookedConfig<14>>;
-  const auto blocks = make_floating_span<E>(16);
+TEST_F(Oopsla15Traps, RemoteCountHoldsAWholeSpan) {
+  const auto blocks = make_floating_span(*heap, 16);
   on_another_thread([&] {
-    for (std::size_t i = 0; i + 1 < blocks.size(); ++i) E::deallocate(blocks[i]);
+    for (std::size_t i = 0; i + 1 < blocks.size(); ++i) heap->deallocate(blocks[i]);
   });
-  EXPECT_EQ(E::census().pooled, 1u);
-  E::deallocate(blocks.back());
-  expect_nothing_held<E>();
+  EXPECT_EQ(heap->census().pooled, 1u);
+  heap->deallocate(blocks.back());
+  expect_nothing_held();
 }
 
 }  // namespace

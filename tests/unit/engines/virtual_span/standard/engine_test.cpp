@@ -13,13 +13,17 @@
 #include <thread>
 #include <vector>
 
+#include "engines/virtual_span/standard/test_support.hpp"
 #include "sanitizers.hpp"
+#include "threads.hpp"
 
 namespace spanalloc {
 namespace {
 
-using E = StandardEngine;
-using Classes = standard::SizeClasses<Standard>;
+using large::Classes;
+using large::E;
+using large::expect_nothing_out;
+using large::free_all;
 
 std::vector<void*> allocate_many(std::size_t count, std::size_t size) {
   std::vector<void*> blocks(count);
@@ -28,24 +32,6 @@ std::vector<void*> allocate_many(std::size_t count, std::size_t size) {
     EXPECT_NE(p, nullptr);
   }
   return blocks;
-}
-
-void free_all(std::vector<void*>& blocks) {
-  for (void* p : blocks) E::deallocate(p);
-  blocks.clear();
-}
-
-// Runs f on another thread, to the end of that thread.
-template <class F>
-void elsewhere(F f) {
-  std::thread(f).join();
-}
-
-void expect_nothing_lost() {
-  E::trim();
-  const SpanCensus census = E::census();
-  EXPECT_TRUE(census.consistent());
-  EXPECT_TRUE(census.all_returned()) << "carved " << census.carved << ", in the pool " << census.in_pool;
 }
 
 std::size_t blocks_a_span(std::size_t size) {
@@ -60,8 +46,8 @@ std::size_t spans_out() {
 
 class StandardEngineTest : public testing::Test {
  protected:
-  void SetUp() override { expect_nothing_lost(); }
-  void TearDown() override { expect_nothing_lost(); }
+  void SetUp() override { expect_nothing_out(); }
+  void TearDown() override { expect_nothing_out(); }
 };
 
 TEST_F(StandardEngineTest, ReusesTheBlockFreedLast) {
@@ -75,7 +61,7 @@ TEST_F(StandardEngineTest, ReusesTheBlockFreedLast) {
 }
 
 TEST_F(StandardEngineTest, BlocksOfAFreshSpanLieInAddressOrder) {
-  elsewhere([] {  // a thread of its own: a fresh LAB
+  test::on_another_thread([] {  // a thread of its own: a fresh LAB
     auto blocks = allocate_many(100, 48);
     int steps = 0;
     for (std::size_t i = 1; i < blocks.size(); ++i) {
@@ -98,7 +84,7 @@ TEST_F(StandardEngineTest, TheLastRemoteFreeReturnsAParkedSpanWithoutItsOwner) {
   const std::size_t size = 2048;
   auto blocks = allocate_many(3 * blocks_a_span(size), size);
   const std::size_t out = spans_out();
-  elsewhere([&] { free_all(blocks); });
+  test::on_another_thread([&] { free_all(blocks); });
   EXPECT_LE(spans_out() + 2, out);
 }
 
@@ -111,9 +97,9 @@ TEST_F(StandardEngineTest, MixedFreesReturnAParkedSpanAtTheLastWhoeverMakesIt) {
     std::vector<void*> remote;
     for (std::size_t i = 0; i < blocks.size(); ++i) (i % 2 != 0 ? local : remote).push_back(blocks[i]);
     const std::size_t out = spans_out();
-    if (local_last) elsewhere([&] { free_all(remote); });
+    if (local_last) test::on_another_thread([&] { free_all(remote); });
     free_all(local);
-    if (!local_last) elsewhere([&] { free_all(remote); });
+    if (!local_last) test::on_another_thread([&] { free_all(remote); });
     EXPECT_LE(spans_out() + 2, out) << "local last: " << local_last;
   }
 }
@@ -124,14 +110,14 @@ TEST_F(StandardEngineTest, ASpanThatBecomesReusableAndEmptyAtOnceIsReturned) {
   const std::size_t n = blocks_a_span(size);
   ASSERT_EQ(n, 8u);
   auto blocks = allocate_many(2 * n, size);
-  elsewhere([&] { free_all(blocks); });
+  test::on_another_thread([&] { free_all(blocks); });
 }
 
 TEST_F(StandardEngineTest, RemoteFreesIntoAHotSpanAreUsedAgain) {
   const std::size_t size = 512;
-  elsewhere([&] {
+  test::on_another_thread([&] {
     auto blocks = allocate_many(blocks_a_span(size), size);  // the whole hot span is out
-    elsewhere([&] { free_all(blocks); });
+    test::on_another_thread([&] { free_all(blocks); });
     auto again = allocate_many(blocks_a_span(size), size);
     EXPECT_EQ(E::census().floating, 0u) << "the hot span served again; nothing was left behind";
     free_all(again);
@@ -140,9 +126,9 @@ TEST_F(StandardEngineTest, RemoteFreesIntoAHotSpanAreUsedAgain) {
 
 TEST_F(StandardEngineTest, RemoteFreesBelowTheRefillThresholdAreNotLost) {
   const std::size_t size = 512;
-  elsewhere([&] {
+  test::on_another_thread([&] {
     auto blocks = allocate_many(blocks_a_span(size), size);
-    elsewhere([&] {
+    test::on_another_thread([&] {
       E::deallocate(blocks.back());
       blocks.pop_back();
     });
@@ -153,7 +139,7 @@ TEST_F(StandardEngineTest, RemoteFreesBelowTheRefillThresholdAreNotLost) {
 }
 
 TEST_F(StandardEngineTest, AThreadThatEndsWithEmptyHotSpansLeavesNone) {
-  elsewhere([] {
+  test::on_another_thread([] {
     for (std::size_t size = 16; size <= 32 * kKiB; size += size / 4 + 16) E::deallocate(E::allocate(size));
   });
   const SpanCensus census = E::census();
@@ -163,7 +149,7 @@ TEST_F(StandardEngineTest, AThreadThatEndsWithEmptyHotSpansLeavesNone) {
 TEST_F(StandardEngineTest, OrphansServeTheNextThreadBeforeFreshSpans) {
   std::vector<void*> left;
   const std::size_t carved = E::census().carved;
-  for (int i = 0; i < 1000; ++i) elsewhere([&] { left.push_back(E::allocate(64)); });
+  for (int i = 0; i < 1000; ++i) test::on_another_thread([&] { left.push_back(E::allocate(64)); });
   EXPECT_LE(E::census().carved, carved + 2) << "a thousand threads' objects share their spans";
   EXPECT_LE(E::statistics().live_labs, 1u);
   free_all(left);
@@ -171,8 +157,8 @@ TEST_F(StandardEngineTest, OrphansServeTheNextThreadBeforeFreshSpans) {
 
 TEST_F(StandardEngineTest, OrphansAreReturnedByWhoeverFreesTheLastBlock) {
   std::vector<void*> left;
-  elsewhere([&] { left = allocate_many(3 * blocks_a_span(256), 256); });
-  elsewhere([&] { free_all(left); });
+  test::on_another_thread([&] { left = allocate_many(3 * blocks_a_span(256), 256); });
+  test::on_another_thread([&] { free_all(left); });
   EXPECT_TRUE(E::census().all_returned());
 }
 
@@ -192,7 +178,7 @@ TEST_F(StandardEngineTest, GranulesOfMergedSpansForgetTheirPast) {
   free_all(small);
   E::trim();
   auto large = allocate_many(256, 32 * kKiB);  // every second block starts at a granule
-  elsewhere([&] {
+  test::on_another_thread([&] {
     for (std::size_t i = 0; i < large.size(); i += 2) E::deallocate(large[i]);
   });
   for (std::size_t i = 1; i < large.size(); i += 2) E::deallocate(large[i]);
@@ -235,7 +221,7 @@ TEST_F(StandardEngineTest, DirtyMemoryIsZeroedForCalloc) {
 TEST_F(StandardEngineTest, AThreadPastItsExitHookGathersNothing) {
   const std::size_t n = blocks_a_span(2048);
   auto blocks = allocate_many(2 * n, 2048);
-  elsewhere([&] {
+  test::on_another_thread([&] {
     E::deallocate(E::allocate(16));
     for (int i = 0; i < 3; ++i) {  // the run's span
       E::deallocate(blocks.back());
@@ -269,7 +255,9 @@ TEST_F(StandardEngineDeathTest, TheTailOfASpanIsNoBlock) {
     char* start =
         reinterpret_cast<char*>(reinterpret_cast<std::uintptr_t>(p) & ~(std::uintptr_t{k.virtual_span} - 1));
     EXPECT_DEATH(E::deallocate(start + k.payload()), "not the start of a block") << size;
-    EXPECT_DEATH(elsewhere([&] { E::deallocate(start + k.payload()); }), "not the start of a block") << size;
+    EXPECT_DEATH(test::on_another_thread([&] { E::deallocate(start + k.payload()); }),
+                 "not the start of a block")
+        << size;
     E::deallocate(p);
   }
 }
@@ -311,7 +299,7 @@ TEST_F(StandardEngineTest, StatisticsMayBeAskedWhileOthersRun) {
       EXPECT_LE(s.small_bytes_carved + s.pooled_bytes, s.opened_bytes);
     }
   });
-  elsewhere([] {
+  test::on_another_thread([] {
     for (int round = 0; round < 30; ++round) {
       std::vector<void*> blocks;
       for (int i = 0; i < 500; ++i) blocks.push_back(E::allocate(static_cast<std::size_t>(i) * 997 % 100000));
@@ -332,31 +320,27 @@ TEST_F(StandardEngineTest, MillionsOfRandomLocalAndRemoteFreesLoseNothing) {
   std::vector<std::vector<Item>> passed(kThreads);
   for (unsigned round = 0; round < 6; ++round) {
     std::vector<std::vector<Item>> next(kThreads);
-    std::vector<std::thread> threads;
-    for (unsigned t = 0; t < kThreads; ++t) {
-      threads.emplace_back([&, t] {
-        std::mt19937 random(round * 97 + t);
-        std::vector<Item> mine = std::move(passed[t]);
-        for (int i = 0; i < 60000; ++i) {
-          if (mine.size() < 200 || (random() % 2 != 0 && mine.size() < 5000)) {
-            const std::size_t n = 1 + random() % (random() % 50 == 0 ? 60000 : 600);
-            auto* p = static_cast<unsigned char*>(E::allocate(n));
-            ASSERT_NE(p, nullptr);
-            p[0] = p[n - 1] = static_cast<unsigned char>(n);
-            mine.push_back({p, n});
-          } else {
-            const std::size_t j = random() % mine.size();
-            ASSERT_EQ(mine[j].p[0], static_cast<unsigned char>(mine[j].n));
-            ASSERT_EQ(mine[j].p[mine[j].n - 1], static_cast<unsigned char>(mine[j].n));
-            E::deallocate(mine[j].p);
-            mine[j] = mine.back();
-            mine.pop_back();
-          }
+    test::in_threads(kThreads, [&](unsigned t) {
+      std::mt19937 random(round * 97 + t);
+      std::vector<Item> mine = std::move(passed[t]);
+      for (int i = 0; i < 60000; ++i) {
+        if (mine.size() < 200 || (random() % 2 != 0 && mine.size() < 5000)) {
+          const std::size_t n = 1 + random() % (random() % 50 == 0 ? 60000 : 600);
+          auto* p = static_cast<unsigned char*>(E::allocate(n));
+          ASSERT_NE(p, nullptr);
+          p[0] = p[n - 1] = static_cast<unsigned char>(n);
+          mine.push_back({p, n});
+        } else {
+          const std::size_t j = random() % mine.size();
+          ASSERT_EQ(mine[j].p[0], static_cast<unsigned char>(mine[j].n));
+          ASSERT_EQ(mine[j].p[mine[j].n - 1], static_cast<unsigned char>(mine[j].n));
+          E::deallocate(mine[j].p);
+          mine[j] = mine.back();
+          mine.pop_back();
         }
-        next[(t + 1) % kThreads] = std::move(mine);
-      });
-    }
-    for (std::thread& thread : threads) thread.join();
+      }
+      next[(t + 1) % kThreads] = std::move(mine);
+    });
     passed = std::move(next);
     ASSERT_TRUE(E::census().consistent());
   }

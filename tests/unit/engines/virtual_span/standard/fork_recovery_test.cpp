@@ -14,8 +14,9 @@
 #include <vector>
 
 #include "engines/virtual_span/standard/engine.hpp"
-#include "engines/virtual_span/standard/large_test_support.hpp"
+#include "engines/virtual_span/standard/test_support.hpp"
 #include "sanitizers.hpp"
+#include "threads.hpp"
 
 namespace spanalloc {
 namespace {
@@ -35,21 +36,17 @@ void churn(Slots& slots, unsigned seed, const std::atomic<bool>& stop) {
 
 // In the child: new threads take the vanished threads' LABs, free all that is out, and allocate.
 void use_the_heap(std::vector<std::unique_ptr<Slots>>& all) {
-  std::vector<std::thread> threads;
-  for (int t = 0; t < kWorkers; ++t) {
-    threads.emplace_back([&] {
-      E::allocate(256);
-      for (auto& slots : all) {
-        for (auto& slot : *slots) {
-          E::deallocate(slot.exchange(nullptr));
-          void* p = E::allocate(256);
-          static_cast<char*>(p)[255] = 1;
-          E::deallocate(p);
-        }
+  test::in_threads(kWorkers, [&](unsigned) {
+    E::allocate(256);
+    for (auto& slots : all) {
+      for (auto& slot : *slots) {
+        E::deallocate(slot.exchange(nullptr));
+        void* p = E::allocate(256);
+        static_cast<char*>(p)[255] = 1;
+        E::deallocate(p);
       }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+    }
+  });
 }
 
 // A thread that purges holds whole stacks of free spans; a child that is made meanwhile must not lose them.

@@ -10,7 +10,7 @@
 #include <string>
 #include <thread>
 
-#include "engines/virtual_span/standard/large_test_support.hpp"
+#include "engines/virtual_span/standard/test_support.hpp"
 
 namespace spanalloc::large {
 namespace {

@@ -8,7 +8,8 @@
 #include <random>
 #include <thread>
 
-#include "engines/virtual_span/standard/large_test_support.hpp"
+#include "engines/virtual_span/standard/test_support.hpp"
+#include "threads.hpp"
 
 namespace spanalloc::large {
 namespace {
@@ -105,18 +106,14 @@ TEST(StandardLargeThreads, TradeObjectsOfAllSizes) {
   in_fresh_process(
       [] {
         Market market;
-        std::vector<std::thread> threads;
-        for (unsigned t = 0; t < 4; ++t) {
-          threads.emplace_back([&market, t] {
-            std::mt19937 random(t);
-            const int rounds = test::kUnderAsan || test::kUnderTsan || test::kEmulated ? 300 : 3000;
-            for (int i = 0; i < rounds; ++i) {
-              ASSERT_TRUE(market.trade(random));
-              if (i % 512 == 0) E::trim();
-            }
-          });
-        }
-        for (std::thread& thread : threads) thread.join();
+        test::in_threads(4, [&](unsigned t) {
+          std::mt19937 random(t);
+          const int rounds = test::kUnderAsan || test::kUnderTsan || test::kEmulated ? 300 : 3000;
+          for (int i = 0; i < rounds; ++i) {
+            ASSERT_TRUE(market.trade(random));
+            if (i % 512 == 0) E::trim();
+          }
+        });
         EXPECT_TRUE(E::census().consistent());
         EXPECT_TRUE(market.close());
         expect_nothing_out();

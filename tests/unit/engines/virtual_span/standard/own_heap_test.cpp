@@ -6,19 +6,20 @@
 #include <unistd.h>
 
 #include <cstring>
-#include <fstream>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "memory_pattern.hpp"
+#include "memory_use.hpp"
 #include "owned_heap.hpp"
 #include "sanitizers.hpp"
 
 namespace spanalloc {
 namespace {
 
+using test::mapped_bytes;
 using test::OwnedHeap;
 using Own = standard::OwnHeap<Standard>;
 using Pages = standard::PageLayer<Standard>;
@@ -166,13 +167,6 @@ TEST(StandardHeaps, DestroyGivesBackWhatIsStillOut) {
   expect_empty(kept);
   kept.destroy();
   pages.destroy();
-}
-
-std::size_t mapped_bytes() {
-  std::ifstream file("/proc/self/statm");
-  std::size_t pages = 0;
-  file >> pages;
-  return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
 }
 
 TEST(StandardHeaps, APageLayerLeavesNoAddressSpaceBehind) {

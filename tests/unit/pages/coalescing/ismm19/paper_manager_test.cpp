@@ -7,10 +7,10 @@
 #include <map>
 #include <memory>
 #include <random>
-#include <thread>
 #include <vector>
 
 #include "pages/coalescing/test_support.hpp"
+#include "threads.hpp"
 
 namespace spanalloc::coalescing {
 namespace {
@@ -73,30 +73,26 @@ void expect_no_unit_is_lost_under_threads() {
   constexpr std::size_t kUnits = 4096;
   PaperRegion<kRecursive> region(kUnits);
   std::vector<std::atomic<int>> owner(kUnits);
-  std::vector<std::thread> threads;
-  for (std::size_t t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      std::mt19937_64 random(t);
-      std::vector<Block> mine;
-      const auto free = [&](Block block) {
-        for (std::size_t u = block.first; u < block.end(); ++u) owner[u] = 0;
-        EXPECT_TRUE(region.manager->free(block.first));
-      };
-      for (int i = 0; i < 20'000; ++i) {
-        if (mine.size() < 32 && random() % 2 == 0) {
-          const Block got = region.manager->allocate(1 + random() % 16);
-          for (std::size_t u = got.first; u < got.end(); ++u) EXPECT_EQ(owner[u].exchange(1), 0);
-          if (got) mine.push_back(got);
-        } else if (!mine.empty()) {
-          const Block block = mine.back();
-          mine.pop_back();
-          free(block);
-        }
+  test::in_threads(kThreads, [&](unsigned t) {
+    std::mt19937_64 random(t);
+    std::vector<Block> mine;
+    const auto free = [&](Block block) {
+      for (std::size_t u = block.first; u < block.end(); ++u) owner[u] = 0;
+      EXPECT_TRUE(region.manager->free(block.first));
+    };
+    for (int i = 0; i < 20'000; ++i) {
+      if (mine.size() < 32 && random() % 2 == 0) {
+        const Block got = region.manager->allocate(1 + random() % 16);
+        for (std::size_t u = got.first; u < got.end(); ++u) EXPECT_EQ(owner[u].exchange(1), 0);
+        if (got) mine.push_back(got);
+      } else if (!mine.empty()) {
+        const Block block = mine.back();
+        mine.pop_back();
+        free(block);
       }
-      for (const Block& block : mine) free(block);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+    }
+    for (const Block& block : mine) free(block);
+  });
   std::size_t units = 0;
   region.manager->for_each_free([&](Block block) { units += block.size; });
   EXPECT_EQ(units, kUnits);

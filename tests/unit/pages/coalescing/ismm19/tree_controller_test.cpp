@@ -1,5 +1,6 @@
 // The paper's tree controller: against a set, under threads, and its memory.
 #include "pages/coalescing/ismm19/tree_controller.hpp"
+#include "threads.hpp"
 
 #include <gtest/gtest.h>
 
@@ -80,29 +81,25 @@ TEST(CoalescingTree, LosesAndDoublesNothingUnderThreads) {
   auto tree = std::make_unique<Tree>();
   ASSERT_TRUE(tree->start());
   std::vector<std::atomic<int>> taken(kThreads * kBlocks);
-  std::vector<std::thread> threads;
-  for (std::size_t t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] {
-      std::mt19937_64 random(t);
-      for (std::size_t i = 0; i < kBlocks; ++i) {
-        const std::size_t first = t * kBlocks + i;
-        EXPECT_TRUE(tree->add({first, 1 + first % 7}));
-        if (random() % 4 == 0) {
-          const std::size_t other = random() % (kThreads * kBlocks);
-          if (tree->remove({other, 1 + other % 7})) ++taken[other];
-        } else if (random() % 2 == 0) {
-          const std::size_t least = 1 + random() % 7;
-          const Block got = tree->take(least);
-          if (got) {
-            EXPECT_GE(got.size, least);
-            EXPECT_EQ(got.size, 1 + got.first % 7);
-            ++taken[got.first];
-          }
+  test::in_threads(kThreads, [&](unsigned t) {
+    std::mt19937_64 random(t);
+    for (std::size_t i = 0; i < kBlocks; ++i) {
+      const std::size_t first = t * kBlocks + i;
+      EXPECT_TRUE(tree->add({first, 1 + first % 7}));
+      if (random() % 4 == 0) {
+        const std::size_t other = random() % (kThreads * kBlocks);
+        if (tree->remove({other, 1 + other % 7})) ++taken[other];
+      } else if (random() % 2 == 0) {
+        const std::size_t least = 1 + random() % 7;
+        const Block got = tree->take(least);
+        if (got) {
+          EXPECT_GE(got.size, least);
+          EXPECT_EQ(got.size, 1 + got.first % 7);
+          ++taken[got.first];
         }
       }
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+    }
+  });
   for (const Block& block : blocks_in(*tree)) ++taken[block.first];
   for (const auto& times : taken) ASSERT_EQ(times, 1);
 }

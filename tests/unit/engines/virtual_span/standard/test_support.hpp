@@ -2,17 +2,17 @@
 #pragma once
 
 #include <gtest/gtest.h>
-#include <sys/mman.h>
 #include <sys/prctl.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <vector>
 
 #include "api/malloc_api.hpp"
-#include "child_process.hpp"
+#include "census_check.hpp"
+#include "child.hpp"
 #include "engines/virtual_span/standard/engine.hpp"
 #include "memory_pattern.hpp"
+#include "memory_use.hpp"
 #include "sanitizers.hpp"
 
 namespace spanalloc::large {
@@ -23,6 +23,7 @@ using Api = MallocApi<E>;
 using test::fill_pattern;
 using test::first_mismatch;
 using test::first_nonzero;
+using test::resident_pages;
 
 inline constexpr std::size_t kPage = 4 * kKiB;
 
@@ -39,14 +40,6 @@ void in_fresh_process(F f, const char* decay_ms = "3600000") {
 
 inline std::size_t opened() {
   return E::statistics().opened_bytes;
-}
-
-// Pages of [p, p + n) that are in memory.
-inline std::size_t resident_pages(const void* p, std::size_t n) {
-  std::vector<unsigned char> pages(n / kPage);
-  EXPECT_EQ(mincore(const_cast<void*>(p), pages.size() * kPage, pages.data()), 0);
-  return static_cast<std::size_t>(
-      std::count_if(pages.begin(), pages.end(), [](unsigned char c) { return (c & 1) != 0; }));
 }
 
 // Blocks of `size` that take `bytes` together, the first word of every page written.
@@ -66,11 +59,7 @@ inline void free_all(std::vector<void*>& blocks) {
 }
 
 inline void expect_nothing_out() {
-  E::trim();
-  const SpanCensus census = E::census();
-  EXPECT_TRUE(census.consistent());
-  EXPECT_TRUE(census.all_returned()) << "carved " << census.carved << ", in the pool " << census.in_pool;
-  EXPECT_EQ(E::statistics().large_objects, 0u);
+  EXPECT_EQ(test::leftovers<E>(), "");
 }
 
 }  // namespace spanalloc::large

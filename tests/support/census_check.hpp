@@ -5,7 +5,9 @@
 #include <cstdio>
 #include <string>
 
-namespace spanalloc::stress {
+#include "engines/engine.hpp"
+
+namespace spanalloc::test {
 
 struct CensusVerdict {
   bool consistent = true;  ///< no span is lost or in two places
@@ -17,9 +19,14 @@ template <class Census>
 CensusVerdict judge(const Census& c) {
   char text[384];
   CensusVerdict verdict;
-  if constexpr (requires { c.superblocks; }) {
+  if constexpr (requires { c.consistent(); }) {
     verdict.consistent = c.consistent();
     verdict.returned = c.all_returned();
+  } else {
+    verdict.consistent = c.lost == 0;
+    verdict.returned = c.nothing_held();
+  }
+  if constexpr (requires { c.superblocks; }) {
     std::snprintf(
         text, sizeof text,
         "pieces %zu: free %zu, superblocks %zu, empty ones %zu, large %zu, heap records %zu, lost %zu; "
@@ -27,16 +34,12 @@ CensusVerdict judge(const Census& c) {
         c.known, c.free, c.superblocks, c.empty_superblocks, c.large, c.heap_records, c.lost, c.live_blocks,
         c.broken, c.broken == 0 ? "" : c.first_problem, static_cast<std::size_t>(c.at));
   } else if constexpr (requires { c.broken; }) {
-    verdict.consistent = c.consistent();
-    verdict.returned = c.all_returned();
     std::snprintf(text, sizeof text,
                   "carved %zu: pool %zu, hot empty %zu, hot %zu, floating %zu, reusable %zu, single %zu, "
                   "lost to fork %zu, broken %zu",
                   c.carved, c.in_pool, c.hot_empty, c.hot, c.floating, c.reusable, c.single, c.lost_to_fork,
                   c.broken);
   } else {
-    verdict.consistent = c.lost == 0;
-    verdict.returned = c.nothing_held();
     std::snprintf(text, sizeof text,
                   "carved %zu: pool %zu, hot empty %zu, hot %zu, floating %zu, suspect %zu, reusable %zu, "
                   "empty but idle %zu, lost %zu",
@@ -47,4 +50,27 @@ CensusVerdict judge(const Census& c) {
   return verdict;
 }
 
-}  // namespace spanalloc::stress
+/// Nothing is allocated any more, and no other thread is in the heap: what it has left all the same; empty
+/// when that is nothing.
+template <class Heap>
+std::string leftovers(Heap& heap) {
+  heap.trim();
+  const EngineStatistics left = heap.statistics();
+  if (left.large_objects != 0 || left.large_bytes != 0) {
+    return std::to_string(left.large_objects) + " large objects of " + std::to_string(left.large_bytes) +
+           " bytes are left";
+  }
+  if constexpr (requires { heap.census(); }) {
+    const CensusVerdict verdict = judge(heap.census());
+    if (!verdict.consistent || !verdict.returned) return "census: " + verdict.text;
+  }
+  return "";
+}
+/// The same of an engine.
+template <class E>
+std::string leftovers() {
+  E engine;
+  return leftovers(engine);
+}
+
+}  // namespace spanalloc::test
