@@ -59,22 +59,20 @@ template <class Program>
   _exit(0);
 }
 
-// A fresh process of this program, its plan in the environment.
-void exec_self(const kernel::Plan& plan, int books, const char* role) {
-  char text[160];
-  const int length = snprintf(text, sizeof text, "%s=", kernel::kPlanVariable);
-  kernel::write_plan(text + length, sizeof text - static_cast<std::size_t>(length), plan, books);
-  putenv(text);
+// A fresh process of this program, its plan in its books.
+void exec_self(const kernel::Plan& plan, kernel::Books& books, int fd, const char* role) {
+  books.plan = plan;
+  setenv(kernel::kBooksVariable, std::to_string(fd).c_str(), 1);
   char* const arguments[] = {const_cast<char*>("kernel_refusals"), const_cast<char*>(role), nullptr};
   execv("/proc/self/exe", arguments);
   _exit(127);
 }
 
-void in_fresh_program(const kernel::Plan& plan, kernel::Books&, int books) {
-  exec_self(plan, books, "run_program");
+void in_fresh_program(const kernel::Plan& plan, kernel::Books& books, int fd) {
+  exec_self(plan, books, fd, "run_program");
 }
-void in_fresh_threads(const kernel::Plan& plan, kernel::Books&, int books) {
-  exec_self(plan, books, "run_threads");
+void in_fresh_threads(const kernel::Plan& plan, kernel::Books& books, int fd) {
+  exec_self(plan, books, fd, "run_threads");
 }
 
 void expect_all_refused(const SweepResult& result, std::initializer_list<kernel::Call> calls) {

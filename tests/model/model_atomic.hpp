@@ -126,10 +126,7 @@ class Atomic {
   }
 
   T exchange(T value, Order order) {
-    if (!model::modelled) return std::exchange(cell_, value);
-    const std::uint64_t old = model::atomic_read_for_update(&cell_, sizeof(T), order);
-    model::atomic_write_update(&cell_, sizeof(T), to_bits(value), order);
-    return from_bits(old);
+    return update([value](T) { return value; }, order);
   }
 
   bool compare_exchange(T& expected, T desired, Order success, Order failure, bool weak) {
@@ -152,10 +149,10 @@ class Atomic {
   }
 
   T fetch_add(T value, Order order) {
-    if (!model::modelled) return std::exchange(cell_, static_cast<T>(cell_ + value));
-    const T old = from_bits(model::atomic_read_for_update(&cell_, sizeof(T), order));
-    model::atomic_write_update(&cell_, sizeof(T), to_bits(static_cast<T>(old + value)), order);
-    return old;
+    return update([value](T old) { return static_cast<T>(old + value); }, order);
+  }
+  T fetch_sub(T value, Order order) {
+    return update([value](T old) { return static_cast<T>(old - value); }, order);
   }
   T fetch_or(T value, Order order) {
     return update([value](T old) { return static_cast<T>(old | value); }, order);
@@ -170,13 +167,6 @@ class Atomic {
     model::atomic_write_update(&cell_, sizeof(T), to_bits(change(old)), order);
     return old;
   }
-  T fetch_sub(T value, Order order) {
-    if (!model::modelled) return std::exchange(cell_, static_cast<T>(cell_ - value));
-    const T old = from_bits(model::atomic_read_for_update(&cell_, sizeof(T), order));
-    model::atomic_write_update(&cell_, sizeof(T), to_bits(static_cast<T>(old - value)), order);
-    return old;
-  }
-
   T cell_;
 };
 

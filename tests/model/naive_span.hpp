@@ -36,6 +36,16 @@ struct NaiveSpan {
   State state() const { return static_cast<State>(epoch.load_acquire().state); }
 };
 
+/// Two threads; however they go, the span comes into the pool exactly once.
+struct PooledOnce {
+  static constexpr unsigned kThreads = 2;
+  NaiveSpan span;
+  void pool_if(bool claimed) {
+    if (claimed) span.in_pool.fetch_add_relaxed(1);
+  }
+  void at_rest() { MODEL_CHECK(span.in_pool.load_relaxed() == 1); }
+};
+
 /// One LAB's reusable set, as far as one span is concerned.
 struct NaiveSet {
   SpinLock lock;
@@ -126,28 +136,22 @@ struct CountServesAsTag {
 // "Empty" is an owner-only count plus a remote count, read at different times without a fence: the owner's
 // last free and the remote last free each miss the other's. This is Dekker's pattern; interleavings alone do
 // not show it, because in every interleaving one of the two comes last and sees both.
-struct CountsApart {
-  static constexpr unsigned kThreads = 2;
+struct CountsApart : PooledOnce {
   static constexpr std::uint32_t kCapacity = 2;
-  NaiveSpan span;
   void thread(unsigned self) {
     if (self == 0) {
       span.local_frees.store_release(span.local_frees.load_relaxed() + 1);
     } else {
       span.remote_frees.fetch_add_acq_rel(1);
     }
-    if (span.frees() == kCapacity && span.transition(Epoch{0, kFloating}, kFree))
-      span.in_pool.fetch_add_relaxed(1);
+    pool_if(span.frees() == kCapacity && span.transition(Epoch{0, kFloating}, kFree));
   }
-  void at_rest() { MODEL_CHECK(span.in_pool.load_relaxed() == 1); }
 };
 
 // A free that crosses "reusable" and "empty" at once bumps the epoch in the first transition and fails the
 // second with the old one.
-struct CrossesTwoEvents {
-  static constexpr unsigned kThreads = 2;
+struct CrossesTwoEvents : PooledOnce {
   static constexpr std::uint32_t kCapacity = 2;
-  NaiveSpan span;
   NaiveSet set;
   void thread(unsigned) {
     const Epoch seen = span.epoch.load_acquire();
@@ -159,7 +163,6 @@ struct CrossesTwoEvents {
       span.in_pool.fetch_add_relaxed(1);
     }
   }
-  void at_rest() { MODEL_CHECK(span.in_pool.load_relaxed() == 1); }
 };
 
 // The epoch starts anew when a span leaves the pool: a slow freer of its former life frees it again.
@@ -249,20 +252,17 @@ struct SharedLink {
 
 // Adoption changes the epoch; the last freer comes with a stale one, fails its transition, and nobody tries
 // again.
-struct StaleEpochAfterAdoption {
-  static constexpr unsigned kThreads = 2;
+struct StaleEpochAfterAdoption : PooledOnce {
   static constexpr std::uint32_t kCapacity = 1;
-  NaiveSpan span;
   void thread(unsigned self) {
     const Epoch seen = span.epoch.load_acquire();
     if (self == 0) {
       span.remote_frees.fetch_add_acq_rel(1);
-      if (span.frees() == kCapacity && span.transition(seen, kFree)) span.in_pool.fetch_add_relaxed(1);
+      pool_if(span.frees() == kCapacity && span.transition(seen, kFree));
     } else if (seen.state == kFloating && span.transition(seen, kFloating)) {
       span.owner.store_release(2);
     }
   }
-  void at_rest() { MODEL_CHECK(span.in_pool.load_relaxed() == 1); }
 };
 
 // The put goes to the owner that was read before the adoption, whose set is closed.
@@ -286,10 +286,8 @@ struct PutToOldOwner {
 // --- Termination, and leaving a hot span -----------------------------------------------------------------
 
 // The end of a thread turns its hot span into a floating one without looking whether it is empty.
-struct TerminateForgetsEmptyHot {
-  static constexpr unsigned kThreads = 2;
+struct TerminateForgetsEmptyHot : PooledOnce {
   static constexpr std::uint32_t kCapacity = 2;
-  NaiveSpan span;
   TerminateForgetsEmptyHot() {
     span.epoch.store_relaxed(Epoch{0, kHot});
     span.local_frees.store_relaxed(1);
@@ -303,9 +301,8 @@ struct TerminateForgetsEmptyHot {
     }
     span.remote_frees.fetch_add_acq_rel(1);
     if (seen.state == kHot) return;  // the owner takes care of its hot span
-    if (span.frees() == kCapacity && span.transition(seen, kFree)) span.in_pool.fetch_add_relaxed(1);
+    pool_if(span.frees() == kCapacity && span.transition(seen, kFree));
   }
-  void at_rest() { MODEL_CHECK(span.in_pool.load_relaxed() == 1); }
 };
 
 // The owner finds no remote frees, then makes its full hot span floating. A remote free in between sees "hot"

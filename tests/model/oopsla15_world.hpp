@@ -104,28 +104,22 @@ class Oopsla15World {
   // --- Before the threads start: as thread `t` -----------------------------------------------------------
   /// Allocates `count` objects into objects[0 ..].
   void start_with(unsigned t, std::size_t size, unsigned count, void** objects) {
-    act_as(t);
-    for (unsigned i = 0; i < count; ++i) objects[i] = allocate(size);
-    act_as(kMaxThreads);
+    as(t, [&] {
+      for (unsigned i = 0; i < count; ++i) objects[i] = allocate(size);
+    });
   }
   /// The thread has a LAB, but no span of the sizes in question.
   void start_with_lab(unsigned t) {
-    act_as(t);
-    Engine::deallocate(Engine::allocate(16));
-    act_as(kMaxThreads);
+    as(t, [] { Engine::deallocate(Engine::allocate(16)); });
   }
   void start_freed(unsigned t, void* p) {
-    act_as(t);
-    deallocate(p);
-    act_as(kMaxThreads);
+    as(t, [&] { deallocate(p); });
+  }
+  void start_exited(unsigned t) {
+    as(t, [&] { exit_thread(); });
   }
   /// From here on no fresh span is to be had.
   void start_without_memory() { limit_first_range(limit() * oopsla15::kVirtualSpan); }
-  void start_exited(unsigned t) {
-    act_as(t);
-    exit_thread();
-    act_as(kMaxThreads);
-  }
 
   // --- At rest -------------------------------------------------------------------------------------------
   /// Every span is where its word says, every block in one place; an empty span is in the pool, in the hands
@@ -139,11 +133,7 @@ class Oopsla15World {
   /// ... and after the slow paths of its threads no empty span is left but hot ones.
   void check_after_trim(unsigned threads) {
     check_at_rest();
-    for (unsigned t = 0; t < threads; ++t) {
-      act_as(t);
-      Engine::trim();
-    }
-    act_as(kMaxThreads);
+    for (unsigned t = 0; t < threads; ++t) as(t, [] { Engine::trim(); });
     check_all();
     for (unsigned n = 1; n < limit(); ++n) {
       if (live(n) == 0) MODEL_CHECK(word(n).state() == State::kFree);
@@ -158,6 +148,14 @@ class Oopsla15World {
     std::size_t size = 0;
     Plain<int> contents;
   };
+
+  // In a constructor or at rest: f() as that thread.
+  template <class F>
+  static void as(unsigned t, F f) {
+    act_as(t);
+    f();
+    act_as(kMaxThreads);
+  }
 
   // The arena's memory is another execution's.
   static void clear_the_arena() {
@@ -204,13 +202,13 @@ class Oopsla15World {
       }
     });
     for (unsigned t = 0; t < kMaxThreads; ++t) {
-      act_as(t);
-      for (unsigned c = 1; c < oopsla15::kClasses; ++c) {
-        const Span* s = Engine::frontend().spans.hot[c];
-        if (s != nullptr) ++hot[number_of(s)];
-      }
+      as(t, [&] {
+        for (unsigned c = 1; c < oopsla15::kClasses; ++c) {
+          const Span* s = Engine::frontend().spans.hot[c];
+          if (s != nullptr) ++hot[number_of(s)];
+        }
+      });
     }
-    act_as(kMaxThreads);
     for (std::size_t n = 1; n < limit(); ++n) check_span(n, pooled[n], listed[n], hot[n]);
   }
 

@@ -375,22 +375,26 @@ class StandardWorld {
 
   // Every block is out, on the span's list, on its remote list, or untouched; and in one place only.
   void check_blocks(std::uint32_t n, SpanWord word) {
-    Span& s = span(n);
-    std::uint32_t places[kMaxBlocks + 1] = {};
-    for (std::uint32_t b = 1; b <= shape_.capacity; ++b) places[b] += out_[n][b];
-    for (std::uint32_t b = s.carved.load_relaxed() + 1; b <= shape_.capacity; ++b) ++places[b];
-    for (Block* b = s.free_list.load_relaxed(); b != standard::no_block(); b = next_of(b))
-      MODEL_CHECK(++places[number_of(n, b)] == 1);
     std::uint32_t remote = 0;
-    if (word.head() != BlockMark::kNone) {
-      for (Block* b = block(n, index_of(word.head())); b != standard::no_block(); b = next_of(b)) {
-        MODEL_CHECK(++places[number_of(n, b)] == 1);
-        ++remote;
-      }
+    for (std::uint32_t b = 1; b <= shape_.capacity; ++b) {
+      MODEL_CHECK(places_of(n, b) == 1);
+      remote += times_linked(n, first_remote(n, word), b);
     }
-    for (std::uint32_t b = 1; b <= shape_.capacity; ++b) MODEL_CHECK(places[b] == 1);
     // capacity = outstanding + remote + published: what is published is no longer in `outstanding`.
     MODEL_CHECK(word.outstanding() + remote <= shape_.capacity);
+  }
+  Block* first_remote(std::uint32_t n, SpanWord word) {
+    return word.head() == BlockMark::kNone ? standard::no_block() : block(n, index_of(word.head()));
+  }
+  // How often the list from `first` on has block b.
+  std::uint32_t times_linked(std::uint32_t n, Block* first, std::uint32_t b) const {
+    std::uint32_t times = 0;
+    std::uint32_t steps = 0;
+    for (Block* at = first; at != standard::no_block(); at = next_of(at)) {
+      MODEL_CHECK(++steps <= kMaxBlocks);
+      times += number_of(n, at) == b;
+    }
+    return times;
   }
 
   void name_variables() {
@@ -443,20 +447,8 @@ class StandardWorld {
   /// How often block b of a span in use is somewhere: out, on a list of the span's, or untouched.
   std::uint32_t places_of(std::uint32_t n, std::uint32_t b) {
     Span& s = span(n);
-    std::uint32_t places = out_[n][b] + (b > s.carved.load_relaxed());
-    std::uint32_t steps = 0;
-    for (Block* at = s.free_list.load_relaxed(); at != standard::no_block(); at = next_of(at)) {
-      MODEL_CHECK(++steps <= kMaxBlocks);
-      places += number_of(n, at) == b;
-    }
-    const BlockMark head = SpanWord{s.word.load_relaxed()}.head();
-    steps = 0;
-    for (Block* at = head == BlockMark::kNone ? standard::no_block() : block(n, index_of(head));
-         at != standard::no_block(); at = next_of(at)) {
-      MODEL_CHECK(++steps <= kMaxBlocks);
-      places += number_of(n, at) == b;
-    }
-    return places;
+    return out_[n][b] + (b > s.carved.load_relaxed()) + times_linked(n, s.free_list.load_relaxed(), b) +
+           times_linked(n, first_remote(n, SpanWord{s.word.load_relaxed()}), b);
   }
   std::uint32_t times_listed_anywhere(std::uint32_t number) {
     std::uint32_t found = 0;

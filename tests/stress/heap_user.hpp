@@ -86,10 +86,29 @@ class HeapUser {
   }
 
   void free(Block& block) {
+    if (block.start == nullptr) return;
     ++operations_;
     expect_content(block, block.size, "free");
     Api::free(block.start);
     block = {};
+  }
+
+  template <class Blocks>
+  void free_all(Blocks& blocks) {
+    for (Block& block : blocks) free(block);
+  }
+
+  /// A block on its way to another thread: a parcel, which lies in memory of the same heap. nullptr: refused.
+  static Block* pack(const Block& block) {
+    void* memory = Api::malloc(sizeof(Block));
+    return memory == nullptr ? nullptr : new (memory) Block(block);
+  }
+  /// Frees a parcel, if it is one, and its block.
+  void free_parcel(Block* parcel) {
+    if (parcel == nullptr) return;
+    Block block = *parcel;
+    Api::free(parcel);
+    free(block);
   }
 
   void resize(Block& block) {
@@ -143,22 +162,15 @@ class HeapUser {
 /// With every thread joined and every block freed: nothing may be left anywhere.
 template <class E>
 void expect_everything_returned(Report& report) {
-  E::trim();
-  const EngineStatistics statistics = E::statistics();
-  if (statistics.large_objects != 0 || statistics.large_bytes != 0) {
-    report.error("%zu large objects of %zu bytes are left", statistics.large_objects, statistics.large_bytes);
-  }
-  if constexpr (requires { E::census(); }) {
-    const CensusVerdict verdict = judge(E::census());
-    if (!verdict.consistent || !verdict.returned) report.error("census: %s", verdict.text.c_str());
-  }
+  const std::string left = test::leftovers<E>();
+  if (!left.empty()) report.error("%s", left.c_str());
 }
 
 /// At rest, with blocks still out: each span is in exactly one place.
 template <class E>
 void expect_consistent(Report& report) {
   if constexpr (requires { E::census(); }) {
-    const CensusVerdict verdict = judge(E::census());
+    const test::CensusVerdict verdict = test::judge(E::census());
     if (!verdict.consistent) report.error("census with live blocks: %s", verdict.text.c_str());
   }
 }

@@ -3,10 +3,10 @@
 
 #include <array>
 #include <map>
-#include <thread>
 #include <vector>
 
 #include "heap_user.hpp"
+#include "threads.hpp"
 
 namespace spanalloc::stress {
 
@@ -53,46 +53,34 @@ void oracle_of_ranges(unsigned thread_count, double seconds, Report& report) {
   };
   std::vector<Shared> shared(64);
   const Deadline deadline(seconds);
-  auto allocate = [&](HeapUser<E>& user) {
-    const Block block = user.allocate();
-    oracle.add(block.start, block.size);
-    return block;
-  };
   auto release = [&](HeapUser<E>& user, Block& block) {
-    oracle.remove(block.start);
+    if (block.start != nullptr) oracle.remove(block.start);
     user.free(block);
   };
-  std::vector<std::thread> threads;
-  for (unsigned k = 0; k < thread_count; ++k) {
-    threads.emplace_back([&, k] {
-      HeapUser<E> user(k, report);
-      std::array<Block, 200> blocks;
-      while (!deadline.passed() && report.errors() == 0) {
-        Block& block = blocks[user.random().below(blocks.size())];
-        if (block.start == nullptr) {
-          block = allocate(user);
-        } else if (user.random().one_in(4)) {
-          Shared& other = shared[user.random().below(shared.size())];
-          std::lock_guard guard(other.lock);
-          std::swap(block, other.block);
-        } else if (user.random().one_in(4)) {
-          oracle.remove(block.start);
-          user.resize(block);
-          oracle.add(block.start, block.size);
-        } else {
-          release(user, block);
-        }
+  test::in_threads(thread_count, [&](unsigned k) {
+    HeapUser<E> user(k, report);
+    std::array<Block, 200> blocks;
+    while (!deadline.passed() && report.errors() == 0) {
+      Block& block = blocks[user.random().below(blocks.size())];
+      if (block.start == nullptr) {
+        block = user.allocate();
+        oracle.add(block.start, block.size);
+      } else if (user.random().one_in(4)) {
+        Shared& other = shared[user.random().below(shared.size())];
+        std::lock_guard guard(other.lock);
+        std::swap(block, other.block);
+      } else if (user.random().one_in(4)) {
+        oracle.remove(block.start);
+        user.resize(block);
+        oracle.add(block.start, block.size);
+      } else {
+        release(user, block);
       }
-      for (Block& block : blocks) {
-        if (block.start != nullptr) release(user, block);
-      }
-    });
-  }
-  for (auto& thread : threads) thread.join();
+    }
+    for (Block& block : blocks) release(user, block);
+  });
   HeapUser<E> last(1, report);
-  for (Shared& one : shared) {
-    if (one.block.start != nullptr) release(last, one.block);
-  }
+  for (Shared& one : shared) release(last, one.block);
   if (oracle.live() != 0) report.error("%zu ranges are still listed", oracle.live());
   expect_everything_returned<E>(report);
 }

@@ -9,10 +9,11 @@
 #include <vector>
 
 #include "heap_user.hpp"
+#include "threads.hpp"
 
 namespace spanalloc::stress {
 
-/// Blocks on their way from one thread to another. A parcel lies in memory of the same heap.
+/// Parcels on their way from one thread to another.
 template <class E>
 class Mailboxes {
  public:
@@ -20,12 +21,9 @@ class Mailboxes {
 
   /// Leaves `block` and frees what lay there: usually another thread's block.
   void swap(HeapUser<E>& user, Block& block) {
-    void* memory = MallocApi<E>::malloc(sizeof(Block));
-    if (memory == nullptr) {
-      user.free(block);
-      return;
-    }
-    take(user, slots_[user.random().below(slots_.size())], new (memory) Block(block));
+    Block* parcel = user.pack(block);
+    if (parcel == nullptr) return user.free(block);
+    take(user, slots_[user.random().below(slots_.size())], parcel);
     block = {};
   }
   void drain(HeapUser<E>& user) {
@@ -35,11 +33,7 @@ class Mailboxes {
  private:
   void take(HeapUser<E>& user, std::atomic<Block*>& slot, Block* replacement) {
     // Acquire and release: the parcel's and the block's contents travel with the pointer.
-    Block* parcel = slot.exchange(replacement, std::memory_order_acq_rel);
-    if (parcel == nullptr) return;
-    Block block = *parcel;
-    MallocApi<E>::free(parcel);
-    user.free(block);
+    user.free_parcel(slot.exchange(replacement, std::memory_order_acq_rel));
   }
 
   std::vector<std::atomic<Block*>> slots_;
@@ -69,15 +63,12 @@ void live(std::uint64_t seed, std::size_t operations, Mailboxes<E>& mailboxes, R
     }
   }
   // Half of the threads leave their blocks behind, for others to free when this thread is gone.
-  const bool leaves = user.random().one_in(2);
-  for (Block& block : blocks) {
-    if (block.start == nullptr) continue;
-    if (leaves) {
-      mailboxes.swap(user, block);
-    } else {
-      user.free(block);
+  if (user.random().one_in(2)) {
+    for (Block& block : blocks) {
+      if (block.start != nullptr) mailboxes.swap(user, block);
     }
   }
+  user.free_all(blocks);
 }
 
 /// `places` threads at any time, each soon replaced by a new one.
@@ -85,17 +76,13 @@ template <class E>
 void thread_pool(unsigned places, std::size_t operations, double seconds, Report& report) {
   Mailboxes<E> mailboxes(places * 64);
   const Deadline deadline(seconds);
-  std::vector<std::thread> supervisors;
-  for (unsigned place = 0; place < places; ++place) {
-    supervisors.emplace_back([&, place] {
-      for (std::uint64_t age = 0; !deadline.passed() && report.errors() == 0; ++age) {
-        // Lives of very different lengths, so that exits fall into every phase of the others.
-        const std::size_t length = operations >> (age % 5 * 2);
-        std::thread([&, age, length] { live<E>(place * 100003 + age, length, mailboxes, report); }).join();
-      }
-    });
-  }
-  for (auto& supervisor : supervisors) supervisor.join();
+  test::in_threads(places, [&](unsigned place) {
+    for (std::uint64_t age = 0; !deadline.passed() && report.errors() == 0; ++age) {
+      // Lives of very different lengths, so that exits fall into every phase of the others.
+      const std::size_t length = operations >> (age % 5 * 2);
+      test::on_another_thread([&] { live<E>(place * 100003 + age, length, mailboxes, report); });
+    }
+  });
   HeapUser<E> last(1, report);
   mailboxes.drain(last);
   expect_everything_returned<E>(report);
@@ -112,45 +99,35 @@ void producer_consumer(double seconds, Report& report) {
   };
   std::vector<Ring> rings(kPairs);
   const Deadline deadline(seconds);
-  std::vector<std::thread> threads;
-  for (unsigned k = 0; k < kPairs; ++k) {
-    threads.emplace_back([&, k] {
-      HeapUser<E> user(k, report);
-      for (std::size_t i = 0; (i % 256 != 0 || !deadline.passed()) && report.errors() == 0;) {
-        auto& cell = rings[k].cells[i % kRing];
-        if (cell.load(std::memory_order_relaxed) != nullptr) {
-          std::this_thread::yield();
-          if (deadline.passed()) break;
-          continue;
-        }
-        void* memory = MallocApi<E>::malloc(sizeof(Block));
-        if (memory == nullptr) break;
-        cell.store(new (memory) Block(user.allocate()), std::memory_order_release);
-        ++i;
+  const auto produce = [&](unsigned k) {
+    HeapUser<E> user(k, report);
+    for (std::size_t i = 0; (i % 256 != 0 || !deadline.passed()) && report.errors() == 0;) {
+      auto& cell = rings[k].cells[i % kRing];
+      if (cell.load(std::memory_order_relaxed) != nullptr) {
+        std::this_thread::yield();
+        if (deadline.passed()) break;
+        continue;
       }
-      rings[k].closed.store(true, std::memory_order_release);
-    });
-    // Ring k is read by two consumers, which race for each cell.
-    for (unsigned reader = 0; reader < 2; ++reader) {
-      threads.emplace_back([&, k, reader] {
-        HeapUser<E> user(100 + k * 2 + reader, report);
-        for (bool last_round = false;;) {
-          const bool closed = rings[k].closed.load(std::memory_order_acquire);
-          for (auto& cell : rings[k].cells) {
-            Block* parcel = cell.exchange(nullptr, std::memory_order_acquire);
-            if (parcel == nullptr) continue;
-            Block block = *parcel;
-            MallocApi<E>::free(parcel);
-            user.free(block);
-          }
-          if (last_round) break;
-          last_round = closed;
-          std::this_thread::yield();
-        }
-      });
+      Block* parcel = user.pack(user.allocate());
+      if (parcel == nullptr) break;
+      cell.store(parcel, std::memory_order_release);
+      ++i;
     }
-  }
-  for (auto& thread : threads) thread.join();
+    rings[k].closed.store(true, std::memory_order_release);
+  };
+  // Each ring is read by two consumers, which race for each cell.
+  const auto consume = [&](unsigned k) {
+    HeapUser<E> user(100 + k, report);
+    Ring& ring = rings[k / 2];
+    for (bool last_round = false;;) {
+      const bool closed = ring.closed.load(std::memory_order_acquire);
+      for (auto& cell : ring.cells) user.free_parcel(cell.exchange(nullptr, std::memory_order_acquire));
+      if (last_round) break;
+      last_round = closed;
+      std::this_thread::yield();
+    }
+  };
+  test::in_threads(3 * kPairs, [&](unsigned k) { k < kPairs ? produce(k) : consume(k - kPairs); });
   expect_everything_returned<E>(report);
 }
 
@@ -159,28 +136,21 @@ void producer_consumer(double seconds, Report& report) {
 template <class E>
 void larson(unsigned arrays, double seconds, Report& report) {
   const Deadline deadline(seconds);
-  std::vector<std::thread> supervisors;
-  for (unsigned k = 0; k < arrays; ++k) {
-    supervisors.emplace_back([&, k] {
-      std::vector<Block> blocks(1000);
-      std::uint64_t generation = 0;
-      do {
-        std::thread([&] {
-          HeapUser<E> user(k * 7919 + ++generation, report);
-          for (int i = 0; i < 3000; ++i) {
-            Block& block = blocks[user.random().below(blocks.size())];
-            if (block.start != nullptr) user.free(block);
-            block = user.allocate(10 + user.random().below(500));
-          }
-        }).join();
-      } while (!deadline.passed() && report.errors() == 0);
-      HeapUser<E> last(k, report);
-      for (Block& block : blocks) {
-        if (block.start != nullptr) last.free(block);
-      }
-    });
-  }
-  for (auto& supervisor : supervisors) supervisor.join();
+  test::in_threads(arrays, [&](unsigned k) {
+    std::vector<Block> blocks(1000);
+    std::uint64_t generation = 0;
+    do {
+      test::on_another_thread([&] {
+        HeapUser<E> user(k * 7919 + ++generation, report);
+        for (int i = 0; i < 3000; ++i) {
+          Block& block = blocks[user.random().below(blocks.size())];
+          user.free(block);
+          block = user.allocate(10 + user.random().below(500));
+        }
+      });
+    } while (!deadline.passed() && report.errors() == 0);
+    HeapUser<E>(k, report).free_all(blocks);
+  });
   expect_everything_returned<E>(report);
 }
 
@@ -189,22 +159,18 @@ template <class E>
 void each_leaves_one(unsigned count, Report& report) {
   std::vector<Block> left(count);
   for (unsigned i = 0; i < count; ++i) {
-    std::thread([&, i] {
+    test::on_another_thread([&] {
       HeapUser<E> user(i, report);
       left[i] = user.allocate(16 + i % 3 * 100);
       Block gone = user.allocate(16);
       user.free(gone);
-    }).join();
-  }
-  expect_consistent<E>(report);
-  std::vector<std::thread> threads;
-  for (unsigned k = 0; k < 4; ++k) {
-    threads.emplace_back([&, k] {
-      HeapUser<E> user(k, report);
-      for (unsigned i = k; i < count; i += 4) user.free(left[i]);
     });
   }
-  for (auto& thread : threads) thread.join();
+  expect_consistent<E>(report);
+  test::in_threads(4, [&](unsigned k) {
+    HeapUser<E> user(k, report);
+    for (unsigned i = k; i < count; i += 4) user.free(left[i]);
+  });
   expect_everything_returned<E>(report);
 }
 
@@ -236,21 +202,16 @@ void race_for_last_block(double seconds, Report& report) {
       HeapUser<E> user(round, report);
       for (Block& block : blocks) block = user.allocate(size);
     };
-    std::vector<std::thread> threads;
-    if (owner_exits_first) {
-      std::thread(allocate_all).join();
-      threads.emplace_back(free_share, 0);
-    } else {
-      std::atomic<bool> allocated{false};
-      threads.emplace_back([&] {
+    if (owner_exits_first) test::on_another_thread(allocate_all);
+    std::atomic<bool> allocated{owner_exits_first};
+    test::in_threads(kThreads, [&](unsigned k) {
+      if (k == 0 && !owner_exits_first) {
         allocate_all();
         allocated.store(true);
-        free_share(0);
-      });
+      }
       while (!allocated.load()) std::this_thread::yield();
-    }
-    for (unsigned k = 1; k < kThreads; ++k) threads.emplace_back(free_share, k);
-    for (auto& thread : threads) thread.join();
+      free_share(k);
+    });
     expect_everything_returned<E>(report);
   }
 }
@@ -263,36 +224,29 @@ void exits_race_frees(double seconds, Report& report) {
     constexpr unsigned kOwners = 3;
     constexpr std::size_t kBlocks = 300;
     std::vector<std::atomic<Block*>> handed(kOwners * kBlocks);
-    std::vector<std::thread> threads;
-    for (unsigned k = 0; k < kOwners; ++k) {
-      threads.emplace_back([&, k] {
-        HeapUser<E> user(round * 31 + k, report);
-        const std::size_t size = std::size_t{16} << ((round + k) % 12);
-        for (std::size_t i = 0; i < kBlocks; ++i) {
-          void* memory = MallocApi<E>::malloc(sizeof(Block));
-          if (memory == nullptr) return report.error("a parcel was refused");
-          // Handed over at once: the freer is at work while this thread allocates, and while it exits.
-          handed[k * kBlocks + i].store(new (memory) Block(user.allocate(size)), std::memory_order_release);
+    const auto allocate = [&](unsigned k) {
+      HeapUser<E> user(round * 31 + k, report);
+      const std::size_t size = std::size_t{16} << ((round + k) % 12);
+      for (std::size_t i = 0; i < kBlocks; ++i) {
+        Block* parcel = user.pack(user.allocate(size));
+        if (parcel == nullptr) return report.error("a parcel was refused");
+        // Handed over at once: the freer is at work while this thread allocates, and while it exits.
+        handed[k * kBlocks + i].store(parcel, std::memory_order_release);
+      }
+    };
+    const auto free = [&](unsigned k) {
+      HeapUser<E> user(round * 37 + k, report);
+      for (std::size_t i = k; i < handed.size() && report.errors() == 0;) {
+        Block* parcel = handed[i].exchange(nullptr, std::memory_order_acquire);
+        if (parcel == nullptr) {
+          std::this_thread::yield();
+          continue;
         }
-      });
-    }
-    for (unsigned k = 0; k < 2; ++k) {
-      threads.emplace_back([&, k] {
-        HeapUser<E> user(round * 37 + k, report);
-        for (std::size_t i = k; i < handed.size() && report.errors() == 0;) {
-          Block* parcel = handed[i].exchange(nullptr, std::memory_order_acquire);
-          if (parcel == nullptr) {
-            std::this_thread::yield();
-            continue;
-          }
-          Block block = *parcel;
-          MallocApi<E>::free(parcel);
-          user.free(block);
-          i += 2;
-        }
-      });
-    }
-    for (auto& thread : threads) thread.join();
+        user.free_parcel(parcel);
+        i += 2;
+      }
+    };
+    test::in_threads(kOwners + 2, [&](unsigned k) { k < kOwners ? allocate(k) : free(k - kOwners); });
     if (report.errors() == 0) expect_everything_returned<E>(report);
   }
 }

@@ -11,22 +11,13 @@
 #include <mutex>
 #include <string>
 
+#include "random.hpp"
+
 namespace spanalloc::stress {
 
-/// Splitmix64: small, fast, reproducible from its seed.
-class Random {
+class Random : public test::Random {
  public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-
-  std::uint64_t next() {
-    std::uint64_t x = state_ += 0x9E3779B97F4A7C15u;
-    x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-    x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-    return x ^ (x >> 31);
-  }
-  /// Uniform below `bound` > 0.
-  std::size_t below(std::size_t bound) { return static_cast<std::size_t>(next() % bound); }
-  bool one_in(std::size_t n) { return below(n) == 0; }
+  using test::Random::Random;
 
   /// 0 to 4 MiB with the skew of real programs: two thirds up to 128 bytes, one in a thousand above 64 KiB.
   std::size_t size() {
@@ -37,9 +28,6 @@ class Random {
     if (dice < 340) return below(512);
     return below(129);
   }
-
- private:
-  std::uint64_t state_;
 };
 
 /// Collects errors from all threads; keeps the first as text. A scenario stops early once there is one.

@@ -1,12 +1,20 @@
-// Runs a function in a forked child, for what would harm the test process: limits, exhaustion, crashes.
+// Tests in a process of their own: limits, locks, exhaustion, crashes, a heap that has not started yet.
 #pragma once
 
+#include <gtest/gtest.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+
+#include "sanitizers.hpp"
+
 namespace spanalloc::test {
 
-/// The child's exit code, or 128 + the signal that ended it; -1 when fork failed. `work` returns the code.
+/// The forked child's exit code, or 128 + the signal that ended it; -1 when fork failed. `work` returns the
+/// code.
 template <class Work>
 int run_in_child(Work&& work) {
   const pid_t pid = fork();
@@ -16,6 +24,33 @@ int run_in_child(Work&& work) {
   while (waitpid(pid, &status, 0) != pid) {
   }
   return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+/// The end of a death test's child: GoogleTest shows what it writes to stderr, but no failures.
+[[noreturn]] inline void tell_and_exit() {
+  const testing::TestResult& result = *testing::UnitTest::GetInstance()->current_test_info()->result();
+  for (int i = 0; i < result.total_part_count(); ++i) {
+    const testing::TestPartResult& part = result.GetTestPartResult(i);
+    if (part.failed()) std::fprintf(stderr, "line %d: %s\n", part.line_number(), part.message());
+  }
+  std::_Exit(testing::Test::HasFailure() ? 1 : 0);
+}
+
+/// f(), with the checks of a test, in a child of this process.
+template <class F>
+void in_child(F f) {
+  EXPECT_EXIT((f(), tell_and_exit()), testing::ExitedWithCode(0), "");
+}
+
+/// f() in a process that has done nothing but start up to here.
+template <class F>
+void in_fresh_process(F f) {
+  // An emulated program cannot start itself again: there it is a process that has run this test's beginning.
+  if (kEmulated) return in_child(f);
+  const std::string style = GTEST_FLAG_GET(death_test_style);
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  in_child(f);
+  GTEST_FLAG_SET(death_test_style, style);
 }
 
 }  // namespace spanalloc::test

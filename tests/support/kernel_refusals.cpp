@@ -2,64 +2,54 @@
 
 #include <errno.h>
 #include <stdarg.h>
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "random.hpp"
 #include "sanitizers.hpp"
 
 namespace spanalloc::test::kernel {
 namespace {
 
 // Constant-initialised: the first call comes before this file's constructors would run.
-constinit Plan the_plan;
 constinit std::atomic<Books*> the_books{nullptr};
-constinit std::atomic<Books*> last_books{nullptr};
+constinit std::atomic<bool> armed{false};
 constinit std::atomic<std::uint64_t> clock_ms{0};  // 0: the machine's
 constinit std::atomic<bool> environment_read{false};
 
-bool by_chance(std::size_t number) {
-  std::uint64_t x = (number + 1) * 0x9E3779B97F4A7C15u + the_plan.seed * 0xD1B54A32D192ED03u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return (x ^ (x >> 31)) % 1000 < the_plan.permille;
+bool by_chance(const Plan& plan, std::size_t number) {
+  return Random(number * 0x9E3779B97F4A7C15u + plan.seed * 0xD1B54A32D192ED03u).below(1000) < plan.permille;
 }
 
 // Before main: neither getenv nor anything that allocates.
 void read_environment() {
   if (environment_read.exchange(true) || environ == nullptr) return;
-  const std::size_t length = strlen(kPlanVariable);
+  const std::size_t length = strlen(kBooksVariable);
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (strncmp(*entry, kPlanVariable, length) != 0 || (*entry)[length] != '=') continue;
-    Plan plan;
-    int fd = -1;
-    unsigned long seed = 0;
-    unsigned tears = 0;
-    if (sscanf(*entry + length + 1, "%u,%zu,%zu,%u,%lu,%u,%d", &plan.calls, &plan.first, &plan.count,
-               &plan.permille, &seed, &tears, &fd) != 7) {
-      return;
-    }
-    plan.seed = seed;
-    plan.tears = tears != 0;
-    const long books = syscall(SYS_mmap, nullptr, sizeof(Books), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    if (books != -1) arm(plan, *reinterpret_cast<Books*>(books));
+    if (strncmp(*entry, kBooksVariable, length) != 0 || (*entry)[length] != '=') continue;
+    const int fd = atoi(*entry + length + 1);
+    const long p = syscall(SYS_mmap, nullptr, sizeof(Books), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    if (p == -1) return;
+    auto& books = *reinterpret_cast<Books*>(p);
+    arm(books.plan, books);
     return;
   }
 }
 
 bool is_refused(Call call) {
   read_environment();
-  Books* books = the_books.load(std::memory_order_acquire);
-  if (books == nullptr) return false;
+  if (!armed.load(std::memory_order_acquire)) return false;
+  Books* books = the_books.load();
+  const Plan& plan = books->plan;
   books->made[call].fetch_add(1, std::memory_order_relaxed);
-  if ((the_plan.calls >> call & 1) == 0) return false;
+  if ((plan.calls >> call & 1) == 0) return false;
   const std::size_t number = books->planned.fetch_add(1, std::memory_order_relaxed);
-  const bool refused = the_plan.permille != 0
-                           ? by_chance(number)
-                           : number >= the_plan.first && number - the_plan.first < the_plan.count;
+  const bool refused =
+      plan.permille != 0 ? by_chance(plan, number) : number >= plan.first && number - plan.first < plan.count;
   if (!refused) return false;
   books->refused[call].fetch_add(1, std::memory_order_relaxed);
   errno = ENOMEM;
@@ -76,18 +66,18 @@ bool is_refused(Call call) {
 }  // namespace
 
 void arm(const Plan& plan, Books& books) {
-  the_plan = plan;
+  books.plan = plan;
   clock_ms.store(1'000'000);
-  last_books.store(&books);
-  the_books.store(&books, std::memory_order_release);
+  the_books.store(&books);
+  armed.store(true, std::memory_order_release);
 }
 
 void disarm() {
-  the_books.store(nullptr);
+  armed.store(false);
 }
 
 std::size_t refusals() {
-  const Books* books = last_books.load();
+  const Books* books = the_books.load();
   std::size_t sum = 0;
   for (unsigned c = 0; books != nullptr && c < kCalls; ++c) sum += books->refused[c].load();
   return sum;
@@ -97,14 +87,9 @@ void advance_clock(unsigned ms) {
   clock_ms.fetch_add(ms);
 }
 
-void write_plan(char* text, std::size_t size, const Plan& plan, int fd) {
-  snprintf(text, size, "%u,%zu,%zu,%u,%lu,%u,%d", plan.calls, plan.first, plan.count, plan.permille,
-           static_cast<unsigned long>(plan.seed), plan.tears ? 1u : 0u, fd);
-}
-
 Books* told_books() {
   read_environment();
-  return last_books.load();
+  return the_books.load();
 }
 
 }  // namespace spanalloc::test::kernel
@@ -142,7 +127,7 @@ INTERPOSED void* mremap(void* old, size_t old_bytes, size_t bytes, int flags, ..
   void* target = (flags & MREMAP_FIXED) != 0 ? va_arg(arguments, void*) : nullptr;
   va_end(arguments);
   if (kernel::is_refused(kernel::kMremap)) {
-    if (kernel::the_plan.tears && target != nullptr) syscall(SYS_munmap, target, bytes);
+    if (kernel::the_books.load()->plan.tears && target != nullptr) syscall(SYS_munmap, target, bytes);
     errno = ENOMEM;
     return MAP_FAILED;
   }

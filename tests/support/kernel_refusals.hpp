@@ -29,8 +29,10 @@ struct Plan {
   bool tears = false;
 };
 
-/// What was asked and refused. Plain memory: a test puts it where both of two processes see it.
+/// What is to be refused; what was asked and refused. Plain memory: a test puts it where both of two
+/// processes see it.
 struct Books {
+  Plan plan;
   std::atomic<std::size_t> made[kCalls];
   std::atomic<std::size_t> refused[kCalls];
   std::atomic<std::size_t> planned;  ///< calls that the plan is about, refused or not
@@ -46,10 +48,9 @@ std::size_t refusals();
 /// Moves the coarse clock.
 void advance_clock(unsigned ms);
 
-/// A program that execs itself says by these what its library's very first call must know; arm() is then
-/// called by that call. `fd`: a file with the books.
-inline constexpr const char* kPlanVariable = "REFUSALS_PLAN";
-void write_plan(char* text, std::size_t size, const Plan& plan, int fd);
+/// A program that execs itself names in this variable a file with its books, which say what its library's
+/// very first call must know; that call arms them.
+inline constexpr const char* kBooksVariable = "REFUSALS_BOOKS";
 /// The books of such a program; nullptr in one that was not told.
 Books* told_books();
 

@@ -24,6 +24,7 @@
 
 #include "kernel_refusals.hpp"
 #include "memory_pattern.hpp"
+#include "random.hpp"
 
 namespace spanalloc::test {
 
@@ -469,29 +470,25 @@ class RefusalThreads {
 
   void work() {
     const std::uint64_t number = started_.fetch_add(1) + 1;
-    std::uint64_t dice = (seed_ * 64 + number) * 0x9E3779B97F4A7C15u;
-    const auto below = [&dice](std::size_t n) {
-      dice ^= dice << 13;
-      dice ^= dice >> 7;
-      dice ^= dice << 17;
-      return static_cast<std::size_t>(dice % n);
-    };
-    const auto any_size = [&] { return 1 + below(std::size_t{16} << below(20)); };  // up to 8 MiB
+    Random random(seed_ * 64 + number);
+    const auto any_size = [&] {
+      return 1 + random.below(std::size_t{16} << random.below(20));
+    };  // up to 8 MiB
     User user(books_, (seed_ << 32) + (number << 24), false);
     for (user.step = 0; user.step < kSteps; ++user.step) {
-      Slot& slot = slots_[below(kSlots)];
+      Slot& slot = slots_[random.below(kSlots)];
       if (slot.taken.exchange(true)) continue;
       user.check(slot.block);
       if (slot.block.wanted != 0 && slot.block.start != nullptr) {
-        below(3) == 0 ? user.resize(slot.block, any_size()) : user.give(slot.block);
-      } else if (const std::size_t way = below(8); way == 0) {
-        user.take_aligned(slot.block, std::size_t{16} << below(17), any_size());
+        random.one_in(3) ? user.resize(slot.block, any_size()) : user.give(slot.block);
+      } else if (const std::size_t way = random.below(8); way == 0) {
+        user.take_aligned(slot.block, std::size_t{16} << random.below(17), any_size());
       } else {
         way < 3 ? user.take_zeroed(slot.block, any_size()) : user.take(slot.block, any_size());
       }
       slot.taken.store(false);
-      if (below(8) == 0) kernel::advance_clock(5);
-      if (below(32) == 0) Api::trim();
+      if (random.one_in(8)) kernel::advance_clock(5);
+      if (random.one_in(32)) Api::trim();
     }
   }
 

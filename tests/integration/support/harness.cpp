@@ -2,8 +2,8 @@
 
 #include <dlfcn.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -52,50 +52,36 @@ std::size_t field(const char* text, const char* name) {
   return at == nullptr ? 0 : strtoull(at + strlen(name), nullptr, 10);
 }
 
-// The child's end of a pipe pair; the parent collects both streams until they close.
-Outcome collect(pid_t child, int out, int err) {
-  Outcome outcome;
-  pollfd ends[2] = {{out, POLLIN, 0}, {err, POLLIN, 0}};
-  std::string* texts[2] = {&outcome.out, &outcome.err};
-  int open_ends = 2;
-  while (open_ends > 0) {
-    if (poll(ends, 2, -1) < 0 && errno != EINTR) break;
-    for (int i = 0; i < 2; ++i) {
-      if (ends[i].fd < 0 || ends[i].revents == 0) continue;
-      char buffer[4096];
-      const ssize_t n = read(ends[i].fd, buffer, sizeof buffer);
-      if (n > 0) {
-        texts[i]->append(buffer, static_cast<std::size_t>(n));
-      } else if (n == 0 || errno != EINTR) {
-        close(ends[i].fd);
-        ends[i].fd = -1;
-        --open_ends;
-      }
-    }
+// What the child has written; it ended, and so did all that it waited for.
+std::string text_in(int fd) {
+  std::string text;
+  char buffer[4096];
+  for (ssize_t n = 0; (n = pread(fd, buffer, sizeof buffer, static_cast<off_t>(text.size()))) > 0;) {
+    text.append(buffer, static_cast<std::size_t>(n));
   }
-  while (waitpid(child, &outcome.status, 0) < 0 && errno == EINTR) {
-  }
-  return outcome;
+  close(fd);
+  return text;
 }
 
 Outcome spawn(const std::function<void()>& in_child, unsigned seconds) {
-  int out[2];
-  int err[2];
-  CHECK(pipe2(out, O_CLOEXEC) == 0 && pipe2(err, O_CLOEXEC) == 0, "pipe: %s", strerror(errno));
+  const int out = memfd_create("out", MFD_CLOEXEC);
+  const int err = memfd_create("err", MFD_CLOEXEC);
+  CHECK(out >= 0 && err >= 0, "memfd_create: %s", strerror(errno));
   const pid_t child = fork();
   CHECK(child >= 0, "fork: %s", strerror(errno));
   if (child == 0) {
-    dup2(out[1], 1);
-    dup2(err[1], 2);
-    close(out[0]);
-    close(err[0]);
+    dup2(out, 1);
+    dup2(err, 2);
     alarm(seconds);
     in_child();
     _exit(0);
   }
-  close(out[1]);
-  close(err[1]);
-  return collect(child, out[0], err[0]);
+  Outcome outcome;
+  while (waitpid(child, &outcome.status, 0) < 0 && errno == EINTR) {
+  }
+  outcome.out = text_in(out);
+  outcome.err = text_in(err);
+  return outcome;
 }
 
 }  // namespace
@@ -254,13 +240,6 @@ bool intact(const void* block, std::size_t size) {
 bool all_zero(const void* block, std::size_t size) {
   const auto* bytes = static_cast<const unsigned char*>(block);
   return size == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, size - 1) == 0);
-}
-
-std::uint64_t Random::next() {
-  std::uint64_t x = state_ += 0x9E3779B97F4A7C15u;
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
 }
 
 std::size_t Random::size(std::size_t largest) {

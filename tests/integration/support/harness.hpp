@@ -11,6 +11,8 @@
 #include <string>
 #include <vector>
 
+#include "random.hpp"
+
 namespace harness {
 
 /// Prints one line and ends the process: exit 1 (failed) or 77 (CTest counts it as skipped).
@@ -73,18 +75,11 @@ void fill(void* block, std::size_t size);
 bool intact(const void* block, std::size_t size);
 bool all_zero(const void* block, std::size_t size);
 
-/// A small, fast and reproducible random number generator (splitmix64).
-class Random {
+class Random : public spanalloc::test::Random {
  public:
-  explicit Random(std::uint64_t seed) : state_(seed) {}
-  std::uint64_t next();
-  /// Uniform below `bound` (bound > 0).
-  std::size_t below(std::size_t bound) { return static_cast<std::size_t>(next() % bound); }
+  using spanalloc::test::Random::Random;
   /// A size with a realistic skew: mostly small, now and then up to `largest`.
   std::size_t size(std::size_t largest);
-
- private:
-  std::uint64_t state_;
 };
 
 /// One case: its name on the command line and what it does with the arguments after it.

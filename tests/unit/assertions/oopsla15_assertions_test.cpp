@@ -5,9 +5,9 @@
 #include <cstdint>
 #include <vector>
 
-#include "../oopsla15_test_support.hpp"
 #include "base/assert.hpp"
 #include "engines/virtual_span/oopsla15/engine.hpp"
+#include "engines/virtual_span/oopsla15/test_support.hpp"
 
 namespace spanalloc {
 namespace {
@@ -19,8 +19,7 @@ using oopsla15::Span;
 using oopsla15::SpanWord;
 using oopsla15::State;
 
-struct Config : Oopsla15 {};
-using E = Oopsla15Engine<Config>;
+using Config = HookedConfig<>;
 using Protocol = oopsla15::SpanProtocol<Config>;
 
 // A hot span, and a floating one of the same class that holds objects and a free block.
@@ -30,23 +29,19 @@ class Oopsla15AssertionDeathTest : public testing::Test {
   static constexpr unsigned kClass = oopsla15::class_of(kSize);
 
   void SetUp() override {
-    blocks_ = make_floating_span<E>(kSize);
+    blocks_ = make_floating_span(*heap_, kSize);
     floating_ = span_of(blocks_.front());
     hot_ = span_of(blocks_.back());
-    E::deallocate(blocks_.back());
+    heap_->deallocate(blocks_.back());
     blocks_.pop_back();
-    E::deallocate(blocks_.back());
+    heap_->deallocate(blocks_.back());
     blocks_.pop_back();
-    lab_ = E::frontend().own_lab;
+    lab_ = Oopsla15TestAccess::lab(*heap_);
     ASSERT_EQ(floating_->load_word().state(), State::kFloating);
     ASSERT_EQ(hot_->load_word().state(), State::kHot);
   }
-  void TearDown() override {
-    for (void* p : blocks_) E::deallocate(p);
-  }
-
   void free_all() {
-    for (void* p : blocks_) E::deallocate(p);
+    for (void* p : blocks_) heap_->deallocate(p);
   }
   oopsla15::ReusableSet& set() { return lab_->sets[kClass]; }
   static void put(Span* span, SpanWord word) { span->word.store_relaxed(word.bits()); }
@@ -57,6 +52,7 @@ class Oopsla15AssertionDeathTest : public testing::Test {
     set().link(floating_, SetList::kSuspects);
   }
 
+  OwnHeap<Config> heap_;
   std::vector<void*> blocks_;
   Span* floating_ = nullptr;
   Span* hot_ = nullptr;
@@ -67,12 +63,12 @@ TEST_F(Oopsla15AssertionDeathTest, O1_NoMoreBlocksAreFreeThanThereAre) {
   const auto look_at_a_span_with_too_many = [&] {
     make_suspect();
     floating_->local_free.store_relaxed(floating_->blocks + 1);
-    E::trim();
+    heap_->trim();
   };
   EXPECT_DEATH(look_at_a_span_with_too_many(), "free <= blocks");
   const auto free_one_more = [&] {
     floating_->local_free.store_relaxed(floating_->blocks);
-    E::deallocate(blocks_.front());
+    heap_->deallocate(blocks_.front());
   };
   EXPECT_DEATH(free_one_more(), "freed < span->blocks");
 }
@@ -91,7 +87,7 @@ TEST_F(Oopsla15AssertionDeathTest, O3_FlagsGoWithStates) {
   EXPECT_DEATH((void)hot_->load_word().with_mixed(), "is_idle\\(\\)");
   const auto find_a_hot_span_that_is_listed = [&] {
     put(hot_, SpanWord(hot_->load_word().bits() | std::uint64_t{1} << 30));
-    E::trim();
+    heap_->trim();
   };
   EXPECT_DEATH(find_a_hot_span_that_is_listed(), "seen.is_sound\\(\\)");
 }
@@ -132,7 +128,7 @@ TEST_F(Oopsla15AssertionDeathTest, O6_OnlyTheOwnerOfAnOpenSetExaminesIt) {
   const auto examine_a_closed_set = [&] {
     make_suspect();
     set().owner.store_relaxed(oopsla15::kTerminated);
-    E::trim();
+    heap_->trim();
   };
   EXPECT_DEATH(examine_a_closed_set(), "owner.load_relaxed\\(\\) == lab.owner_word\\(\\)");
 }
@@ -140,25 +136,26 @@ TEST_F(Oopsla15AssertionDeathTest, O6_OnlyTheOwnerOfAnOpenSetExaminesIt) {
 TEST_F(Oopsla15AssertionDeathTest, O7_AHotSpanIsItsLabsOwn) {
   const auto give_up_somebody_elses = [&] {
     hot_->owner.store_relaxed(lab_->owner_word() + (std::uint64_t{1} << 48));
-    E::trim();
+    heap_->trim();
   };
   EXPECT_DEATH(give_up_somebody_elses(), "owner.load_relaxed\\(\\) == lab.owner_word\\(\\)");
   const auto give_up_one_of_another_class = [&] {
     hot_->size_class.store_relaxed(kClass + 1);
-    E::trim();
+    heap_->trim();
   };
   EXPECT_DEATH(give_up_one_of_another_class(), "size_class.load_relaxed\\(\\) == size_class");
   const auto give_up_one_that_floats = [&] {
     put(hot_, hot_->load_word().moved(State::kFloating, true, false));
-    E::trim();
+    heap_->trim();
   };
   EXPECT_DEATH(give_up_one_that_floats(), "seen.state\\(\\) == State::kHot");
 }
 
 TEST_F(Oopsla15AssertionDeathTest, O7_AListIsOfItsHotSpansBlocks) {
   const auto take_a_block_of_another_span = [&] {
-    E::frontend().spans.list[kClass] = static_cast<oopsla15::FreeBlock*>(blocks_.front());
-    E::allocate(kSize);
+    Oopsla15TestAccess::thread(*heap_)->spans.list[kClass] =
+        static_cast<oopsla15::FreeBlock*>(blocks_.front());
+    heap_->allocate(kSize);
   };
   EXPECT_DEATH(
       {
@@ -172,23 +169,24 @@ TEST_F(Oopsla15AssertionDeathTest, O7_ALabBeginsWithoutHotSpans) {
   on_another_thread([&] {
     EXPECT_DEATH(
         {
-          E::frontend().spans.hot[kClass] = hot_;
-          E::allocate(100);
+          using Default = Oopsla15Engine<Config>;  // where a thread has a frontend before its first use
+          Default::frontend().spans.hot[kClass] = hot_;
+          Default::allocate(100);
         },
         "spans.are_none\\(\\)");
   });
 }
 
 TEST_F(Oopsla15AssertionDeathTest, O8_OnlyAFreeSpanIsPooled) {
-  EXPECT_DEATH(E::heap().backend().put(hot_, 0), "state\\(\\) == State::kFree");
-  EXPECT_DEATH(E::heap().backend().put(floating_, 0), "state\\(\\) == State::kFree");
+  EXPECT_DEATH(heap_->backend().put(hot_, 0), "state\\(\\) == State::kFree");
+  EXPECT_DEATH(heap_->backend().put(floating_, 0), "state\\(\\) == State::kFree");
 }
 
 TEST_F(Oopsla15AssertionDeathTest, O8_ASpanIsPooledOnce) {
   free_all();
   blocks_.clear();
   ASSERT_EQ(floating_->load_word().state(), State::kFree);
-  EXPECT_DEATH(E::heap().backend().put(floating_, 0), "is_class\\(\\)");
+  EXPECT_DEATH(heap_->backend().put(floating_, 0), "is_class\\(\\)");
 }
 
 TEST_F(Oopsla15AssertionDeathTest, O8_WhatComesFromThePoolIsFree) {
@@ -196,29 +194,28 @@ TEST_F(Oopsla15AssertionDeathTest, O8_WhatComesFromThePoolIsFree) {
   blocks_.clear();
   const auto take_one_that_is_in_use = [&] {
     put(floating_, floating_->load_word().taken(State::kHot));
-    while (E::heap().backend().get_pooled(kClass, 0) != nullptr) {
+    while (heap_->backend().get_pooled(kClass, 0) != nullptr) {
     }
   };
   EXPECT_DEATH(take_one_that_is_in_use(), "state\\(\\) <= State::kFree");
   const auto walk_over_one_with_a_class = [&] {
-    E::heap().backend().directory().set_mark(E::heap().backend().directory().granule_of(floating_->address()),
-                                             Mark::of_class(kClass));
-    E::trim();
+    heap_->backend().directory().set_mark(heap_->backend().directory().granule_of(floating_->address()),
+                                          Mark::of_class(kClass));
+    heap_->trim();
   };
   EXPECT_DEATH(walk_over_one_with_a_class(), "is_free\\(\\)");
 }
 
 TEST_F(Oopsla15AssertionDeathTest, O9_TheDefaultHeapIsNeverDestroyed) {
-  EXPECT_DEATH(E::heap().destroy(), "!is_default\\(\\)");
+  EXPECT_DEATH(Oopsla15Engine<Config>::heap().destroy(), "!is_default\\(\\)");
 }
 
 TEST_F(Oopsla15AssertionDeathTest, O9_NoThreadIsInAHeapThatIsDestroyed) {
-  using Hooked = HookedConfig<1>;
-  OwnHeap<Hooked> heap;
+  OwnHeap<Config> heap;
   std::vector<void*> blocks;
   for (int i = 0; i < 3; ++i) blocks.push_back(heap->allocate(512 * kKiB));
   const auto destroy_it_in_the_middle_of_a_call = [&] {
-    Hooked::arm(oopsla15::Step::kBeforeFloating, [&](Span*) { heap->destroy(); });
+    Config::arm(oopsla15::Step::kBeforeFloating, [&](Span*) { heap->destroy(); });
     heap->allocate(512 * kKiB);
   };
   EXPECT_DEATH(destroy_it_in_the_middle_of_a_call(), "!record.is_inside\\(\\)");

@@ -10,6 +10,7 @@
 #include "engines/superblock/engine.hpp"
 #include "engines/virtual_span/oopsla15/engine.hpp"
 #include "engines/virtual_span/standard/engine.hpp"
+#include "environment.hpp"
 #include "refusal_sweep.hpp"
 #include "refusal_workload.hpp"
 #include "sanitizers.hpp"
@@ -30,16 +31,13 @@ struct EngineApi : MallocApi<E> {
 // have cost.
 template <class E>
 void expect_nothing_lost(kernel::Books& books, std::size_t torn) {
-  E::trim();
-  const EngineStatistics left = E::statistics();
-  if (left.large_objects != 0 || left.large_bytes != 0) {
-    end_with(books, "%zu large objects of %zu bytes are left", left.large_objects, left.large_bytes);
-  }
-  const stress::CensusVerdict verdict = stress::judge(E::census());
-  if (!verdict.consistent || !verdict.returned) end_with(books, "census: %s", verdict.text.c_str());
+  const std::string text = leftovers<E>();
+  if (!text.empty()) end_with(books, "%s", text.c_str());
   if constexpr (std::is_same_v<E, StandardEngine>) {
+    const EngineStatistics left = E::statistics();
     // Granule 0 is nobody's.
-    const std::size_t known = left.pooled_bytes + left.small_bytes_carved + standard::SizeClasses<Standard>::kGranule;
+    const std::size_t known =
+        left.pooled_bytes + left.small_bytes_carved + standard::SizeClasses<Standard>::kGranule;
     if (known > left.opened_bytes || left.opened_bytes - known > torn) {
       end_with(books, "of %zu bytes opened only %zu are pooled or carved", left.opened_bytes, known);
     }
@@ -91,7 +89,6 @@ class Refusals : public ::testing::Test {
  protected:
   static constexpr bool kStandard = std::is_same_v<E, StandardEngine>;
   void SetUp() override { SKIP_WHERE_CALLS_ARE_NOT_OURS(); }
-  void TearDown() override { unsetenv("SPANALLOC_DECAY_MS"); }
 };
 using Engines = Joined<::testing::Types<StandardEngine, Oopsla15Engine<Oopsla15>>,
                        TypesIf<SPANALLOC_TEST_SUPERBLOCK, SuperblockEngine<SuperblockReport>>>;
@@ -108,13 +105,13 @@ constexpr std::initializer_list<kernel::Call> kEveryCall = {kernel::kMmap, kerne
                                                             kernel::kMadvise, kernel::kMremap};
 
 TYPED_TEST(Refusals, AnyCallOfTheKernelMayBeRefused) {
-  setenv("SPANALLOC_DECAY_MS", "20", 1);
+  const Variable decay("SPANALLOC_DECAY_MS", "20");
   expect_found(sweep_all(child<EngineApi<TypeParam>>, this->kStandard), kEveryCall);
 }
 
 using StandardRefusals = Refusals<StandardEngine>;
 TEST_F(StandardRefusals, AnyCallOfTheKernelMayBeRefusedWhereNothingStaysWarm) {
-  setenv("SPANALLOC_DECAY_MS", "0", 1);
+  const Variable decay("SPANALLOC_DECAY_MS", "0");
   SweepResult sum;
   for (const std::size_t count : {std::size_t{1}, std::size_t{5}}) {
     sum += sweep({.calls = kernel::kAllCalls, .count = count}, child<EngineApi<StandardEngine>>);

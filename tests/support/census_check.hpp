@@ -1,0 +1,76 @@
+// One reading of the engines' censuses: is every span somewhere, and is every span of an empty heap where an
+// empty heap may have it?
+#pragma once
+
+#include <cstdio>
+#include <string>
+
+#include "engines/engine.hpp"
+
+namespace spanalloc::test {
+
+struct CensusVerdict {
+  bool consistent = true;  ///< no span is lost or in two places
+  bool returned = true;    ///< each span is in the pool or is an empty hot span of a living LAB
+  std::string text;
+};
+
+template <class Census>
+CensusVerdict judge(const Census& c) {
+  char text[384];
+  CensusVerdict verdict;
+  if constexpr (requires { c.consistent(); }) {
+    verdict.consistent = c.consistent();
+    verdict.returned = c.all_returned();
+  } else {
+    verdict.consistent = c.lost == 0;
+    verdict.returned = c.nothing_held();
+  }
+  if constexpr (requires { c.superblocks; }) {
+    std::snprintf(
+        text, sizeof text,
+        "pieces %zu: free %zu, superblocks %zu, empty ones %zu, large %zu, heap records %zu, lost %zu; "
+        "live blocks %zu; broken %zu: %s at %zx",
+        c.known, c.free, c.superblocks, c.empty_superblocks, c.large, c.heap_records, c.lost, c.live_blocks,
+        c.broken, c.broken == 0 ? "" : c.first_problem, static_cast<std::size_t>(c.at));
+  } else if constexpr (requires { c.broken; }) {
+    std::snprintf(text, sizeof text,
+                  "carved %zu: pool %zu, hot empty %zu, hot %zu, floating %zu, reusable %zu, single %zu, "
+                  "lost to fork %zu, broken %zu",
+                  c.carved, c.in_pool, c.hot_empty, c.hot, c.floating, c.reusable, c.single, c.lost_to_fork,
+                  c.broken);
+  } else {
+    std::snprintf(text, sizeof text,
+                  "carved %zu: pool %zu, hot empty %zu, hot %zu, floating %zu, suspect %zu, reusable %zu, "
+                  "empty but idle %zu, lost %zu",
+                  c.carved, c.pooled, c.empty_hot, c.hot, c.floating, c.suspect, c.reusable, c.empty_idle,
+                  c.lost);
+  }
+  verdict.text = text;
+  return verdict;
+}
+
+/// Nothing is allocated any more, and no other thread is in the heap: what it has left all the same; empty
+/// when that is nothing.
+template <class Heap>
+std::string leftovers(Heap& heap) {
+  heap.trim();
+  const EngineStatistics left = heap.statistics();
+  if (left.large_objects != 0 || left.large_bytes != 0) {
+    return std::to_string(left.large_objects) + " large objects of " + std::to_string(left.large_bytes) +
+           " bytes are left";
+  }
+  if constexpr (requires { heap.census(); }) {
+    const CensusVerdict verdict = judge(heap.census());
+    if (!verdict.consistent || !verdict.returned) return "census: " + verdict.text;
+  }
+  return "";
+}
+/// The same of an engine.
+template <class E>
+std::string leftovers() {
+  E engine;
+  return leftovers(engine);
+}
+
+}  // namespace spanalloc::test

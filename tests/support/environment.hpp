@@ -1,0 +1,26 @@
+// A variable of the environment, set for as long as the object lives.
+#pragma once
+
+#include <cstdlib>
+#include <optional>
+#include <string>
+
+namespace spanalloc::test {
+
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    set(value);
+  }
+  ~Variable() { before_ ? set(before_->c_str()) : static_cast<void>(unsetenv(name_)); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  void set(const char* value) { setenv(name_, value, 1); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+}  // namespace spanalloc::test

@@ -1,0 +1,23 @@
+// Threads of a test, each to its end.
+#pragma once
+
+#include <functional>
+#include <thread>
+#include <utility>
+#include <vector>
+
+namespace spanalloc::test {
+
+/// body(k) in `count` threads at once, k = 0 .. count - 1.
+template <class Body>
+void in_threads(unsigned count, Body body) {
+  std::vector<std::jthread> threads;
+  for (unsigned k = 0; k < count; ++k) threads.emplace_back(std::ref(body), k);
+}
+
+template <class F>
+void on_another_thread(F&& f) {
+  std::jthread(std::forward<F>(f));
+}
+
+}  // namespace spanalloc::test

@@ -1,0 +1,102 @@
+#include "engines/virtual_span/span_pool.hpp"
+#include "threads.hpp"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+namespace spanalloc {
+namespace {
+
+struct LinkTable {
+  explicit LinkTable(std::size_t n) : cells(new Atomic<std::uint32_t>[n + 1]) {}
+  Atomic<std::uint32_t>& operator()(std::uint32_t n) { return cells[n]; }
+  std::unique_ptr<Atomic<std::uint32_t>[]> cells;
+};
+
+TEST(SpanPool, OwnStackIsLastInFirstOut) {
+  auto pool = std::make_unique<SpanPool<2>>();
+  LinkTable links(8);
+  pool->set_cores(4);
+  pool->put(1, 2, 5, links);
+  pool->put(1, 2, 6, links);
+  EXPECT_EQ(pool->get_local(0, 2, links), 0u);
+  EXPECT_EQ(pool->get_local(1, 3, links), 0u);
+  EXPECT_EQ(pool->get_local(1, 2, links), 6u);
+  EXPECT_EQ(pool->get_local(1, 2, links), 5u);
+  EXPECT_EQ(pool->get_local(1, 2, links), 0u);
+}
+
+TEST(SpanPool, SearchesTheOtherCoresStartingAfterItsOwn) {
+  auto pool = std::make_unique<SpanPool<1>>();
+  LinkTable links(8);
+  pool->set_cores(4);
+  for (std::uint32_t core = 0; core < 4; ++core) pool->put(0, core, core + 1, links);
+  EXPECT_EQ(pool->get_from_other_core(0, 2, links), 4u);
+  EXPECT_EQ(pool->get_from_other_core(0, 2, links), 1u);
+  EXPECT_EQ(pool->get_from_other_core(0, 2, links), 2u);
+  EXPECT_EQ(pool->get_from_other_core(0, 2, links), 0u) << "the own stack is not searched";
+  EXPECT_EQ(pool->get_local(0, 2, links), 3u);
+}
+
+TEST(SpanPool, CoresAreCappedAndNeverZero) {
+  auto pool = std::make_unique<SpanPool<1, 8>>();
+  EXPECT_EQ(pool->cores(), 1u);
+  pool->set_cores(0);
+  EXPECT_EQ(pool->cores(), 1u);
+  pool->set_cores(1000);
+  EXPECT_EQ(pool->cores(), 8u);
+  EXPECT_EQ(pool->core_of(13), 5u);
+}
+
+TEST(SpanPool, TakeAllHandsOutTheWholeChain) {
+  auto pool = std::make_unique<SpanPool<1>>();
+  LinkTable links(8);
+  for (std::uint32_t span = 1; span <= 5; ++span) pool->put(0, 0, span, links);
+  std::vector<std::uint32_t> seen;
+  for (std::uint32_t s = pool->take_all(0, 0); s != 0; s = links(s).load_relaxed()) seen.push_back(s);
+  EXPECT_EQ(seen, (std::vector<std::uint32_t>{5, 4, 3, 2, 1}));
+  EXPECT_TRUE(pool->looks_empty(0, 0));
+}
+
+TEST(SpanPool, EachStackHasItsOwnCacheLine) {
+  EXPECT_GE(sizeof(SpanPool<3, 16>), 3 * 16 * kCacheLine);
+  EXPECT_EQ(alignof(SpanPool<3, 16>), kCacheLine);
+}
+
+// Threads put and get at random; every span is held by at most one thread at a time and none gets lost.
+TEST(SpanPool, NothingIsLostOrInventedUnderContention) {
+  constexpr std::uint32_t kSpans = 64;
+  constexpr unsigned kThreads = 4;
+  auto pool = std::make_unique<SpanPool<1>>();
+  LinkTable links(kSpans);
+  std::vector<Atomic<std::uint32_t>> holders(kSpans + 1);
+  pool->set_cores(2);
+  for (std::uint32_t span = 1; span <= kSpans; ++span) pool->put(0, span % 2, span, links);
+
+  Atomic<std::uint32_t> errors{0};
+  test::in_threads(kThreads, [&](unsigned t) {
+    const unsigned core = pool->core_of(t);
+    for (int i = 0; i < 50000; ++i) {
+      std::uint32_t span = pool->get_local(0, core, links);
+      if (span == 0) span = pool->get_from_other_core(0, core, links);
+      if (span == 0) continue;
+      if (holders[span].fetch_add_relaxed(1) != 0) errors.fetch_add_relaxed(1);
+      holders[span].fetch_sub_relaxed(1);
+      pool->put(0, core, span, links);
+    }
+  });
+  EXPECT_EQ(errors.load_relaxed(), 0u);
+  std::vector<bool> seen(kSpans + 1);
+  for (unsigned core = 0; core < 2; ++core) {
+    while (const std::uint32_t span = pool->get_local(0, core, links)) {
+      EXPECT_FALSE(seen[span]) << span;
+      seen[span] = true;
+    }
+  }
+  for (std::uint32_t span = 1; span <= kSpans; ++span) EXPECT_TRUE(seen[span]) << span;
+}
+
+}  // namespace
+}  // namespace spanalloc

@@ -1,0 +1,327 @@
+// What a fork leaves behind: threads vanish in the middle of whatever they did, the child's heap stays
+// usable.
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "engines/virtual_span/standard/engine.hpp"
+#include "engines/virtual_span/standard/test_support.hpp"
+#include "sanitizers.hpp"
+#include "threads.hpp"
+
+namespace spanalloc {
+namespace {
+
+using E = StandardEngine;
+constexpr int kWorkers = 4;
+constexpr std::size_t kSlots = 5000;
+using Slots = std::array<std::atomic<void*>, kSlots>;
+
+// Parks and revives spans all the time: 256-byte blocks replaced at random.
+void churn(Slots& slots, unsigned seed, const std::atomic<bool>& stop) {
+  while (!stop.load(std::memory_order_relaxed)) {
+    seed = seed * 1664525 + 1013904223;
+    E::deallocate(slots[(seed >> 8) % kSlots].exchange(E::allocate(256)));
+  }
+}
+
+// In the child: new threads take the vanished threads' LABs, free all that is out, and allocate.
+void use_the_heap(std::vector<std::unique_ptr<Slots>>& all) {
+  test::in_threads(kWorkers, [&](unsigned) {
+    E::allocate(256);
+    for (auto& slots : all) {
+      for (auto& slot : *slots) {
+        E::deallocate(slot.exchange(nullptr));
+        void* p = E::allocate(256);
+        static_cast<char*>(p)[255] = 1;
+        E::deallocate(p);
+      }
+    }
+  });
+}
+
+// A thread that purges holds whole stacks of free spans; a child that is made meanwhile must not lose them.
+// Another library's fork handlers, registered before ours: in the child they run before the heap has been
+// told that it is one.
+std::atomic<bool> handlers_allocate{false};
+void allocate_in_handler() {
+  if (!handlers_allocate) return;
+  for (const std::size_t size : {std::size_t{40}, std::size_t{5000}, 300 * kKiB, 3 * kMiB}) {
+    std::vector<void*> blocks(50);
+    for (void*& p : blocks) p = E::allocate(size);
+    for (void* p : blocks) E::deallocate(p);
+  }
+}
+const int registered = pthread_atfork(allocate_in_handler, allocate_in_handler, allocate_in_handler);
+
+TEST(StandardFork, OtherHandlersMayAllocate) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  ASSERT_EQ(registered, 0);
+  E::process_start();
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> others;
+  for (int t = 0; t < 2; ++t) {
+    others.emplace_back([&] {
+      while (!stop) {
+        std::vector<void*> blocks(200);
+        for (void*& p : blocks) p = E::allocate(3000);
+        for (void* p : blocks) E::deallocate(p);
+      }
+    });
+  }
+  handlers_allocate = true;
+  for (int round = 0; round < 50; ++round) {
+    alarm(60);  // a deadlock ends the test
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(60);
+      E::deallocate(E::allocate(100000));
+      _exit(E::census().consistent() ? 0 : 3);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "round " << round;
+  }
+  handlers_allocate = false;
+  alarm(0);
+  stop = true;
+  for (std::thread& other : others) other.join();
+  E::trim();
+  EXPECT_TRUE(E::census().consistent());
+}
+
+TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  E::process_start();
+  std::atomic<bool> stop{false};
+  std::thread purger([&] {
+    std::vector<void*> blocks(500);
+    while (!stop) {
+      for (void*& p : blocks) *static_cast<char*>(p = E::allocate(60000)) = 1;
+      for (void* p : blocks) E::deallocate(p);
+      E::trim();
+    }
+  });
+  for (int round = 0; round < 60; ++round) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(60);
+      const SpanCensus census = E::census();
+      _exit(census.consistent() && census.lost_to_fork == 0 ? 0 : 3);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "round " << round;
+  }
+  stop = true;
+  purger.join();
+}
+
+// Children that a fork makes while another thread does work() again and again, and that find more than `most`
+// large objects.
+template <class Work>
+int children_with_more(std::size_t most, Work work) {
+  std::atomic<bool> stop{false};
+  std::atomic<unsigned> rounds{0};
+  std::thread other([&] {
+    for (; !stop; ++rounds) work();
+  });
+  while (rounds < 3) usleep(100);
+  int found = 0;
+  for (useconds_t round = 0; round < 20; ++round) {
+    usleep(round * 700);
+    const pid_t child = fork();
+    EXPECT_GE(child, 0);
+    if (child == 0) {
+      alarm(60);
+      if (!E::census().consistent()) _exit(3);
+      _exit(E::statistics().large_objects > most ? 1 : 0);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) <= 1) << "round " << round;
+    found += WEXITSTATUS(status);
+  }
+  stop = true;
+  other.join();
+  return found;
+}
+
+// A thread that vanishes while calloc clears a large block, or while realloc copies into one, takes nothing
+// with it. (A step or two before the call returns it does.)
+TEST(StandardFork, BlocksThatAreNotReadyAreFreeInTheChild) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  large::in_fresh_process([] {
+    E::process_start();
+    constexpr std::size_t kBytes = 48 * kMiB;
+    const auto dirty = [] {
+      void* p = E::allocate(6 * kBytes);
+      std::memset(p, 1, 6 * kBytes);
+      E::deallocate(p);
+    };
+    dirty();
+    EXPECT_LE(children_with_more(0, [] { E::deallocate(E::allocate_zeroed(kBytes)); }), 2) << "calloc";
+    // Warm memory waits for the copy, and the block cannot grow where it stands.
+    dirty();
+    void* p = E::allocate(kBytes);
+    void* wall = E::allocate(2 * kMiB);
+    EXPECT_LE(children_with_more(2,
+                                 [&] {
+                                   E::deallocate(MallocApi<E>::realloc(p, 2 * kBytes));
+                                   p = E::allocate(kBytes);
+                                 }),
+              2)
+        << "realloc";
+    E::deallocate(p);
+    E::deallocate(wall);
+  });
+}
+
+// The signal handler forks while its thread has claimed a span of another's, and waits for that one's lock to
+// take it off a list. In the child the list is made anew by the waiting thread itself.
+constexpr pid_t kNoChild = -2;
+std::atomic<pid_t> handlers_child{kNoChild};
+TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  constexpr std::size_t kSize = 5000;
+  handlers_child = kNoChild;
+  E::process_start();
+  std::vector<void*> blocks(200);
+  std::atomic<int> step{0};
+  standard::LabNumber owner{};
+  const auto wait_for = [&](int wanted) {
+    while (step != wanted) usleep(100);
+  };
+  std::thread holder([&] {
+    for (void*& p : blocks) p = E::allocate(kSize);
+    owner = E::frontend.lab->number;
+    step = 1;
+    wait_for(2);
+    (void)E::pages.lab(owner).lock.lock();
+    step = 3;
+    wait_for(4);
+    E::pages.lab(owner).lock.unlock();
+    wait_for(5);
+  });
+  wait_for(1);
+  E::deallocate(E::allocate(10));
+  std::vector<std::vector<void*>> spans;
+  const auto span_of = [](void* p) { return E::pages.span_of(E::pages.granule_at(address_of(p))); };
+  standard::SpanRef last;
+  for (void* p : blocks) {
+    if (span_of(p) != last) spans.emplace_back();
+    last = span_of(p);
+    spans.back().push_back(p);
+  }
+  ASSERT_GE(spans.size(), 6u);
+  const auto free_one = [&](std::size_t span) {
+    E::deallocate(spans[span].back());
+    spans[span].pop_back();
+  };
+  // Neighbours on the attention list, the middle one with one block left to free.
+  for (const std::size_t span : {std::size_t{3}, std::size_t{2}, std::size_t{1}}) free_one(span);
+  while (spans[2].size() > 1) free_one(2);
+  free_one(4);  // gives back what was gathered
+  step = 2;
+  wait_for(3);
+  struct sigaction action{};
+  struct sigaction before{};
+  action.sa_handler = [](int) {
+    handlers_child = fork();
+    if (handlers_child == 0) alarm(20);
+  };
+  ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
+  const standard::Span& claimed = *span_of(spans[2].back()).record;
+  const pid_t parent = getpid();
+  std::thread signaller([&, me = pthread_self()] {
+    const auto is_claimed = [&] {
+      return standard::SpanWord{claimed.word.load_relaxed()}.state() == standard::SpanState::kFree;
+    };
+    while (!is_claimed()) usleep(100);
+    usleep(10'000);  // what is left on the way to the lock
+    pthread_kill(me, SIGUSR1);
+    while (handlers_child == kNoChild) usleep(100);
+    step = 4;
+  });
+  free_one(2);
+  if (getpid() != parent) {
+    for (std::vector<void*>& span : spans) {
+      for (void* p : span) E::deallocate(p);
+    }
+    E::trim();
+    E::deallocate(E::allocate(kSize));
+    _exit(E::census().consistent() ? 0 : 3);
+  }
+  signaller.join();
+  sigaction(SIGUSR1, &before, nullptr);
+  step = 5;
+  holder.join();
+  ASSERT_GT(handlers_child, 0);
+  int status = 0;
+  ASSERT_EQ(waitpid(handlers_child, &status, 0), handlers_child);
+  EXPECT_EQ(status, 0);
+  for (std::vector<void*>& span : spans) {
+    for (void* p : span) E::deallocate(p);
+  }
+  E::trim();
+  EXPECT_TRUE(E::census().consistent());
+}
+
+TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  E::process_start();
+  std::vector<std::unique_ptr<Slots>> all;
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> workers;
+  for (unsigned t = 0; t < kWorkers; ++t) {
+    all.push_back(std::make_unique<Slots>());
+    for (auto& slot : *all.back()) slot.store(nullptr);
+  }
+  for (unsigned t = 0; t < kWorkers; ++t)
+    workers.emplace_back([&, t] { churn(*all[t], t * 7919 + 1, stop); });
+  for (int round = 0; round < 60; ++round) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(60);
+      if (!E::census().consistent()) _exit(3);
+      use_the_heap(all);
+      _exit(E::census().consistent() ? 0 : 4);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status)) << "child killed by signal " << WTERMSIG(status) << " in round " << round;
+    ASSERT_EQ(WEXITSTATUS(status), 0) << "round " << round;
+  }
+  stop = true;
+  for (std::thread& worker : workers) worker.join();
+  for (auto& slots : all) {
+    for (auto& slot : *slots) E::deallocate(slot.exchange(nullptr));
+  }
+  E::trim();
+  EXPECT_TRUE(E::census().all_returned());
+}
+
+}  // namespace
+}  // namespace spanalloc

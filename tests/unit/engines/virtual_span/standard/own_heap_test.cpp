@@ -1,0 +1,334 @@
+// Heaps as objects: several on one page layer, page layers beside each other, other configs, and what is left
+// when they are gone.
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "memory_pattern.hpp"
+#include "memory_use.hpp"
+#include "owned_heap.hpp"
+#include "sanitizers.hpp"
+
+namespace spanalloc {
+namespace {
+
+using test::mapped_bytes;
+using test::OwnedHeap;
+using Own = standard::OwnHeap<Standard>;
+using Pages = standard::PageLayer<Standard>;
+
+constexpr std::size_t kSizes[] = {1, 16, 100, 1280, 1281, 5000, 32 * kKiB, 40 * kKiB, kMiB, 3 * kMiB};
+
+struct Blocks {
+  std::vector<std::pair<unsigned char*, std::size_t>> all;
+
+  template <class Heap>
+  void fill(Heap& heap, int rounds, unsigned seed) {
+    for (int i = 0; i < rounds; ++i) {
+      for (const std::size_t size : kSizes) {
+        auto* p = static_cast<unsigned char*>(heap.allocate(size));
+        ASSERT_NE(p, nullptr);
+        ASSERT_GE(heap.usable_size(p), size);
+        std::memset(p, static_cast<int>(seed + all.size()), size);
+        all.emplace_back(p, size);
+      }
+    }
+    mark = seed;
+  }
+  template <class Heap>
+  void check_and_free(Heap& heap) {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      const auto [p, size] = all[i];
+      const auto byte = static_cast<unsigned char>(mark + i);
+      ASSERT_EQ(p[0], byte);
+      ASSERT_EQ(p[size - 1], byte);
+      heap.deallocate(p);
+    }
+    all.clear();
+  }
+  unsigned mark = 0;
+};
+
+void expect_empty(Own& heap) {
+  heap.trim();
+  const SpanCensus census = heap.census();
+  EXPECT_TRUE(census.consistent());
+  EXPECT_TRUE(census.all_returned()) << "carved " << census.carved << ", in the pool " << census.in_pool;
+}
+
+TEST(StandardHeaps, AHeapOfOnesOwnServesAllSizes) {
+  OwnedHeap own;
+  Blocks blocks;
+  blocks.fill(own.heap, 50, 1);
+  EXPECT_TRUE(own.heap.owns(blocks.all.front().first));
+  EXPECT_FALSE(StandardEngine::owns(blocks.all.front().first));
+  blocks.check_and_free(own.heap);
+  expect_empty(own.heap);
+}
+
+TEST(StandardHeaps, ShareAPageLayerAndNothingElse) {
+  Pages pages{&standard::ForkRecovery<Standard>::enter_child};
+  Own first(pages);
+  Own second(pages);
+  Blocks in_first;
+  Blocks in_second;
+  in_first.fill(first, 20, 1);
+  in_second.fill(second, 20, 101);
+  for (const auto& [p, size] : in_first.all) {
+    EXPECT_TRUE(first.owns(p));
+    EXPECT_FALSE(second.owns(p));
+  }
+  EXPECT_TRUE(first.census().consistent());
+  EXPECT_TRUE(second.census().consistent());
+  in_first.check_and_free(first);
+  in_second.check_and_free(second);
+  expect_empty(first);
+  expect_empty(second);
+  second.destroy();
+  first.destroy();
+  pages.destroy();
+}
+
+// What one heap frees is memory for the other: the page layer is one.
+TEST(StandardHeaps, MemoryOfOneServesTheOther) {
+  Pages pages{&standard::ForkRecovery<Standard>::enter_child};
+  Own first(pages);
+  Own second(pages);
+  std::vector<void*> blocks(2000);
+  for (void*& p : blocks) p = first.allocate(16 * kKiB);
+  for (void* p : blocks) first.deallocate(p);
+  const std::size_t opened = first.statistics().opened_bytes;
+  for (void*& p : blocks) p = second.allocate(16 * kKiB);
+  EXPECT_LE(second.statistics().opened_bytes, opened + opened / 8);
+  for (void* p : blocks) second.deallocate(p);
+  second.destroy();
+  first.destroy();
+  pages.destroy();
+}
+
+// A record names its heap: any heap of the page layer takes the block back, where it belongs.
+TEST(StandardHeaps, BlocksAreFreedThroughAnyHeapOfThePageLayer) {
+  Pages pages{&standard::ForkRecovery<Standard>::enter_child};
+  Own first(pages);
+  Own second(pages);
+  Blocks blocks;
+  blocks.fill(first, 20, 1);
+  for (const auto& [p, size] : blocks.all) EXPECT_GE(second.usable_size(p), size);
+  blocks.check_and_free(second);
+  expect_empty(first);
+  expect_empty(second);
+  first.destroy();
+  second.destroy();
+  pages.destroy();
+}
+
+TEST(StandardHeaps, ThreadsFreeEachOthersBlocksAndEnd) {
+  OwnedHeap own;
+  for (int round = 0; round < 5; ++round) {
+    std::vector<Blocks> of_thread(4);
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] { of_thread[t].fill(own.heap, 30, t * 50); });
+    }
+    for (std::thread& thread : threads) thread.join();
+    threads.clear();
+    EXPECT_EQ(own.heap.statistics().live_labs, 0u) << "threads that have ended leave no LAB";
+    for (unsigned t = 0; t < 4; ++t) {
+      threads.emplace_back([&, t] { of_thread[(t + 1) % 4].check_and_free(own.heap); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+  expect_empty(own.heap);
+}
+
+TEST(StandardHeaps, DestroyGivesBackWhatIsStillOut) {
+  Pages pages{&standard::ForkRecovery<Standard>::enter_child};
+  Own kept(pages);
+  Blocks stays;
+  stays.fill(kept, 10, 7);
+  std::size_t opened = 0;
+  for (int round = 0; round < 50; ++round) {
+    Own gone(pages);
+    Blocks lost;
+    lost.fill(gone, 10, 1);
+    std::thread([&] { Blocks().fill(gone, 5, 3); }).join();
+    if (round == 2) opened = kept.statistics().opened_bytes;
+    gone.destroy();
+  }
+  EXPECT_LE(kept.statistics().opened_bytes, 2 * opened) << "memory of destroyed heaps is used again";
+  stays.check_and_free(kept);
+  expect_empty(kept);
+  kept.destroy();
+  pages.destroy();
+}
+
+// Others' threads take and give memory of the page layer all the while.
+TEST(StandardHeaps, HeapsAreDestroyedBesideOthersInUse) {
+  Pages pages{&standard::ForkRecovery<Standard>::enter_child};
+  Own kept(pages);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> users;
+  for (unsigned t = 0; t < 2; ++t) {
+    users.emplace_back([&] {
+      while (!stop) {
+        // Large ones are cleared before their record says that they are in use.
+        std::vector<unsigned char*> blocks;
+        for (int i = 0; i < 20; ++i) {
+          const std::size_t size = 70'000 + static_cast<std::size_t>(i) * 100'000;
+          auto* p = static_cast<unsigned char*>(kept.allocate_zeroed(size));
+          ASSERT_NE(p, nullptr);
+          ASSERT_EQ(p[0] | p[size / 2] | p[size - 1], 0);
+          p[0] = p[size / 2] = p[size - 1] = 1;
+          blocks.push_back(p);
+        }
+        Blocks small;
+        small.fill(kept, 3, 1);
+        small.check_and_free(kept);
+        for (unsigned char* p : blocks) kept.deallocate(p);
+      }
+    });
+  }
+  for (int round = 0; round < 100; ++round) {
+    Own gone(pages);
+    Blocks lost;
+    lost.fill(gone, 5, 1);
+    for (std::size_t i = 0; i < lost.all.size(); i += 2) gone.deallocate(lost.all[i].first);
+    gone.destroy();
+  }
+  stop = true;
+  for (std::thread& user : users) user.join();
+  expect_empty(kept);
+  kept.destroy();
+  pages.destroy();
+}
+
+// Destructors of other keys use the heap in every round, also after the heap's own last one.
+Own* used_by_destructors = nullptr;
+pthread_key_t late_key;
+TEST(StandardHeaps, AThreadPastItsExitHasALabForACallOnly) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer takes the last round for after the thread's end";
+  OwnedHeap own;
+  used_by_destructors = &own.heap;
+  ASSERT_EQ(pthread_key_create(&late_key,
+                               [](void* value) {
+                                 pthread_setspecific(late_key, value);
+                                 Blocks blocks;
+                                 blocks.fill(*used_by_destructors, 2, 1);
+                                 blocks.check_and_free(*used_by_destructors);
+                               }),
+            0);
+  for (int round = 0; round < 5; ++round) {
+    std::thread([&] {
+      own.heap.deallocate(own.heap.allocate(100));
+      pthread_setspecific(late_key, &own);
+    }).join();
+    EXPECT_EQ(own.heap.statistics().live_labs, 0u);
+  }
+  pthread_key_delete(late_key);
+  expect_empty(own.heap);
+}
+
+TEST(StandardHeaps, APageLayerLeavesNoAddressSpaceBehind) {
+  {
+    OwnedHeap warm_up;
+    warm_up.heap.deallocate(warm_up.heap.allocate(100));
+  }
+  const std::size_t before = mapped_bytes();
+  for (int round = 0; round < 20; ++round) {
+    OwnedHeap own;
+    Blocks blocks;
+    blocks.fill(own.heap, 3, 1);
+  }
+  EXPECT_LE(mapped_bytes(), before + 4 * kMiB);
+}
+
+// As many as the process has keys for; then they are refused, and nothing else is.
+TEST(StandardHeaps, MoreHeapsThanKeysAreRefused) {
+  Pages pages{&standard::ForkRecovery<Standard>::enter_child};
+  std::vector<std::unique_ptr<Own>> heaps;
+  void* p = nullptr;
+  do {
+    heaps.push_back(std::make_unique<Own>(pages));
+    p = heaps.back()->allocate(100);
+  } while (p != nullptr && heaps.size() < 2000);
+  EXPECT_EQ(p, nullptr);
+  EXPECT_GT(heaps.size(), 500u);
+  EXPECT_NE(heaps.front()->allocate(100), nullptr);
+  for (auto& heap : heaps) heap->destroy();
+  Own again(pages);
+  EXPECT_NE(again.allocate(100), nullptr);
+  again.destroy();
+  pages.destroy();
+}
+
+TEST(StandardHeaps, AForksChildGoesOnInAllOfThem) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  OwnedHeap own;
+  Own second(own.pages);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> others;
+  for (Own* heap : {&own.heap, &second}) {
+    others.emplace_back([&stop, heap] {
+      while (!stop) {
+        Blocks blocks;
+        blocks.fill(*heap, 5, 1);
+        blocks.check_and_free(*heap);
+      }
+    });
+  }
+  Blocks mine;
+  mine.fill(own.heap, 10, 9);
+  for (int round = 0; round < 30; ++round) {
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(60);
+      if (!own.heap.census().consistent() || !second.census().consistent()) _exit(3);
+      mine.check_and_free(own.heap);
+      std::thread([&] {
+        Blocks blocks;
+        blocks.fill(second, 10, 1);
+        blocks.check_and_free(second);
+      }).join();
+      _exit(own.heap.census().consistent() && second.census().consistent() ? 0 : 4);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "round " << round;
+  }
+  stop = true;
+  for (std::thread& other : others) other.join();
+  mine.check_and_free(own.heap);
+  expect_empty(own.heap);
+  expect_empty(second);
+  second.destroy();
+}
+
+// A config is a few lines; each is an engine of its own kind.
+template <class Config>
+class StandardConfigs : public testing::Test {};
+using Configs = testing::Types<Standard, StandardNoRuns, StandardReuse80>;
+TYPED_TEST_SUITE(StandardConfigs, Configs);
+
+TYPED_TEST(StandardConfigs, Work) {
+  static_assert(Engine<StandardEngineOf<TypeParam>>);
+  OwnedHeap<TypeParam> own;
+  Blocks blocks;
+  blocks.fill(own.heap, 20, 1);
+  std::thread([&] { blocks.check_and_free(own.heap); }).join();
+  own.heap.trim();
+  EXPECT_TRUE(own.heap.census().all_returned());
+}
+
+}  // namespace
+}  // namespace spanalloc

@@ -1,0 +1,133 @@
+// The contract with the kernel that the rest of the house relies on.
+#include "os/os.hpp"
+
+#include <errno.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+
+#include "base/bits.hpp"
+#include "child.hpp"
+
+namespace spanalloc {
+namespace {
+
+TEST(Os, MapsAlignedAndPurgesToZero) {
+  errno = 77;
+  for (std::size_t alignment : {std::size_t{4096}, std::size_t{65536}, 4 * kMiB}) {
+    auto* p = static_cast<char*>(os::map(3 * 65536, alignment));
+    ASSERT_NE(p, nullptr);
+    EXPECT_EQ(address_of(p) % alignment, 0u);
+    std::memset(p, 1, 3 * 65536);
+    EXPECT_TRUE(os::purge(p, 65536));
+    EXPECT_EQ(p[65535], 0);
+    EXPECT_EQ(p[65536], 1);
+    os::release(p, 3 * 65536);
+  }
+  EXPECT_EQ(errno, 77) << "no call changes errno";
+}
+
+// Purging is what helps when memory is out: it may not need any itself.
+TEST(Os, PurgesWithoutAddressSpaceLeft) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";
+  if (test::kEmulated) GTEST_SKIP() << "the emulator does not enforce limits on address space";
+  test::in_fresh_process([] {
+    auto* p = static_cast<char*>(os::map(65536, 4096));
+    ASSERT_NE(p, nullptr);
+    std::memset(p, 1, 65536);
+    const rlimit none{0, 0};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &none), 0);
+    EXPECT_EQ(os::map(4096, 4096), nullptr);
+    EXPECT_TRUE(os::purge(p, 65536));
+    EXPECT_EQ(p[0], 0);
+  });
+}
+
+TEST(Os, RefusalIsAnOrdinaryAnswer) {
+  errno = 77;
+  EXPECT_EQ(os::map(SIZE_MAX - 4095, 4096), nullptr);
+  EXPECT_EQ(os::map(std::size_t{1} << 60, kMiB), nullptr);
+  EXPECT_EQ(os::reserve(std::size_t{1} << 60, kMiB), nullptr);
+  EXPECT_EQ(errno, 77);
+}
+
+TEST(Os, PlacesExactlyOrNotAtAll) {
+  void* p = os::reserve(kMiB, kMiB);
+  ASSERT_NE(p, nullptr);
+  EXPECT_FALSE(os::reserve_at(p, kMiB)) << "taken";
+  EXPECT_EQ(os::open_at(p, 4096), os::Placed::kTaken);
+  os::release(p, kMiB);
+  EXPECT_EQ(os::open_at(p, kMiB), os::Placed::kYes);
+  EXPECT_EQ(os::open_at(pointer_to(std::uintptr_t{1} << 40), std::size_t{1} << 50), os::Placed::kRefused);
+  *static_cast<char*>(p) = 1;
+  os::release(p, kMiB);
+}
+
+TEST(Os, ReleaseTellsWhetherItWasRefused) {
+  void* p = os::reserve(kMiB, kMiB);
+  ASSERT_NE(p, nullptr);
+  EXPECT_TRUE(os::release(p, kMiB));
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated)
+    GTEST_SKIP() << "a sanitizer or an emulator needs mappings itself when there are none left";
+  std::size_t most = 0;
+  std::ifstream("/proc/sys/vm/max_map_count") >> most;
+  if (most == 0 || most > 300000) GTEST_SKIP() << "a process may have too many mappings to use them up";
+  test::in_child([most] {
+    char* hole = static_cast<char*>(os::reserve(3 * 65536, 65536));
+    ASSERT_NE(hole, nullptr);
+    ASSERT_TRUE(os::open(hole, 3 * 65536));
+    hole[65536] = 7;
+    // Every second page is a mapping of its own.
+    const std::size_t page = os::page_size();
+    char* many = static_cast<char*>(os::reserve(2 * most * page, page));
+    ASSERT_NE(many, nullptr);
+    std::size_t at = page;
+    while (at < 2 * most * page && os::open(many + at, page)) at += 2 * page;
+    errno = 77;
+    EXPECT_FALSE(os::release(hole + 65536, 65536));
+    EXPECT_EQ(errno, 77);
+    EXPECT_EQ(hole[65536], 7) << "it is as it was";
+    ASSERT_TRUE(os::release(many, 2 * most * page));
+    EXPECT_TRUE(os::release(hole + 65536, 65536));
+  });
+}
+
+TEST(Os, RemapKeepsContents) {
+  auto* p = static_cast<char*>(os::map(65536, 4096));
+  ASSERT_NE(p, nullptr);
+  std::memset(p, 7, 65536);
+  auto* q = static_cast<char*>(os::remap(p, 65536, 4 * kMiB, true));
+  ASSERT_NE(q, nullptr);
+  EXPECT_EQ(q[65535], 7);
+  EXPECT_EQ(q[65536], 0);
+  os::release(q, 4 * kMiB);
+}
+
+TEST(Os, NumbersInOptionsAreCheckedAloud) {
+  unsetenv("SPANALLOC_UNIT_TEST");
+  EXPECT_EQ(os::option("UNIT_TEST"), nullptr);
+  EXPECT_EQ(os::option_number("UNIT_TEST", 1, 100, 42), 42u);
+  setenv("SPANALLOC_UNIT_TEST", "17", 1);
+  EXPECT_EQ(os::option_number("UNIT_TEST", 1, 100, 42), 17u);
+  for (const char* bad : {"", "x", "-1", "1 ", "0", "101", "99999999999999999999999", "0x10"}) {
+    setenv("SPANALLOC_UNIT_TEST", bad, 1);
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(os::option_number("UNIT_TEST", 1, 100, 42), 42u) << bad;
+    const std::string said = testing::internal::GetCapturedStderr();
+    EXPECT_NE(said.find("SPANALLOC_UNIT_TEST"), std::string::npos) << bad;
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << "one line: " << said;
+  }
+  unsetenv("SPANALLOC_UNIT_TEST");
+}
+
+TEST(Os, FatalNamesWhatAndWhereInOneLine) {
+  EXPECT_DEATH(os::fatal("double free of", pointer_to(0x1234)),
+               "^spanalloc: double free of 0x1234\n(qemu: [^\n]*\n)?$");
+}
+
+}  // namespace
+}  // namespace spanalloc

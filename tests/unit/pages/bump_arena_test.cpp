@@ -1,0 +1,176 @@
+#include "pages/bump_arena.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstring>
+#include <memory>
+#include <set>
+
+#include "address_limit.hpp"
+#include "child.hpp"
+#include "sanitizers.hpp"
+
+namespace spanalloc {
+namespace {
+
+using Arena = BumpArena<16, 4, HugePages::kKernelDefault>;
+
+char* address(Arena& arena, std::uint32_t granule) {
+  return pointer_to<char>(arena.base() + std::size_t{granule} * Arena::kGranule);
+}
+
+TEST(BumpArena, HandsOutAlignedZeroedDisjointRanges) {
+  auto arena = std::make_unique<Arena>();
+  ASSERT_TRUE(arena->start());
+  EXPECT_TRUE(arena->start()) << "idempotent";
+  EXPECT_EQ(arena->base() % (Arena::kGranule << 4), 0u);
+  std::set<std::uint32_t> seen;
+  for (unsigned i = 0; i < 200; ++i) {
+    const unsigned order = (i * 7) % 5;
+    const std::uint32_t first = arena->allocate(order);
+    ASSERT_NE(first, 0u);
+    EXPECT_EQ(first % (1u << order), 0u);
+    EXPECT_LE(first + (1u << order), arena->limit());
+    for (std::uint32_t g = first; g < first + (1u << order); ++g) {
+      EXPECT_TRUE(seen.insert(g).second) << "granule " << g << " twice";
+      EXPECT_EQ(address(*arena, g)[100], 0);
+      std::memset(address(*arena, g), 1, 4096);
+    }
+  }
+}
+
+TEST(BumpArena, AlignmentGapsServeSmallerRequests) {
+  auto arena = std::make_unique<Arena>();
+  ASSERT_TRUE(arena->start());
+  EXPECT_EQ(arena->allocate(0), 1u);
+  const std::uint32_t large = arena->allocate(4);
+  EXPECT_EQ(large, 16u);
+  std::set<std::uint32_t> gap;
+  for (int i = 0; i < 14; ++i) gap.insert(arena->allocate(0));
+  EXPECT_EQ(gap.size(), 14u);
+  EXPECT_LT(*gap.rbegin(), 16u) << "granules 2 to 15 come before new address space";
+}
+
+TEST(BumpArena, OpensLittle) {
+  auto arena = std::make_unique<Arena>();
+  ASSERT_TRUE(arena->start());
+  ASSERT_NE(arena->allocate(0), 0u);
+  EXPECT_LE(arena->statistics().opened_bytes, 4 * Arena::kGranule);
+  for (int i = 0; i < 2000; ++i) ASSERT_NE(arena->allocate(0), 0u);
+  const ArenaStatistics s = arena->statistics();
+  EXPECT_GE(s.opened_bytes, 2000 * Arena::kGranule);
+  EXPECT_LE(s.opened_bytes, 2001 * Arena::kGranule + 16 * kMiB) << "a step is at most 16 MiB";
+  EXPECT_EQ(s.lost_bytes, 0u);
+}
+
+TEST(BumpArena, ASmallArenaEndsAndStaysUsable) {
+  test::in_child([] {
+    setenv("SPANALLOC_ARENA_BITS", "30", 1);
+    auto arena = std::make_unique<Arena>();
+    ASSERT_TRUE(arena->start());
+    EXPECT_EQ(arena->statistics().reserved_bytes, kGiB);
+    std::size_t granules = 0;
+    while (arena->allocate(4) != 0) granules += 16;
+    EXPECT_EQ(granules, kGiB / Arena::kGranule - 16) << "all but the range of granule 0";
+    EXPECT_NE(arena->allocate(0), 0u) << "what the first alignment skipped is still there";
+  });
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(BumpArena, UnderAnAddressLimitNothingIsReserved) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
+  test::in_child([] {
+    ASSERT_TRUE(test::leave_address_space(512 * kMiB));
+    auto arena = std::make_unique<Arena>();
+    ASSERT_TRUE(arena->start());
+    std::size_t bytes = 0;
+    for (std::uint32_t g = arena->allocate(0); g != 0; g = arena->allocate(0)) {
+      *address(*arena, g) = 1;
+      bytes += Arena::kGranule;
+    }
+    EXPECT_GE(bytes, 380 * kMiB) << "nearly all of the limit is usable";
+    EXPECT_LE(arena->statistics().reserved_bytes, arena->statistics().opened_bytes);
+  });
+}
+
+// A refusal is not a foreign mapping: nothing is given up for it.
+TEST(BumpArena, ARefusalLosesNothing) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
+  test::in_child([] {
+    ASSERT_TRUE(test::leave_address_space(64 * kMiB));
+    auto arena = std::make_unique<Arena>();
+    ASSERT_TRUE(arena->start());
+    while (arena->allocate(0) != 0) {
+    }
+    const std::size_t limit = arena->limit();
+    for (int i = 0; i < 1000; ++i) EXPECT_EQ(arena->allocate(4), 0u);
+    EXPECT_EQ(arena->limit(), limit);
+    EXPECT_LE(arena->statistics().lost_bytes, kMiB) << "at most what alignment skipped";
+    ASSERT_TRUE(test::leave_address_space(kGiB));
+    for (int i = 0; i < 100; ++i) EXPECT_NE(arena->allocate(4), 0u) << "the limit was lifted";
+  });
+}
+
+TEST(BumpArena, StepsOverForeignMappings) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
+  test::in_child([] {
+    ASSERT_TRUE(test::leave_address_space(kGiB));
+    auto arena = std::make_unique<Arena>();
+    ASSERT_TRUE(arena->start());
+    const std::uint32_t first = arena->allocate(0);
+    ASSERT_NE(first, 0u);
+    // Somebody maps a page a little ahead.
+    char* ahead = address(*arena, 40);
+    ASSERT_EQ(
+        mmap(ahead, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
+        ahead);
+    std::memset(ahead, 0x5a, 4096);
+    std::set<std::uint32_t> seen;
+    for (int i = 0; i < 200; ++i) {
+      const std::uint32_t g = arena->allocate(0);
+      ASSERT_NE(g, 0u);
+      ASSERT_NE(g, 40u);
+      ASSERT_TRUE(seen.insert(g).second);
+      std::memset(address(*arena, g), 1, Arena::kGranule);
+    }
+    EXPECT_EQ(ahead[100], 0x5a) << "the foreign page was not touched";
+    EXPECT_GE(arena->statistics().lost_bytes, Arena::kGranule);
+  });
+}
+#endif
+
+TEST(BumpArena, LockedMemoryIsOpenedAsUsed) {
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) {
+    GTEST_SKIP() << "the memory of a sanitizer or emulator cannot be locked";
+  }
+  if (mlockall(MCL_FUTURE) != 0) GTEST_SKIP() << "this process may not lock its memory";
+  munlockall();
+  test::in_child([] {
+    ASSERT_EQ(mlockall(MCL_FUTURE), 0);
+    auto arena = std::make_unique<Arena>();
+    ASSERT_TRUE(arena->start());
+    for (int i = 0; i < 8; ++i) ASSERT_NE(arena->allocate(0), 0u);
+    EXPECT_LE(arena->statistics().opened_bytes, 9 * Arena::kGranule);
+  });
+}
+
+TEST(BumpArena, MemoryLockedBeforeIsOpenedAsUsed) {
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) {
+    GTEST_SKIP() << "the memory of a sanitizer or emulator cannot be locked";
+  }
+  if (mlockall(MCL_CURRENT) != 0) GTEST_SKIP() << "this process may not lock its memory";
+  munlockall();
+  test::in_child([] {
+    auto arena = std::make_unique<Arena>();
+    ASSERT_TRUE(arena->start());
+    ASSERT_NE(arena->allocate(0), 0u);
+    ASSERT_EQ(mlockall(MCL_CURRENT), 0);
+    const std::size_t before = arena->statistics().opened_bytes;
+    for (int i = 0; i < 64; ++i) ASSERT_NE(arena->allocate(0), 0u);
+    EXPECT_LE(arena->statistics().opened_bytes, before + 65 * Arena::kGranule);
+  });
+}
+
+}  // namespace
+}  // namespace spanalloc

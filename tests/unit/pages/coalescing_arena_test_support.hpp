@@ -1,0 +1,310 @@
+// A coalescing arena whose kernel counts and refuses, and a tenant who checks every range that it gets.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "environment.hpp"
+#include "pages/coalescing_arena.hpp"
+#include "sanitizers.hpp"
+
+namespace spanalloc {
+
+/// The kernel, which refuses what a test tells it to. Calls are numbered from the last reset() on.
+struct FaultyCalls {
+  enum Kind {
+    kReserve,
+    kOpen,
+    kReserveAt,
+    kOpenAt,
+    kClose,
+    kRelease,
+    kPurge,
+    kReplace,
+    kMove,
+    kWouldGrant,
+    kKinds
+  };
+  struct Call {
+    Kind kind;
+    std::uintptr_t address;
+    std::size_t bytes;
+  };
+
+  /// Does the kernel refuse this call? Set while no other thread is in the arena.
+  static inline std::function<bool(const Call&, std::size_t number)> refuses;
+  /// What becomes of a move that is refused.
+  static inline os::Moved when_not_moved = os::Moved::kNo;
+  static inline bool pretend_to_move = false;
+  static inline std::atomic<std::size_t> calls{0};
+  static inline std::atomic<std::size_t> count[kKinds];
+  static inline bool recording = false;
+  static inline std::vector<Call> record;
+
+  static void reset() {
+    refuses = nullptr;
+    when_not_moved = os::Moved::kNo;
+    pretend_to_move = recording = false;
+    calls = 0;
+    for (auto& n : count) n = 0;
+    record.clear();
+  }
+  static void refuse_all(Kind kind) {
+    refuses = [kind](const Call& call, std::size_t) { return call.kind == kind; };
+  }
+  /// The calls of one kind that f() makes.
+  template <class F>
+  static std::vector<Call> during(Kind kind, F f) {
+    record.clear();
+    recording = true;
+    f();
+    recording = false;
+    std::vector<Call> found;
+    for (const Call& call : record) {
+      if (call.kind == kind) found.push_back(call);
+    }
+    return found;
+  }
+  /// Unmaps what arenas have reserved: they cannot be used any more.
+  static void release_all() {
+    for (const auto& [address, bytes] : reserved_) os::release(address, bytes);
+    reserved_.clear();
+  }
+
+  static void* reserve(std::size_t bytes, std::size_t alignment) {
+    if (refused({kReserve, 0, bytes})) return nullptr;
+    void* address = os::reserve(bytes, alignment);
+    if (address != nullptr) reserved_.emplace_back(address, bytes);
+    return address;
+  }
+  static bool reserve_at(void* address, std::size_t bytes) {
+    return !refused({kReserveAt, address_of(address), bytes}) && os::reserve_at(address, bytes);
+  }
+  static bool open(void* address, std::size_t bytes) {
+    return !refused({kOpen, address_of(address), bytes}) && os::open(address, bytes);
+  }
+  static os::Placed open_at(void* address, std::size_t bytes) {
+    if (refused({kOpenAt, address_of(address), bytes})) return os::Placed::kRefused;
+    const os::Placed placed = os::open_at(address, bytes);
+    if (placed == os::Placed::kYes) reserved_.emplace_back(address, bytes);
+    return placed;
+  }
+  static bool close(void* address, std::size_t bytes) {
+    return !refused({kClose, address_of(address), bytes}) && os::close(address, bytes);
+  }
+  static bool release(void* address, std::size_t bytes) {
+    return !refused({kRelease, address_of(address), bytes}) && os::release(address, bytes);
+  }
+  static bool purge(void* address, std::size_t bytes) {
+    return !refused({kPurge, address_of(address), bytes}) && os::purge(address, bytes);
+  }
+  static bool replace(void* address, std::size_t bytes) {
+    return !refused({kReplace, address_of(address), bytes}) && os::replace(address, bytes);
+  }
+  static os::Moved move_pages(void* from, void* to, std::size_t bytes) {
+    if (refused({kMove, address_of(to), bytes})) return when_not_moved;
+    return pretend_to_move ? os::Moved::kYes : os::move_pages(from, to, bytes);
+  }
+  static bool would_grant(std::size_t bytes) {
+    return !refused({kWouldGrant, 0, bytes}) && os::would_grant(bytes);
+  }
+
+ private:
+  static bool refused(const Call& call) {
+    const std::size_t number = calls.fetch_add(1);
+    ++count[call.kind];
+    if (recording) record.push_back(call);
+    return refuses && refuses(call, number);
+  }
+  static inline std::vector<std::pair<void*, std::size_t>> reserved_;
+};
+
+using FaultyArena = CoalescingArena<16, HugePages::kKernelDefault, FaultyCalls>;
+using Taken = FaultyArena::Taken;
+inline constexpr std::size_t kGranule = FaultyArena::kGranule;
+
+/// Takes ranges, marks each page of them, and finds the marks when it gives them back.
+class ArenaTenant {
+ public:
+  explicit ArenaTenant(FaultyArena& arena) : arena_(arena) {}
+
+  char* address(std::uint32_t first) const {
+    return pointer_to<char>(arena_.base() + std::size_t{first} * kGranule);
+  }
+  Taken take(std::size_t count, std::size_t alignment = 1,
+             FaultyArena::Reuse reuse = FaultyArena::Reuse::kDirtyFirst) {
+    return accept(arena_.take(count, alignment, reuse), count, alignment);
+  }
+  /// From what is open or beyond it.
+  Taken take_growing(std::size_t count, std::size_t alignment = 1) {
+    Taken taken = arena_.take(count, alignment);
+    if (taken.first == 0) taken = arena_.take_growing(count, alignment, [](std::size_t) { return true; });
+    return accept(taken, count, alignment);
+  }
+  void give(std::uint32_t first) {
+    expect_marks(first);
+    live_.erase(first);
+    arena_.give(first);
+  }
+  void give_zero(std::uint32_t first) {
+    const std::size_t count = live_.at(first).count;
+    live_.erase(first);
+    std::memset(address(first), 0, count * kGranule);
+    arena_.give(first, true);
+  }
+  void give_all() {
+    while (!live_.empty()) give(live_.begin()->first);
+  }
+  bool resize(std::uint32_t first, std::size_t count) {
+    Range& range = live_.at(first);
+    if (!arena_.resize_in_place(first, count)) return false;
+    const std::size_t old = std::exchange(range.count, count);
+    expect_marks(first, min_of(old, count));
+    mark(first);
+    return true;
+  }
+  /// Moves what is at `from` to a range of `count` granules. False: it was not moved; then the target is
+  /// nobody's.
+  bool move(std::uint32_t from, std::uint32_t to) {
+    const Range range = live_.at(from);
+    const Range target = live_.at(to);
+    live_.erase(to);
+    if (!arena_.move(from, to, range.count)) {
+      expect_marks(from);
+      return false;
+    }
+    live_[to] = {target.count, range.seed};
+    expect_marks(to, range.count);
+    mark(to);
+    live_.erase(from);
+    expect_zero(from, range.count);
+    arena_.give(from, true);
+    return true;
+  }
+
+  struct Range {
+    std::size_t count;
+    std::uint64_t seed;
+  };
+  const std::map<std::uint32_t, Range>& live() const { return live_; }
+  std::size_t taken() const {
+    std::size_t sum = 0;
+    for (const auto& [first, range] : live_) sum += range.count;
+    return sum;
+  }
+  void expect_contents() const {
+    for (const auto& [first, range] : live_) expect_marks(first);
+  }
+
+ private:
+  static constexpr std::size_t kStep = 4 * kKiB;
+
+  Taken accept(Taken taken, std::size_t count, std::size_t alignment) {
+    if (taken.first == 0) return taken;
+    EXPECT_EQ(address_of(address(taken.first)) % (alignment * kGranule), 0u);
+    EXPECT_EQ(arena_.count_of(taken.first), count);
+    EXPECT_LE(taken.first + count, arena_.limit());
+    if (taken.zero) expect_zero(taken.first, count);
+    EXPECT_TRUE(live_.emplace(taken.first, Range{count, ++seed_}).second) << "handed out twice";
+    mark(taken.first);
+    return taken;
+  }
+  void expect_zero(std::uint32_t first, std::size_t count) const {
+    for (std::size_t at = 0; at < count * kGranule; at += kStep) ASSERT_EQ(word(first, at), 0u) << at;
+  }
+  void mark(std::uint32_t first) {
+    const Range& range = live_.at(first);
+    for (std::size_t at = 0; at < range.count * kGranule; at += kStep) word(first, at) = range.seed + at;
+  }
+  void expect_marks(std::uint32_t first) const { expect_marks(first, live_.at(first).count); }
+  void expect_marks(std::uint32_t first, std::size_t count) const {
+    const std::uint64_t seed = live_.at(first).seed;
+    for (std::size_t at = 0; at < count * kGranule; at += kStep) ASSERT_EQ(word(first, at), seed + at) << at;
+  }
+  // Not at the page's beginning: a page's first bytes are where everybody writes.
+  std::uint64_t& word(std::uint32_t first, std::size_t at) const {
+    return *reinterpret_cast<std::uint64_t*>(address(first) + at + 1024);
+  }
+
+  FaultyArena& arena_;
+  std::map<std::uint32_t, Range> live_;
+  std::uint64_t seed_ = address_of(this);
+};
+
+struct ArenaBooks {
+  std::size_t taken = 0;
+  std::size_t free = 0;
+  std::size_t out_of_sight = 0;  ///< closed or lost: what the walk leaves out
+};
+
+/// At rest: the walk shows what is handed out as in use and nothing else, no two free neighbours, in address
+/// order; and what is open is granule 0, taken, free or `target_lost`.
+inline ArenaBooks expect_books(FaultyArena& arena, const ArenaTenant& tenant, std::size_t target_lost = 0) {
+  ArenaBooks books;
+  std::size_t at = 1;
+  bool free_before = false;
+  std::set<std::uint32_t> seen;
+  arena.walk([&](std::uint32_t first, std::size_t count, bool free) {
+    EXPECT_GE(first, at) << "ranges overlap";
+    if (first != at) free_before = false;
+    books.out_of_sight += first - at;
+    at = first + count;
+    (free ? books.free : books.taken) += count;
+    EXPECT_FALSE(free && free_before) << "free neighbours at " << first;
+    free_before = free;
+    if (free) return;
+    const auto known = tenant.live().find(first);
+    EXPECT_EQ(known == tenant.live().end() ? 0 : known->second.count, count) << "at " << first;
+    seen.insert(first);
+  });
+  EXPECT_LE(at, arena.limit());
+  books.out_of_sight += arena.limit() - at;
+  EXPECT_EQ(seen.size(), tenant.live().size());
+  EXPECT_EQ(arena.statistics().opened_bytes, (1 + books.taken + books.free + target_lost) * kGranule);
+  EXPECT_GE(books.out_of_sight * kGranule, arena.statistics().lost_bytes);
+  tenant.expect_contents();
+  return books;
+}
+
+inline constexpr auto kAnyUse = [](std::size_t) { return true; };
+
+class CoalescingArenaTest : public testing::Test {
+ protected:
+  CoalescingArenaTest() { FaultyCalls::reset(); }
+  ~CoalescingArenaTest() override {
+    FaultyCalls::reset();
+    FaultyCalls::release_all();
+  }
+  void set_bits(const char* bits) { bits_.set(bits); }
+  /// An arena of 1 GiB; what the start has called is not counted.
+  void start(bool reserved = true) {
+    arena = std::make_unique<FaultyArena>();
+    tenant = std::make_unique<ArenaTenant>(*arena);
+    FaultyCalls::reset();
+    if (!reserved) {
+      FaultyCalls::refuses = [](const FaultyCalls::Call&, std::size_t number) { return number == 0; };
+    }
+    ASSERT_TRUE(arena->start(kGranule << 2));
+    FaultyCalls::reset();
+  }
+  std::size_t in_use() const { return arena->limit() - 1; }
+  std::size_t opened_granules() const { return arena->statistics().opened_bytes / kGranule; }
+
+  std::unique_ptr<FaultyArena> arena;
+  std::unique_ptr<ArenaTenant> tenant;
+
+ private:
+  test::Variable bits_{"SPANALLOC_ARENA_BITS", "30"};
+};
+
+}  // namespace spanalloc
