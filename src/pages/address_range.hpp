@@ -19,6 +19,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "os/os.hpp"
@@ -213,6 +214,7 @@ class AddressRange {
     note_skip(opened(), granules);
     // Release: a fork's child that finds the range behind them finds them skipped.
     opened_.store_release(opened_.load_relaxed() + granules);
+    SPANALLOC_ASSERT(opened() <= capacity_ && skipped() < opened());
     return OpenResult::kSkipped;
   }
 
@@ -231,6 +233,7 @@ class AddressRange {
     }
     opened_.store_relaxed(opened() + granules);
     next_skip_ = 1;
+    SPANALLOC_ASSERT(opened() >= 1 && opened() <= capacity_);
     return os::Placed::kYes;
   }
 

@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "pages/address_range.hpp"
@@ -61,6 +62,7 @@ class BumpArena {
       next_ = end;
       // Release: whoever learns of a granule below the limit may read the arena's books about it.
       limit_.store_release(end);
+      SPANALLOC_ASSERT(lock_.is_mine() && next_ >= 1 && next_ <= range_.opened() && limit() == next_);
       return static_cast<std::uint32_t>(first);
     }
   }

@@ -13,9 +13,8 @@
 // Who holds what, as equations at rest, in granules:
 //   opened = 1 + taken + free + closed + lost        taken: handed out by take() and not given back
 //   closed: in its set, in use for the manager, no memory and no charge
-//   lost:   in its set, in use for the manager for ever: foreign mappings (of closed ranges, too), targets of
-//   a
-//           failed move
+//   lost:   in its set, in use for the manager for ever: foreign mappings (of closed ranges, too), targets
+//           of a failed move
 #pragma once
 
 #include <cstddef>
@@ -34,6 +33,8 @@
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc {
+
+struct CoalescingArenaTestAccess;  // defined by unit tests only
 
 /// Thread-safe but for start() and destroy(); zero-initialisable. Neither reads nor sets errno.
 /// `Calls`: the kernel; tests make it refuse.
@@ -90,6 +91,7 @@ class CoalescingArena {
   /// Gives everything back to the kernel, while nobody uses the arena or anything from it; not started again.
   void destroy() {
     if (tables_ == nullptr) return range_.destroy();
+    SPANALLOC_ASSERT(books_add_up());
     range_.destroy([this](std::size_t granule) {
       const coalescing::Block block{granule, 1};
       return closed_.contains(block) || lost_set().any(block) ? std::size_t{0} : kGranule;
@@ -303,6 +305,22 @@ class CoalescingArena {
   }
 
  private:
+  friend struct CoalescingArenaTestAccess;
+
+  // The equation above, at rest. (The manager's blocks tile what is opened: mapper.hpp, (3).)
+  bool books_add_up() const {
+    std::size_t all = 0;
+    std::size_t closed = 0;
+    std::size_t lost = 0;
+    manager_.walk([&](coalescing::Block block, coalescing::BlockState state, bool) {
+      all += block.size;
+      const bool used = state == coalescing::BlockState::kUsed;
+      if (used && closed_.contains(block)) closed += block.size;
+      if (used && lost_set().any(block)) lost += block.size;
+    });
+    return all == limit() && closed == closed_.count() && lost == lost_count_.load_relaxed();
+  }
+
   coalescing::UnitSet& lost_set() { return manager_.extra_set(kLost); }
   const coalescing::UnitSet& lost_set() const { return manager_.extra_set(kLost); }
   coalescing::UnitSet& moved_set() { return manager_.extra_set(kMoved); }

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "os/os.hpp"
@@ -54,6 +55,7 @@ class GrowingTable {
     const std::size_t open = open_table(base, open_bytes_, needed, capacity_bytes_, locked, os::open);
     if (open == 0) return false;
     open_bytes_ = open;
+    SPANALLOC_ASSERT(needed <= open_bytes_ && open_bytes_ <= capacity_bytes_);
     return true;
   }
 

@@ -23,6 +23,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 
@@ -41,6 +42,7 @@ class RefusalMemo {
   /// `count` units at a multiple of `alignment` units (a power of two below 2^32) were not to be found.
   /// Forgotten if memory has come back since arm().
   void note(std::size_t count, std::size_t alignment) {
+    SPANALLOC_ASSERT(is_power_of_two(alignment) && log2_floor(alignment) < kAlignments);
     Atomic<std::uint32_t>& least = least_[log2_floor(alignment)];
     if (count < least.load_relaxed()) least.store_relaxed(static_cast<std::uint32_t>(count));
   }

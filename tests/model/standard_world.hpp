@@ -134,7 +134,7 @@ class StandardWorld {
   std::uint32_t take_from_pool() { return pool_.pop(links()); }
   void settle_attention(std::uint32_t me) { put_in_pool(protocol_.settle_attention(LabNumber{me})); }
   void steal_hidden_empties(std::uint32_t owner) {
-    put_in_pool(protocol_.steal_hidden_empties(LabNumber{owner}));
+    put_in_pool(protocol_.steal_hidden_empties(LabNumber{owner}, [] { return true; }));
   }
 
   // --- What threads do -----------------------------------------------------------------------------------

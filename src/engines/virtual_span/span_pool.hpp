@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "sync/treiber_stack.hpp"
@@ -97,7 +98,7 @@ class SpanPool {
 
   void taken(std::size_t size, unsigned core, std::uint32_t count) noexcept {
     static_assert(kBounded);
-    stacks_[size][core].count.fetch_sub_relaxed(count);
+    count_out(stacks_[size][core], count);
   }
 
   /// In a fork's child: the stack is empty, whatever counts its users have left behind.
@@ -117,11 +118,17 @@ class SpanPool {
     Atomic<std::uint32_t> count{0};  // shared; spans in the stack or about to be; kept if kBounded
   };
 
+  // Who puts counts before it pushes.
+  static void count_out(Stack& stack, std::uint32_t spans) noexcept {
+    const std::uint32_t before = stack.count.fetch_sub_relaxed(spans);
+    SPANALLOC_ASSERT(before >= spans);
+  }
+
   template <class Links>
   static std::uint32_t pop(Stack& stack, Links&& links) noexcept {
     const std::uint32_t span = stack.top.pop(links);
     if constexpr (kBounded) {
-      if (span != 0) stack.count.fetch_sub_relaxed(1);
+      if (span != 0) count_out(stack, 1);
     }
     return span;
   }

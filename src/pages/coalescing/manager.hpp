@@ -235,6 +235,7 @@ class CoalescingManager {
     if (!claimed) return {};
     const Block added{next.first, size - old};
     const Block rest{added.end(), next.size - added.size};
+    SPANALLOC_ASSERT(claimed.block == next && added.size + rest.size == next.size);
     const bool zero = !claimed.dirty || !dirty_.any(added);
     if (rest) mapper_.store(rest.first, BlockWord::header(BlockState::kBusy, rest.size));
     mapper_.store(first, BlockWord::header(BlockState::kUsed, size));
@@ -249,6 +250,7 @@ class CoalescingManager {
     if (size == 0 || old < size) return false;
     if (size == old) return true;
     const Block tail{first + size, old - size};
+    SPANALLOC_ASSERT(size + tail.size == old);
     note_contents(tail, !zero);
     mapper_.store(tail.first, BlockWord::header(BlockState::kBusy, tail.size));
     mapper_.store(first, BlockWord::header(BlockState::kUsed, size));
@@ -443,6 +445,7 @@ class CoalescingManager {
     const Block front{taken.block.first, mine.first - taken.block.first};
     const Block rest{mine.end(), taken.block.end() - mine.end()};
     SPANALLOC_ASSERT(mine.first >= taken.block.first && mine.end() <= taken.block.end());
+    SPANALLOC_ASSERT(front.size + mine.size + rest.size == taken.block.size);  // mapper.hpp, (3)
     SPANALLOC_ASSERT(controller_.aligned(mine.first, alignment) == mine.first);
     const bool zero = !taken.dirty || !dirty_.any(mine);
     if (rest) mapper_.store(rest.first, BlockWord::header(BlockState::kBusy, rest.size));
@@ -473,10 +476,12 @@ class CoalescingManager {
   // The paper's coalescing: claims the neighbours that are free now. Only saves publishing twice.
   Claimed absorb_neighbours(Claimed own, Guard& hold) {
     if (const Claimed before = controller_.remove(mapper_.block_before(own.block.first), hold)) {
+      SPANALLOC_ASSERT(before.block.end() == own.block.first);
       own.block = {before.block.first, before.block.size + own.block.size};
       own.dirty = own.dirty || before.dirty;
     }
     if (const Claimed behind = controller_.remove(mapper_.block_at(own.block.end()), hold)) {
+      SPANALLOC_ASSERT(behind.block.first == own.block.end());
       own.block.size += behind.block.size;
       own.dirty = own.dirty || behind.dirty;
     }

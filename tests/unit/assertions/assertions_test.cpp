@@ -8,12 +8,22 @@
 #include <thread>
 #include <vector>
 
+#include "engines/virtual_span/span_pool.hpp"
 #include "owned_heap.hpp"
 #include "pages/coalescing/hold_registry.hpp"
+#include "pages/coalescing_arena.hpp"
 #include "sync/spin_lock.hpp"
 #include "sync/treiber_stack.hpp"
 
 namespace spanalloc {
+
+struct CoalescingArenaTestAccess {
+  template <class Arena>
+  static void count_a_granule_as_lost(Arena& arena) {
+    arena.lost_count_.fetch_add_relaxed(1);
+  }
+};
+
 namespace {
 
 using standard::LabNumber;
@@ -160,6 +170,22 @@ TEST_F(SpanAssertionDeathTest, OnlyItsOwnersHotSpanParks) {
 
 TEST_F(SpanAssertionDeathTest, ListsAreChangedUnderTheirLock) {
   EXPECT_DEATH(protocol().unlink(own_.pages.lab(me()), parked_), "may_change");
+}
+
+TEST(ArenaAssertionDeathTest, OpenedIsTakenFreeClosedAndLost) {
+  const auto destroy_with_wrong_books = [] {
+    CoalescingArena<16, HugePages::kKernelDefault> arena;
+    ASSERT_TRUE(arena.start(1 << 16));
+    CoalescingArenaTestAccess::count_a_granule_as_lost(arena);
+    arena.destroy();
+  };
+  EXPECT_DEATH(destroy_with_wrong_books(), "books_add_up");
+}
+
+TEST(PoolAssertionDeathTest, TheCountOfAStackIsNeverTooLow) {
+  SpanPool<1, 1, true> pool;
+  pool.set_cores(1);
+  EXPECT_DEATH(pool.taken(0, 0, 1), "before >= spans");
 }
 
 TEST_F(SpanAssertionDeathTest, TheRemoteListIsAsLongAsTheWordSays) {

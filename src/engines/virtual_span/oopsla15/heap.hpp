@@ -146,6 +146,7 @@ class Heap {
   template <class F>
   auto with_thread(F&& f);
   SPANALLOC_COLD Thread* begin_thread();
+  Thread* take_record();
   static void on_thread_exit(void* kept);
 
   // --- Fork (heap_fork.hpp) -------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ void Heap<Config>::in_forked_child(thread::ForkWatch* watch) {
     for (ReusableSet& set : lab.sets) set.lock.abandon_if_owner_died();
   });
   heap.recovery_is_due_.store_relaxed(1);
+  if (beginning_in.load_relaxed() == &heap) return;  // at the end of begin_thread() then
   Thread* self = heap.find_thread_(heap);
   Thread none(heap);  // for a thread that has nothing in this heap
   if (self == nullptr) self = &none;

@@ -52,6 +52,20 @@ auto Heap<Config>::with_thread(F&& f) {
 template <class Config>
 Frontend<Config>* Heap<Config>::begin_thread() {
   process_start();
+  // A signal handler's fork must not take the record for one that nobody has.
+  const void* outer = beginning_in.load_relaxed();
+  beginning_in.store_release(this);
+  Thread* begun = take_record();
+  beginning_in.store_release(outer);
+  if (SPANALLOC_UNLIKELY(recovery_is_due_.load_relaxed() != 0) && outer != this) {
+    Thread none(*this);
+    recover_in_child(begun != nullptr ? *begun : none);
+  }
+  return begun;
+}
+
+template <class Config>
+Frontend<Config>* Heap<Config>::take_record() {
   auto* record = threads_.take([this](bool) { return thread_chunks_.make(*this); });
   if (record == nullptr) return nullptr;
   static_cast<ThreadState&>(*record) = ThreadState{};  // whatever the last thread, or a fork, has left there

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 
+#include "base/atomic.hpp"
 #include "base/signal_flag.hpp"
 #include "engines/virtual_span/oopsla15/directory.hpp"
 #include "engines/virtual_span/oopsla15/hot_spans.hpp"
@@ -23,5 +24,9 @@ struct ThreadState {
   SignalFlag inside;            // in a slow path; looked at by this thread's signal handlers, if they fork
 };
 static_assert(sizeof(ThreadState) <= 632);
+
+/// The heap that the calling thread is just beginning to use, if it is not a default one; read by its signal
+/// handlers, if they fork.
+SPANALLOC_TLS inline constinit thread_local Atomic<const void*> beginning_in{nullptr};
 
 }  // namespace spanalloc::oopsla15

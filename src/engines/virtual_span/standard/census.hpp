@@ -97,7 +97,7 @@ class Census {
 
   void mark_listed(SpanCensus& out) {
     pages_.for_each_lab([&](Lab& lab) {
-      if (lab.heap != heap_.number()) return;
+      if (lab.heap.load_relaxed() != heap_.number()) return;
       LockGuard guard(lab.lock);
       mark_list(lab.attention, ListId::kAttention, lab.number, out);
       mark_list(lab.full, ListId::kFull, lab.number, out);

@@ -20,8 +20,9 @@
 
 namespace spanalloc::standard {
 
-/// Whether the calling thread is in a call without a LAB, of any heap; read by its signal handlers, too.
-SPANALLOC_TLS inline constinit thread_local Atomic<std::uint32_t> inside_without_lab{0};
+/// The page layer in whose heaps the calling thread is in a call without a LAB; read by its signal handlers,
+/// too.
+SPANALLOC_TLS inline constinit thread_local Atomic<const void*> inside_without_lab{nullptr};
 
 template <class Config>
 class ForkRecovery {
@@ -39,26 +40,31 @@ class ForkRecovery {
     pages.abandon_heaps_lock();
     if (!pages.is_started()) return;
     pages.recovery_is_due.store_relaxed(1);
-    bool interrupted = inside_without_lab.load_relaxed() != 0;
-    pages.for_each_lab([&](Lab& lab) {
-      interrupted = interrupted || (lab.inside.load_relaxed() != 0 && pages.is_mine(lab.number));
-    });
-    if (!interrupted) recover(pages);
+    recover_if_outside(pages);
   }
 
-  /// The calling thread is alone and in no call of its own.
-  SPANALLOC_COLD static void recover(Pages& pages) {
-    // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on in that
-    // child: there was no second thread to lose.
-    while (pages.recovery_is_due.load_relaxed() != 0) {
-      inside_without_lab.store_relaxed(1);
-      pages.recovery_is_due.store_relaxed(0);
-      put_right(pages);
-      inside_without_lab.store_release(0);
-    }
+  /// Unless a call of the calling thread has been interrupted, which does it at its end then.
+  SPANALLOC_COLD static void recover_if_outside(Pages& pages) {
+    bool inside = inside_without_lab.load_relaxed() == &pages;
+    pages.for_each_lab(
+        [&](Lab& lab) { inside = inside || (lab.inside.load_relaxed() != 0 && pages.is_mine(lab.number)); });
+    if (!inside) recover(pages);
   }
 
  private:
+  // The calling thread is alone and in no call of its own.
+  SPANALLOC_COLD static void recover(Pages& pages) {
+    const void* outer = inside_without_lab.load_relaxed();
+    // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on in that
+    // child: there was no second thread to lose.
+    while (pages.recovery_is_due.load_relaxed() != 0) {
+      inside_without_lab.store_relaxed(&pages);
+      pages.recovery_is_due.store_relaxed(0);
+      put_right(pages);
+      inside_without_lab.store_release(outer);
+    }
+  }
+
   SPANALLOC_COLD static void put_right(Pages& pages) {
     const bool cut_short = vanished_threads_were_inside(pages);
     // Nothing that these two guard can be half changed in a way that matters: a start is made again, purging
@@ -71,7 +77,7 @@ class ForkRecovery {
     pages.for_each_heap([](Heap& heap) { heap.live_labs.store_relaxed(0); });
     pages.for_each_lab([&](Lab& lab) {
       if (lab.thread.load_relaxed() == 0) return;
-      Heap& heap = pages.heap_at(lab.heap);
+      Heap& heap = pages.heap_at(lab.heap.load_relaxed());
       if (pages.is_mine(lab.number)) {
         heap.live_labs.fetch_add_relaxed(1);
       } else {
@@ -159,14 +165,13 @@ class [[nodiscard]] InsideHeap {
   // The stores are made in this order, as far as a fork's child can tell: what follows the first two begins
   // with a compare-and-swap that releases them, or with a lock or a hold that says the same; the last is a
   // release.
-  SPANALLOC_INLINE explicit InsideHeap(ThreadState<Config>& state)
-      : state_(state), lab_(state.lab), outer_(0) {
+  SPANALLOC_INLINE explicit InsideHeap(ThreadState<Config>& state) : state_(state), lab_(state.lab) {
     if (SPANALLOC_LIKELY(lab_ != nullptr)) {
       outer_ = lab_->inside.load_relaxed();
       lab_->inside.store_relaxed(1);
     } else {
-      outer_ = inside_without_lab.load_relaxed();
-      inside_without_lab.store_relaxed(1);
+      outer_layer_ = inside_without_lab.load_relaxed();
+      inside_without_lab.store_relaxed(state.pages);
       state_.pages->inside_without_lab.fetch_add_acq_rel(1);
     }
   }
@@ -176,11 +181,10 @@ class [[nodiscard]] InsideHeap {
       if (SPANALLOC_LIKELY(lab_ == state_.lab)) lab_->inside.store_release(outer_);
     } else {
       state_.pages->inside_without_lab.fetch_sub_acq_rel(1);
-      inside_without_lab.store_release(outer_);
+      inside_without_lab.store_release(outer_layer_);
     }
-    if (SPANALLOC_UNLIKELY(state_.pages->recovery_is_due.load_relaxed() != 0) && outer_ == 0 &&
-        inside_without_lab.load_relaxed() == 0) {
-      ForkRecovery<Config>::recover(*state_.pages);
+    if (SPANALLOC_UNLIKELY(state_.pages->recovery_is_due.load_relaxed() != 0)) {
+      ForkRecovery<Config>::recover_if_outside(*state_.pages);
     }
   }
   InsideHeap(const InsideHeap&) = delete;
@@ -189,7 +193,8 @@ class [[nodiscard]] InsideHeap {
  private:
   ThreadState<Config>& state_;
   Lab<Config>* lab_;
-  std::uint32_t outer_;
+  std::uint32_t outer_ = 0;            // of the LAB's flag
+  const void* outer_layer_ = nullptr;  // of inside_without_lab
 };
 
 }  // namespace spanalloc::standard

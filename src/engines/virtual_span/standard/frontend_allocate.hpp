@@ -87,6 +87,7 @@ template <class Config>
 template <class Fill>
 inline void* Frontend<Config>::hand_out(const FreshSpan& fresh, ClassId c, std::size_t bytes, Fill fill) {
   char* p = pages->address(fresh.span.number);
+  SPANALLOC_ASSERT(bytes <= pages->granules_of(fresh.span).count << Config::kGranuleBits);
   unpoison(p, bytes);
   fill(p, fresh.zero);
   heap->begin_single_life(fresh, c);
@@ -205,6 +206,7 @@ inline void Frontend<Config>::leave_hot(ClassId c) {
 
 template <class Config>
 inline void Frontend<Config>::park(SpanRef span, std::uint32_t free_blocks) {
+  SPANALLOC_ASSERT(pages->is_mine(lab->number) && heap->has(span) && is_hot_here(span->load_word()));
   if (heap->protocol().hot_to_parked(span, lab->number, free_blocks)) heap->put_in_pool(span, core());
 }
 

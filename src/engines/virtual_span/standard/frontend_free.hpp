@@ -74,6 +74,7 @@ SPANALLOC_INLINE void Frontend<Config>::deallocate_in_span(SpanRef span, SpanWor
 // An own free has brought a parked span to its floor. (`owner` is this thread's LAB.)
 template <class Config>
 [[gnu::noinline]] inline void Frontend<Config>::settle_parked(SpanRef span, LabNumber owner) {
+  SPANALLOC_ASSERT(lab != nullptr && lab->number == owner && pages->is_mine(owner));
   const Inside inside(*this);
   if (heap->protocol().settle_after_local_free(span, owner)) heap->put_in_pool(span, core());
 }

@@ -41,8 +41,9 @@ inline void Frontend<Config>::thread_exit() {
 template <class Config>
 inline void Frontend<Config>::detach() {
   // For signal handlers that fork while the thread has given its LAB up and is still busy with it.
-  const std::uint32_t outer = inside_without_lab.load_relaxed();
-  inside_without_lab.store_relaxed(1);
+  const void* outer = inside_without_lab.load_relaxed();
+  SPANALLOC_ASSERT(pages->is_mine(lab->number));
+  inside_without_lab.store_relaxed(pages);
   flush_run();
   run.number = SpanNumber::kNone;  // without a LAB nothing is gathered
   for (std::uint64_t& classes : lab->hot_classes) {
@@ -82,6 +83,7 @@ inline std::uint32_t Frontend<Config>::gather_free_blocks(ClassId c, SpanRef spa
   };
   Block* last = walk(list);
   walk(span->free_list.load_relaxed());
+  SPANALLOC_ASSERT(count <= info.blocks);
   if (last != nullptr) {
     link_to(last, span->free_list.load_relaxed());
     span->free_list.store_relaxed(list);

@@ -68,29 +68,30 @@ class Heap {
   /// Gives all its spans back to the page layer, with every block that is still out, and its LABs. Nobody
   /// uses the heap or a block of it, and never will again. (Other heaps may be in use.)
   void destroy() {
-    if (!is_started()) return;
+    if (!has_number_) return;  // a start that was refused half way has one
     {
+      // Under this lock other heaps' threads come here: to drain the pool, to steal from sleeping LABs.
       LockGuard guard(pages_.purge_lock);
       drain_pool();
+      started_.store_relaxed(0);
     }
-    // What is in use says so by its word. (The record of a free one may be another heap's by now.)
+    // What is in use says so by its word. (The record of a free one may be another heap's by now.) The word
+    // first, with acquire: a record that another heap is just beginning to use names that heap before its
+    // word says so.
     pages_.arena.walk([this](std::uint32_t first, std::size_t granules, bool free) {
       const SpanRef span = pages_.span(SpanNumber{first});
-      if (free || first + granules > index_of(pages_.end_of_spans()) || !has(span)) return;
-      if (span->load_word().state() == SpanState::kFree) return;
+      if (free || first + granules > index_of(pages_.end_of_spans())) return;
+      if (SpanWord{span->word.load_acquire()}.state() == SpanState::kFree || !has(span)) return;
       span->word.store_relaxed(0);
       poison(pages_.address(span.number), granules << Config::kGranuleBits);
       pages_.give(span);
     });
     pages_.for_each_lab([this](Lab& lab) {
-      if (lab.heap != number_ || (lab.thread.load_relaxed() == 0 && !lab.is_orphanage())) return;
-      lab.forget();
-      lab.forget_hot_lists();
-      pages_.return_lab(&lab);
+      if (forget(lab)) pages_.return_lab(&lab);
     });
     exit_key.remove();
+    LockGuard guard(pages_.purge_lock);
     pages_.leave(number_);
-    started_.store_relaxed(0);
   }
 
   constexpr Pages& pages() { return pages_; }
@@ -171,7 +172,7 @@ class Heap {
     return lab;
   }
   void end_lab(Lab* lab) {
-    SPANALLOC_ASSERT(lab->heap == number_ && pages_.is_mine(lab->number));
+    SPANALLOC_ASSERT(lab->heap.load_relaxed() == number_ && pages_.is_mine(lab->number));
     pages_.return_lab(lab);
     live_labs.fetch_sub_relaxed(1);
   }
@@ -188,6 +189,16 @@ class Heap {
   static constexpr std::size_t kPurgedARound = 64 * kMiB / Classes::kGranule;
 
   bool start_slow();
+  // In destroy(). False: the LAB is not this heap's, or unused.
+  bool forget(Lab& lab) {
+    LockGuard guard(lab.lock);
+    if (lab.heap.load_relaxed() != number_) return false;
+    if (lab.thread.load_relaxed() == 0 && !lab.is_orphanage()) return false;
+    lab.forget();
+    lab.forget_hot_lists();
+    lab.orphanage = 0;
+    return true;
+  }
   static FreshSpan as_fresh(Pages& pages, const typename Arena::Taken& taken) {
     if (taken.first == 0) return {};
     SPANALLOC_ASSERT(SpanNumber{taken.first} < pages.end_of_spans());
@@ -223,7 +234,7 @@ class Heap {
 
 template <class Config>
 Atomic<std::uint64_t>& PageLayer<Config>::orphans(const Lists& lists, ClassId c) {
-  return heap_at(static_cast<const Lab&>(lists).heap).orphans(c);
+  return heap_at(static_cast<const Lab&>(lists).heap.load_relaxed()).orphans(c);
 }
 
 }  // namespace spanalloc::standard

@@ -28,7 +28,10 @@ SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
   for (; orphanages_made_ < wanted; ++orphanages_made_) {
     Lab* lab = pages_.take_lab(number_);
     if (lab == nullptr) break;
-    lab->orphanage = orphanages_made_ + 1;
+    {
+      LockGuard lab_guard(lab->lock);
+      lab->orphanage = orphanages_made_ + 1;
+    }
     orphanages_.numbers[orphanages_made_] = lab->number;
   }
   pages_.return_lab(first);
@@ -236,9 +239,11 @@ SPANALLOC_COLD inline std::uint32_t Heap<Config>::steal_from_sleeping_labs(std::
   std::uint32_t looked_at = 0;
   for (std::size_t i = 0; i < steps && looked_at < at_most; ++i, ++victim) {
     Lab& sleeping = pages_.lab_at(LabNumber{static_cast<std::uint32_t>(victim % count)});
-    if (sleeping.heap != number_ || sleeping.is_orphanage()) continue;
+    // Orphanages are nobody's.
+    if (sleeping.heap.load_relaxed() != number_ || sleeping.thread.load_relaxed() == 0) continue;
     ++looked_at;
-    const SpanChain chain = protocol_.steal_hidden_empties(sleeping.number);
+    const SpanChain chain = protocol_.steal_hidden_empties(
+        sleeping.number, [&] { return sleeping.heap.load_relaxed() == number_; });
     put_in_pool(chain, core);
     stolen += chain.count;
   }

@@ -56,7 +56,7 @@ struct alignas(kCacheLine) Lab : SpanLists<SizeClasses<Config>::kListed> {
   using Classes = SizeClasses<Config>;
 
   LabNumber number{};                        ///< constant
-  HeapNumber heap{};                         ///< constant while a heap has the LAB
+  Atomic<HeapNumber> heap{};                 ///< whose it is, or was last; changed under the lock
   bool torn = false;                         ///< only while a fork's child puts lists right
   Atomic<std::uint32_t> inside{0};           ///< written by the owner; see InsideHeap
   Atomic<std::uintptr_t> thread{0};          ///< written by the owner: os::thread_mark(); 0: nobody's

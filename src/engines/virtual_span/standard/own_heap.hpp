@@ -124,8 +124,10 @@ class OwnHeap {
     auto* mine = static_cast<Frontend*>(kept);
     Heap& heap = *mine->heap;
     if (heap.exit_key.comes_again(kept, mine->exit_round)) return;
-    mine->thread_exit();  // from here on its memory may be another thread's
+    // When its LAB is given back its memory may be another thread's.
+    Frontend last = *mine;
     heap.exit_key.leave();
+    last.thread_exit();
   }
 
   Pages& pages_;

@@ -134,13 +134,16 @@ class PageLayer : public thread::ForkWatch {
     Lab* lab = lab_registry_.take([this](bool) { return make_lab(); });
     if (lab == nullptr) return nullptr;
     SPANALLOC_ASSERT(lab->thread.load_relaxed() == 0 && !lab->is_orphanage() && lab->has_no_hot_span());
-    lab->heap = heap;
+    // Who steals from sleeping LABs looks under the lock whether it still is its heap's.
+    if (lab->heap.load_relaxed() != heap) {
+      LockGuard guard(lab->lock);
+      lab->heap.store_relaxed(heap);
+    }
     return lab;
   }
   SPANALLOC_COLD void return_lab(Lab* lab) {
     SPANALLOC_ASSERT(lab->has_no_hot_span());
     lab->inside.store_relaxed(0);
-    lab->orphanage = 0;
     lab->thread.store_relaxed(0);
     lab_registry_.give_back(lab);
   }

@@ -123,16 +123,20 @@ class SpanProtocol : public SpanRepair<Pages> {
   }
 
   /// Any thread, on a pool miss or trim: claims the spans on a LAB's attention list that are empty already.
-  /// Their owner may be asleep. Does not wait for a busy lock.
-  SpanChain steal_hidden_empties(LabNumber owner) {
+  /// Their owner may be asleep. Does not wait for a busy lock. `may_steal` is asked under it: a LAB may have
+  /// become another heap's.
+  template <class MaySteal>
+  SpanChain steal_hidden_empties(LabNumber owner, MaySteal&& may_steal) {
     Lists& lab = pages_.lab(owner);
     SpanChain emptied;
     if (lab.attention_waiting.load_relaxed() == 0 || !lab.lock.try_lock()) return emptied;
-    for_each_on(lab.attention, [&](SpanRef span) {
-      if (!claim_if_hidden_empty(span)) return;
-      unlink(lab, span);
-      chain(emptied, span);
-    });
+    if (may_steal()) {
+      for_each_on(lab.attention, [&](SpanRef span) {
+        if (!claim_if_hidden_empty(span)) return;
+        unlink(lab, span);
+        chain(emptied, span);
+      });
+    }
     Base::unlock_lab(lab);
     return emptied;
   }

@@ -65,8 +65,12 @@ struct SpanWord {
     return make(owner, state, 0).identity();
   }
 
-  constexpr SpanWord with_outstanding(std::uint64_t n) const { return {(bits & ~std::uint64_t{0xffff}) | n}; }
+  constexpr SpanWord with_outstanding(std::uint64_t n) const {
+    SPANALLOC_ASSERT(n <= 0xffff);
+    return {(bits & ~std::uint64_t{0xffff}) | n};
+  }
   constexpr SpanWord with_head(BlockMark block) const {
+    SPANALLOC_ASSERT(index_of(block) <= kHeadMask);
     return {(bits & ~(kHeadMask << kHeadShift)) | std::uint64_t{index_of(block)} << kHeadShift};
   }
   constexpr SpanWord with_listed(bool on) const { return {on ? bits | kListedBit : bits & ~kListedBit}; }
@@ -75,6 +79,7 @@ struct SpanWord {
                                                                  << kIdentityShift};
   }
   constexpr SpanWord with_owner(LabNumber owner) const {
+    SPANALLOC_ASSERT(owner <= kMaxOwner);
     return {(bits & ((std::uint64_t{1} << kOwnerShift) - 1)) | std::uint64_t{index_of(owner)} << kOwnerShift};
   }
   friend constexpr bool operator==(SpanWord, SpanWord) = default;

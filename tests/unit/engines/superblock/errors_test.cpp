@@ -29,7 +29,7 @@ TEST_F(SuperblockDeathTest, OverwrittenHeadersAreNamed) {
                  "^spanalloc: header overwritten");
     EXPECT_NAMED((std::memset(p + usable, 'A', bytes), heap->usable_size(q)),
                  "^spanalloc: header overwritten");
-    EXPECT_NAMED((std::memset(p + usable, 'A', bytes), heap->resize(p, 500).block),
+    EXPECT_NAMED((std::memset(p + usable, 'A', bytes), heap->resize(p, 500)),
                  "^spanalloc: header overwritten");
   }
   heap->deallocate(p);
@@ -111,7 +111,7 @@ TEST_F(SuperblockDeathTest, BadPointersIntoEveryKindOfPiece) {
   EXPECT_NAMED(heap->deallocate(gone), "free already");
   EXPECT_NAMED(heap->usable_size(gone + 100), "free already");
   EXPECT_NAMED(heap->deallocate(gone + 2 * kPiece), "free already");
-  EXPECT_NAMED(heap->resize(&small, 10).block, "none of this heap's");
+  EXPECT_NAMED(heap->resize(&small, 10), "none of this heap's");
   heap->deallocate(small);
   heap->deallocate(large);
 }

@@ -2,6 +2,8 @@
 // when they are gone.
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "child.hpp"
 #include "memory_pattern.hpp"
 #include "memory_use.hpp"
 #include "owned_heap.hpp"
@@ -193,14 +196,24 @@ TEST(StandardHeaps, HeapsAreDestroyedBesideOthersInUse) {
         small.fill(kept, 3, 1);
         small.check_and_free(kept);
         for (unsigned char* p : blocks) kept.deallocate(p);
+        kept.trim();
       }
     });
   }
-  for (int round = 0; round < 100; ++round) {
+  // The arena hands its ranges to whoever comes: what a heap has just given back is another's at once.
+  users.emplace_back([&] {
+    std::vector<void*> blocks(60);
+    while (!stop) {
+      for (void*& p : blocks) ASSERT_NE(p = kept.allocate(40'000), nullptr);
+      for (void* p : blocks) kept.deallocate(p);
+    }
+  });
+  for (int round = 0; round < 300; ++round) {
     Own gone(pages);
     Blocks lost;
     lost.fill(gone, 5, 1);
     for (std::size_t i = 0; i < lost.all.size(); i += 2) gone.deallocate(lost.all[i].first);
+    if (round % 2 == 0) gone.trim();
     gone.destroy();
   }
   stop = true;
@@ -234,6 +247,90 @@ TEST(StandardHeaps, AThreadPastItsExitHasALabForACallOnly) {
   }
   pthread_key_delete(late_key);
   expect_empty(own.heap);
+}
+
+// Threads begin and end at the same time: what one has given back another takes.
+TEST(StandardHeaps, ThreadsBeginAndEndAllTheTime) {
+  OwnedHeap own;
+  std::vector<std::thread> spawners;
+  for (int t = 0; t < 4; ++t) {
+    spawners.emplace_back([&] {
+      for (int i = 0; i < 100; ++i) {
+        std::thread([&] {
+          Blocks blocks;
+          blocks.fill(own.heap, 1, 1);
+          blocks.check_and_free(own.heap);
+        }).join();
+      }
+    });
+  }
+  for (std::thread& spawner : spawners) spawner.join();
+  EXPECT_EQ(own.heap.statistics().live_labs, 0u);
+  expect_empty(own.heap);
+}
+
+// A heap that could not start leaves nothing of itself with the page layer.
+TEST(StandardHeaps, AHeapWhoseStartIsRefusedIsDestroyedAsWell) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "sanitizers need more address space";
+  if (test::kEmulated) GTEST_SKIP() << "the emulator takes from the limit, too";
+  test::in_fresh_process([] {
+    const rlimit limit{300 * kMiB, 300 * kMiB};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    Pages pages{&standard::ForkRecovery<Standard>::enter_child};
+    Own first(pages);
+    ASSERT_NE(first.allocate(100), nullptr);
+    std::vector<std::unique_ptr<Own>> others;
+    do {
+      others.push_back(std::make_unique<Own>(pages));
+    } while (others.back()->heap().start() && others.size() < 1500);
+    EXPECT_FALSE(others.back()->heap().is_started());
+    for (auto& other : others) other->destroy();
+    others.clear();
+    std::size_t heaps = 0;
+    pages.for_each_heap([&](auto&) { ++heaps; });
+    EXPECT_EQ(heaps, 1u);
+    first.trim();
+    first.destroy();
+    pages.destroy();
+  });
+}
+
+// A handler's fork interrupts the first use of a heap on one page layer: another page layer is put right at
+// once, not by whoever comes to it first, and maybe not alone.
+void fork_in_handler(int) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    return;
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 99);
+}
+TEST(StandardHeaps, AForkInsideOnePageLayerLeavesTheOtherWhole) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  test::in_fresh_process([] {
+    OwnedHeap one;
+    OwnedHeap two;
+    ASSERT_NE(one.heap.allocate(64), nullptr);
+    ASSERT_TRUE(two.pages.start());
+    signal(SIGUSR1, &fork_in_handler);
+    {
+      standard::Frontend<Standard> guest(two.heap.heap(), two.pages);
+      const standard::InsideHeap<Standard> inside(guest);
+      raise(SIGUSR1);  // the child goes on here
+      EXPECT_EQ(one.pages.recovery_is_due.load_relaxed(), 0u);
+      EXPECT_EQ(two.pages.recovery_is_due.load_relaxed(), 1u);
+      // Somebody else's call, on the same page layer, in the middle of ours.
+      OwnedHeap three;
+      EXPECT_NE(three.heap.allocate(64), nullptr);
+      EXPECT_EQ(two.pages.recovery_is_due.load_relaxed(), 1u);
+    }
+    EXPECT_EQ(two.pages.recovery_is_due.load_relaxed(), 0u) << "the interrupted call's end";
+    EXPECT_EQ(one.heap.statistics().live_labs, 1u);
+    EXPECT_NE(two.heap.allocate(64), nullptr);
+  });
 }
 
 TEST(StandardHeaps, APageLayerLeavesNoAddressSpaceBehind) {
