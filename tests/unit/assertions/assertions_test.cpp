@@ -12,6 +12,7 @@
 #include "owned_heap.hpp"
 #include "pages/coalescing/hold_registry.hpp"
 #include "pages/coalescing_arena.hpp"
+#include "sanitizers.hpp"
 #include "sync/spin_lock.hpp"
 #include "sync/treiber_stack.hpp"
 
@@ -128,6 +129,7 @@ TEST_F(SpanAssertionDeathTest, I3_OnlyAThreadsLabIsOrphanedAndOnlyToAnOrphanage)
 }
 
 TEST_F(SpanAssertionDeathTest, I4_AnEmptySpanThatNobodyClaimedHasBeenListed) {
+  if (test::kEmulated) GTEST_SKIP() << "the emulator cannot execute the program anew";
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // executed anew: the invariant has an exception for forks
   const auto take_a_span_that_is_empty_unseen = [&] {
     const SpanWord word = parked_->load_word();
