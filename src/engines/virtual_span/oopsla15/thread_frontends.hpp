@@ -52,7 +52,8 @@ auto Heap<Config>::with_thread(F&& f) {
 template <class Config>
 Frontend<Config>* Heap<Config>::begin_thread() {
   process_start();
-  // A signal handler's fork must not take the record for one that nobody has.
+  // A signal handler's fork must not take the record for one that nobody has. Release, twice: what is done
+  // between stays between, as the handler, in this very thread, sees it.
   const void* outer = beginning_in.load_relaxed();
   beginning_in.store_release(this);
   Thread* begun = take_record();

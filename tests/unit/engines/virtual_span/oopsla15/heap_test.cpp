@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cstdio>
 #include <cstring>
 #include <future>
 #include <set>
@@ -15,6 +14,7 @@
 
 #include "child.hpp"
 #include "engines/virtual_span/oopsla15/test_support.hpp"
+#include "memory_use.hpp"
 #include "sanitizers.hpp"
 #include "threads.hpp"
 
@@ -24,6 +24,7 @@ namespace {
 using oopsla15::kVirtualSpan;
 using oopsla15::State;
 using test::in_child;
+using test::mapped_bytes;
 
 struct FirstConfig : Oopsla15 {};
 struct OtherConfig : Oopsla15LazyReclaim {};
@@ -34,18 +35,6 @@ template <class H>
 class Oopsla15Heaps : public testing::Test {};
 using Heaps = testing::Types<First, OwnHeap<OtherConfig>, OwnHeap<ClabConfig>>;
 TYPED_TEST_SUITE(Oopsla15Heaps, Heaps);
-
-/// Bytes of address space of this process.
-std::size_t mapped_bytes() {
-  std::FILE* file = std::fopen("/proc/self/maps", "r");
-  std::size_t sum = 0;
-  unsigned long long from = 0;
-  unsigned long long to = 0;
-  char rest[4096];
-  while (std::fscanf(file, "%llx-%llx%4095[^\n]", &from, &to, rest) == 3) sum += to - from;
-  std::fclose(file);
-  return sum;
-}
 
 template <class H>
 void expect_census_adds_up(H& heap) {

@@ -299,16 +299,6 @@ TEST(StandardHeaps, AHeapWhoseStartIsRefusedIsDestroyedAsWell) {
 
 // A handler's fork interrupts the first use of a heap on one page layer: another page layer is put right at
 // once, not by whoever comes to it first, and maybe not alone.
-void fork_in_handler(int) {
-  const pid_t child = fork();
-  if (child == 0) {
-    alarm(60);
-    return;
-  }
-  int status = 0;
-  waitpid(child, &status, 0);
-  _exit(WIFEXITED(status) ? WEXITSTATUS(status) : 99);
-}
 TEST(StandardHeaps, AForkInsideOnePageLayerLeavesTheOtherWhole) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
@@ -317,7 +307,7 @@ TEST(StandardHeaps, AForkInsideOnePageLayerLeavesTheOtherWhole) {
     OwnedHeap two;
     ASSERT_NE(one.heap.allocate(64), nullptr);
     ASSERT_TRUE(two.pages.start());
-    signal(SIGUSR1, &fork_in_handler);
+    signal(SIGUSR1, &test::fork_and_go_on_as_the_child);
     {
       standard::Frontend<Standard> guest(two.heap.heap(), two.pages);
       const standard::InsideHeap<Standard> inside(guest);
