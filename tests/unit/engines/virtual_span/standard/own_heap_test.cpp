@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -201,14 +202,6 @@ TEST(StandardHeaps, HeapsAreDestroyedBesideOthersInUse) {
       }
     });
   }
-  // The arena hands its ranges to whoever comes: what a heap has just given back is another's at once.
-  users.emplace_back([&] {
-    std::vector<void*> blocks(60);
-    while (!stop) {
-      for (void*& p : blocks) ASSERT_NE(p = kept.allocate(40'000), nullptr);
-      for (void* p : blocks) kept.deallocate(p);
-    }
-  });
   const int rounds = test::kUnderTsan ? 50 : 300;  // it makes them ten times slower
   for (int round = 0; round < rounds; ++round) {
     Own gone(pages);
@@ -216,6 +209,44 @@ TEST(StandardHeaps, HeapsAreDestroyedBesideOthersInUse) {
     lost.fill(gone, 5, 1);
     for (std::size_t i = 0; i < lost.all.size(); i += 2) gone.deallocate(lost.all[i].first);
     if (round % 2 == 0) gone.trim();
+    gone.destroy();
+  }
+  stop = true;
+  for (std::thread& user : users) user.join();
+  expect_empty(kept);
+  kept.destroy();
+  pages.destroy();
+}
+
+// The arena hands its ranges to whoever comes: what a heap has just given back is another's at once, and its
+// records still name the heap that is being destroyed.
+TEST(StandardHeaps, DestroyLeavesWhatOthersHaveJustTaken) {
+  constexpr std::size_t kSize = 40'000;
+  Pages pages{&standard::ForkRecovery<Standard>::enter_child};
+  Own kept(pages);
+  const auto take_and_free = [](Own& heap) {
+    std::vector<char*> blocks(300);
+    for (char*& p : blocks) {
+      p = static_cast<char*>(heap.allocate(kSize));
+      ASSERT_NE(p, nullptr);
+      p[0] = p[kSize - 1] = 1;
+    }
+    for (char* p : blocks) {
+      ASSERT_EQ(p[0] + p[kSize - 1], 2);
+      heap.deallocate(p);
+    }
+  };
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> users;
+  for (int t = 0; t < 3; ++t) {
+    users.emplace_back([&] {
+      while (!stop) take_and_free(kept);
+    });
+  }
+  const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(1500);
+  while (std::chrono::steady_clock::now() < end) {
+    Own gone(pages);
+    take_and_free(gone);
     gone.destroy();
   }
   stop = true;
