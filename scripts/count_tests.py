@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Counts the tests of a ctest run from the JUnit file it wrote.
 
-Prints "skipped: NAME: REASON" for each skipped test, "failed: NAME" for each failed one, and at the end
-"N passed, N failed, N skipped". A test counts as skipped only when it says so itself (exit code 77, or
+Prints what each failed test printed at its end, "skipped: NAME: REASON" for each skipped test, "failed: NAME" for
+each failed one, and at the end "N passed, N failed, N skipped". A test counts as skipped only when it says so itself (exit code 77, or
 GoogleTest's skip) or is disabled; one that could not be started is a failure. Exit code 1 when any failed.
 """
 
@@ -10,6 +10,7 @@ import re
 import sys
 import xml.etree.ElementTree
 
+SHOWN_LINES = 60  # of a failed test's output: its end tells what failed
 OWN_SKIP = ("SKIP_RETURN_CODE", "SKIP_REGULAR_EXPRESSION_MATCHED", "Skipped")
 NOISE = re.compile(r"^\s*$|^\[|^Note: Google|^Running main|^\S+\.(cpp|hpp|c|h|cc):\d+: Skipped$|tests? ran|^Repeating")
 
@@ -44,6 +45,8 @@ def main():
             print(f"skipped: {name}: {skip_reason(output)}")
         else:
             failed.append(f"{name}{': ' + message if message else ''}")
+            print(f"\n---- {name} failed; its last lines:")
+            print("\n".join(output.splitlines()[-SHOWN_LINES:]))
     for text in failed:
         print(f"failed: {text}")
     print(f"{passed} passed, {len(failed)} failed, {skipped} skipped")

@@ -71,7 +71,8 @@ class CountTestsTest(unittest.TestCase):
             return script("scripts/count_tests.py", file.name)
 
     PASSED = '<testcase name="a" status="run"/>'
-    FAILED = '<testcase name="b" status="fail"><failure message=""/></testcase>'
+    FAILED = ('<testcase name="b" status="fail"><failure message=""/>'
+              "<system-out>expected 1, got 2</system-out></testcase>")
     SKIPPED = ('<testcase name="c" status="notrun"><skipped message="SKIP_RETURN_CODE=77"/>'
                "<system-out>skipped: no such program</system-out></testcase>")
     MISSING = '<testcase name="d" status="notrun"><skipped message="Unable to find executable"/></testcase>'
@@ -83,7 +84,9 @@ class CountTestsTest(unittest.TestCase):
 
     def test_failure(self):
         run = self.count(self.PASSED, self.FAILED)
-        self.assertEqual((run.returncode, run.stdout.splitlines()[-1]), (1, "1 passed, 1 failed, 0 skipped"))
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("expected 1, got 2", run.stdout)
+        self.assertEqual(run.stdout.splitlines()[-2:], ["failed: b", "1 passed, 1 failed, 0 skipped"])
 
     def test_test_that_could_not_start_is_a_failure(self):
         run = self.count(self.PASSED, self.MISSING)
