@@ -1,6 +1,7 @@
 // The arena over the coalescing manager: what it opens and closes, knows to be zero, and purges.
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <iterator>
@@ -63,7 +64,8 @@ TEST_F(CoalescingArenaTest, AlignsBeyondItsOwnAlignment) {
 // A request is not weighed against each of many holes that are a little too small: they would all be looked
 // at under the lock that every growing thread needs.
 TEST_F(CoalescingArenaTest, GrowsPastManyHolesThatAreTooSmall) {
-  const auto mean_time = [&](std::size_t holes) {
+  // The middle one of many: what else the machine does comes between few of them.
+  const auto middle_time = [&](std::size_t holes) {
     start();
     std::vector<std::uint32_t> ranges(holes);
     for (std::uint32_t& range : ranges) {
@@ -71,14 +73,17 @@ TEST_F(CoalescingArenaTest, GrowsPastManyHolesThatAreTooSmall) {
       EXPECT_NE(arena->take_growing(1, 1, kAnyUse).first, 0u);
     }
     for (const std::uint32_t range : ranges) arena->give(range);
-    constexpr int kRequests = 100;
-    const auto begin = std::chrono::steady_clock::now();
-    for (int i = 0; i < kRequests; ++i) EXPECT_NE(arena->take_growing(9, 1, kAnyUse).first, 0u);
-    const std::chrono::duration<double, std::micro> taken = std::chrono::steady_clock::now() - begin;
-    return taken.count() / kRequests;
+    std::vector<double> times(101);
+    for (double& time : times) {
+      const auto begin = std::chrono::steady_clock::now();
+      EXPECT_NE(arena->take_growing(9, 1, kAnyUse).first, 0u);
+      time = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - begin).count();
+    }
+    std::nth_element(times.begin(), times.begin() + 50, times.end());
+    return times[50];
   };
-  const double few = mean_time(10);
-  const double many = mean_time(1600);
+  const double few = middle_time(10);
+  const double many = middle_time(1600);
   EXPECT_LE(many, 4 * few + 5) << "microseconds, where " << few << " are taken beside ten holes";
 }
 
