@@ -164,8 +164,14 @@ class Heap {
   /// A LAB of this heap for the calling thread; nullptr when there is none left.
   Lab* begin_lab() {
     if (!start()) return nullptr;
+    // The first LAB is the starting thread's: what a process with one thread writes to is together.
     Lab* lab = pages_.take_lab(number_);
     if (lab == nullptr) return nullptr;
+    // Acquire: the orphanages' numbers, for whatever this LAB's thread does.
+    if (has_orphanages_.load_acquire() == 0 && !make_orphanages()) {
+      pages_.return_lab(lab);
+      return nullptr;
+    }
     lab->thread.store_relaxed(address_of(os::thread_mark()));
     if (lab->head[0] == nullptr) lab->forget_hot_lists();  // the first time
     live_labs.fetch_add_relaxed(1);
@@ -189,6 +195,7 @@ class Heap {
   static constexpr std::size_t kPurgedARound = 64 * kMiB / Classes::kGranule;
 
   bool start_slow();
+  bool make_orphanages();
   // In destroy(). False: the LAB is not this heap's, or unused.
   bool forget(Lab& lab) {
     LockGuard guard(lab.lock);
@@ -226,7 +233,8 @@ class Heap {
   // Under the page layer's start lock: how far a start has come that memory was too short for.
   bool has_number_ = false;
   std::uint32_t orphanages_made_ = 0;
-  Orphanages orphanages_;  // constant after start
+  Orphanages orphanages_;  // constant once there is a LAB
+  Atomic<std::uint32_t> has_orphanages_{0};
   // Whose turn it is to be stolen from. Apart from what others read all the time: every thread that misses
   // the pool turns it.
   alignas(kCacheLine) Atomic<std::uint32_t> next_victim_{0};

@@ -12,34 +12,38 @@ SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
   if (storage_ == nullptr || !pages_.start()) return false;
   LockGuard guard(pages_.start_lock);
   if (started_.load_relaxed() != 0) return true;
-  // As many orphanages as threads can end at once on this machine: they must not wait for each other. Those
-  // that a refusal has left half made serve the next try.
-  const unsigned cpus = os::cpu_count();
-  const std::uint32_t wanted = 1u << min_of(log2_ceil(max_of(cpus, 1)), log2_floor(Orphanages::kMost));
   if (!has_number_) {
     const auto entered = pages_.enter(this);
     if (!entered.good) return false;
     number_ = entered.number;
     has_number_ = true;
   }
-  // The first LAB is the starting thread's: what a process with one thread writes to is together.
-  Lab* first = pages_.take_lab(number_);
-  if (first == nullptr) return false;
+  orphanages_.of_class = storage_->orphans;
+  pool().set_cores(os::cpu_count());
+  started_.store_release(1);  // release: pairs with is_started()
+  return true;
+}
+
+// With the first LAB, not with the heap: a process that never allocates writes to no LAB.
+template <class Config>
+SPANALLOC_COLD inline bool Heap<Config>::make_orphanages() {
+  LockGuard guard(pages_.start_lock);
+  if (has_orphanages_.load_relaxed() != 0) return true;
+  // As many as threads can end at once on this machine: they must not wait for each other. Those that a refusal
+  // has left half made serve the next try.
+  const std::uint32_t wanted =
+      1u << min_of(log2_ceil(max_of(os::cpu_count(), 1)), log2_floor(Orphanages::kMost));
   for (; orphanages_made_ < wanted; ++orphanages_made_) {
     Lab* lab = pages_.take_lab(number_);
-    if (lab == nullptr) break;
+    if (lab == nullptr) return false;
     {
       LockGuard lab_guard(lab->lock);
       lab->orphanage = orphanages_made_ + 1;
     }
     orphanages_.numbers[orphanages_made_] = lab->number;
   }
-  pages_.return_lab(first);
-  if (orphanages_made_ < wanted) return false;
   orphanages_.mask = wanted - 1;
-  orphanages_.of_class = storage_->orphans;
-  pool().set_cores(cpus);
-  started_.store_release(1);  // release: pairs with is_started()
+  has_orphanages_.store_release(1);  // release: pairs with begin_lab()
   return true;
 }
 

@@ -29,7 +29,7 @@ struct SpanChain {
 struct Orphanages {
   static constexpr unsigned kMost = 64;
 
-  LabNumber numbers[kMost] = {};  ///< constant after start
+  LabNumber numbers[kMost] = {};  ///< constant once there is a LAB
   std::uint32_t mask = 0;         ///< "; how many there are, a power of two, less one
   /// By class; bit n: orphanage numbers[n] may have a reusable span. Apart from what others read all the
   /// time.
