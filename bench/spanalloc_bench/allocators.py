@@ -18,10 +18,12 @@ PEER_PACKAGES = {
     "jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4", "mimalloc": "libmimalloc2.0",
     "tbbmalloc": "libtbbmalloc2",
 }
-# The paper's ablations of oopsla15, by the name of their library (src/api/CMakeLists.txt), which --ablations adds.
-ABLATIONS = tuple(f"oopsla15-{what}" for what in (
-    "no-madvise", "no-virtual-spans", "no-madvise-no-virtual-spans", "single-stack", "lazy-reclaim", "clab", "reuse-100",
-))
+# What --ablations adds, by the name of their libraries (src/api/CMakeLists.txt).
+ABLATIONS = (
+    "standard-no-runs", "standard-reuse-80",
+    "oopsla15-no-madvise", "oopsla15-no-virtual-spans", "oopsla15-no-madvise-no-virtual-spans",
+    "oopsla15-single-stack", "oopsla15-lazy-reclaim", "oopsla15-clab", "oopsla15-reuse-100",
+)
 KHEAP = "kheap"  # the a2alloc report's baseline, which every build has
 FLOOR = "bump"
 MMAP = "mmap"

@@ -162,7 +162,7 @@ def run_command(
     ),
     with_: Optional[List[str]] = WITH,
     ablations: bool = typer.Option(
-        False, "--ablations", help="Also the paper's ablations of oopsla15, where they are built: about twice the time."
+        False, "--ablations", help="Also the ablations of standard and oopsla15, where they are built: about twice the time."
     ),
     out: Optional[str] = OUT,
     again: bool = AGAIN,

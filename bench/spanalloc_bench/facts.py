@@ -72,7 +72,7 @@ def of_cases(samples, meta) -> dict[str, CaseFacts]:
 def _guessed_kind(name) -> Kind:
     """For a folder without meta.json."""
     fixed = {"standard": Kind.OURS, "oopsla15": Kind.OURS, "superblock": Kind.OURS, "kheap": Kind.ABLATION, "glibc": Kind.SYSTEM, FLOOR: Kind.BASELINE}
-    return fixed.get(name, Kind.ABLATION if name.startswith("oopsla15-") else Kind.PEER)
+    return fixed.get(name, Kind.ABLATION if name.startswith(("standard-", "oopsla15-", "superblock-")) else Kind.PEER)
 
 
 def of_allocators(samples, meta) -> dict[str, AllocatorFacts]:

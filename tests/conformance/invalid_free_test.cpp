@@ -111,7 +111,7 @@ TYPED_TEST(InvalidFreeDeathTest, LargeObjects) {
 
 template <class E>
 class InvalidSmallFreeDeathTest : public EngineTest<E> {};
-TYPED_TEST_SUITE(InvalidSmallFreeDeathTest, ShippedEngines);
+TYPED_TEST_SUITE(InvalidSmallFreeDeathTest, TestedEngines);
 
 constexpr std::size_t kSmallSizes[] = {16, 64, 208, 1000, 5000, 40000};
 

@@ -132,7 +132,7 @@ class Model {
 
 template <class E>
 class Property : public EngineTest<E> {};
-TYPED_TEST_SUITE(Property, ShippedEngines, EngineNames);
+TYPED_TEST_SUITE(Property, TestedEngines, EngineNames);
 
 TYPED_TEST(Property, AnyProgramKeepsBlocksApartAndIntact) {
   const bool holds = rc::check([] {

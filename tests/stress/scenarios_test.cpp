@@ -20,7 +20,7 @@ class Stress : public EngineTest<E> {
   const double seconds = stress::seconds_to_run();
   stress::Report report;
 };
-TYPED_TEST_SUITE(Stress, ShippedEngines, EngineNames);
+TYPED_TEST_SUITE(Stress, TestedEngines, EngineNames);
 
 TYPED_TEST(Stress, ThreadPool) {
   stress::thread_pool<TypeParam>(6, 40000, this->seconds * 2, this->report);

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "engines/engine.hpp"
-#include "engines/virtual_span/span_census.hpp"
+#include "engines/virtual_span/standard/span_census.hpp"
 #include "engines/virtual_span/standard/engine.hpp"
 
 namespace spanalloc::standard {

@@ -32,7 +32,7 @@
 #include "base/bits.hpp"
 #include "base/poison.hpp"
 #include "engines/engine.hpp"
-#include "engines/virtual_span/span_census.hpp"
+#include "engines/virtual_span/standard/span_census.hpp"
 #include "engines/virtual_span/standard/config.hpp"
 #include "engines/virtual_span/standard/fork_recovery.hpp"
 #include "engines/virtual_span/standard/heap.hpp"

@@ -102,7 +102,7 @@ struct SizeClassRules : Config {
         if (has_little_overhead(span)) return span;
       }
     }
-    return {};
+    return {size, 0, 0, 0};  // none: rows_hold() refuses it
   }
 
   static constexpr ClassInfo make_class(const SizeClass& span) {
@@ -116,7 +116,7 @@ struct SizeClassRules : Config {
     }
     const std::size_t pool_bytes =
         info.pool_row <= kMaxOrder ? Config::kPoolBytesARow : Config::kPoolBytesARowOfSingles;
-    info.pool_most = static_cast<std::uint8_t>(max_of(pool_bytes / info.virtual_span, 1));
+    info.pool_most = static_cast<std::uint8_t>(max_of(pool_bytes / max_of(info.virtual_span, 1), 1));
     info.magic = divisibility_magic64(info.block_size);
     // Some block is out of a span that is not reusable, and some is free in one that is.
     const std::uint32_t free = (info.blocks * Config::kReusablePermille + 999) / 1000;
@@ -164,12 +164,14 @@ struct SizeClasses : SizeClassRules<Config> {
   static constexpr bool rows_hold() {
     for (unsigned c = 1; c < kCount; ++c) {
       const ClassInfo& k = kTable[c];
+      if (k.blocks == 0) return false;  // no span of kMaxOrder keeps to kMinBlocks and kMostOverheadPercent
       const std::size_t smallest = c == 1 ? 1 : kTable[c - 1].block_size + std::size_t{1};
       if (of(smallest) != ClassId{c} || of(k.block_size) != ClassId{c}) return false;
       if (k.block_size != block_size(ClassId{c})) return false;
       if (k.block_size % kQuantum != 0) return false;
-      // (block - n) / n <= 1/8 for every n above 128.
-      if (smallest > 128 && (k.block_size - smallest) * 8 > smallest) return false;
+      // (block - n) / n is at most a step for every n above 128, and 1/8 where classes go by 16 bytes.
+      constexpr std::size_t kSteps = min_of(Rules::kStepsPerDoubling, 128 / kQuantum);
+      if (smallest > 128 && (k.block_size - smallest) * kSteps > smallest) return false;
       // The real span ends with the page that the last block ends in.
       if (!Rules::has_little_overhead(k)) return false;
       if (k.real_span != align_up(k.payload(), kPageForTail)) return false;
@@ -179,7 +181,7 @@ struct SizeClasses : SizeClassRules<Config> {
       if (k.blocks == 1 && k.virtual_span - k.block_size >= kGranule) return false;
       if (k.pool_row >= kPoolRows || k.pool_most == 0) return false;
       // Counts of blocks are 16-bit fields of the span word, block marks 20-bit.
-      if (k.blocks < 1 || k.blocks >= 0xffff) return false;
+      if (k.blocks >= 0xffff) return false;
       if ((ClassId{c} < kFirstSingle) != (k.blocks > 1)) return false;
       if (k.blocks > 1 && k.blocks < Rules::kMinBlocks) return false;
       if (c <= kThreadClasses && (k.order != 0 || k.blocks < 2)) return false;
@@ -212,6 +214,7 @@ constexpr bool classes_hold() {
   static_assert(Classes::kSmallClasses <= Classes::kThreadClasses);
   static_assert(Classes::of_aligned(Classes::kMaxBlock, Classes::kGranule) == ClassId{Classes::kCount - 1});
   static_assert(is_power_of_two(Classes::kStepsPerDoubling));
+  static_assert(Classes::kCount <= 255, "the record of a span has a byte for its class, kLarge included");
   return true;
 }
 static_assert(classes_hold<Standard>());

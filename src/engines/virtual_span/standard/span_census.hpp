@@ -1,5 +1,4 @@
-// A count of every span by where it is: the proof that none was lost. Both engines fill it by walking the
-// arena.
+// A count of every span by where it is, taken by walking the arena: the proof that none was lost.
 #pragma once
 
 #include <cstddef>
