@@ -17,9 +17,9 @@ namespace spanalloc::test {
 /// The engines that ship, and those built for comparison that differ from them in kind. A build may leave out
 /// some of the latter.
 using TestedEngines = Joined<::testing::Types<StandardEngine, Oopsla15Engine<Oopsla15>>,
-                              TypesIf<SPANALLOC_TEST_SUPERBLOCK, SuperblockEngine<SuperblockReport>>,
-                              TypesIf<SPANALLOC_TEST_SUPERBLOCK_CLASSES, SuperblockEngine<SuperblockClasses>>,
-                              TypesIf<SPANALLOC_TEST_KHEAP, SuperblockEngine<Kheap>>>;
+                             TypesIf<SPANALLOC_TEST_SUPERBLOCK, SuperblockEngine<SuperblockReport>>,
+                             TypesIf<SPANALLOC_TEST_SUPERBLOCK_CLASSES, SuperblockEngine<SuperblockClasses>>,
+                             TypesIf<SPANALLOC_TEST_KHEAP, SuperblockEngine<Kheap>>>;
 /// Those and the test double, which shows what belongs to api/ alone.
 using AllEngines = Joined<TypesIf<SPANALLOC_TEST_REFERENCE, ReferenceEngine>, TestedEngines>;
 

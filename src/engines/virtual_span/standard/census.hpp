@@ -4,8 +4,8 @@
 #include <cstdint>
 
 #include "engines/engine.hpp"
-#include "engines/virtual_span/standard/span_census.hpp"
 #include "engines/virtual_span/standard/engine.hpp"
+#include "engines/virtual_span/standard/span_census.hpp"
 
 namespace spanalloc::standard {
 

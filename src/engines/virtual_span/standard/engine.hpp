@@ -32,10 +32,10 @@
 #include "base/bits.hpp"
 #include "base/poison.hpp"
 #include "engines/engine.hpp"
-#include "engines/virtual_span/standard/span_census.hpp"
 #include "engines/virtual_span/standard/config.hpp"
 #include "engines/virtual_span/standard/fork_recovery.hpp"
 #include "engines/virtual_span/standard/heap.hpp"
+#include "engines/virtual_span/standard/span_census.hpp"
 #include "engines/virtual_span/standard/thread_state.hpp"
 #include "os/os.hpp"
 
@@ -62,7 +62,7 @@ class Frontend : public ThreadState<Config> {
       State::is_hot_here, State::is_parked_here, State::lab, State::pages, State::run, State::start;
   using State::State;
 
-  // --- Short paths     -----------------------------------------------------------------------------------
+  // --- Short paths      ----------------------------------------------------------------------------------
 
   /// Any n.
   template <OutOfMemory Policy = ReturnNull>
@@ -97,7 +97,7 @@ class Frontend : public ThreadState<Config> {
     poison(block + 1, Classes::kTable[c].block_size - sizeof(Block));
   }
 
-  // --- What else an engine offers; see engines/engine.hpp     --------------------------------------------
+  // --- What else an engine offers; see engines/engine.hpp      -------------------------------------------
 
   void* allocate_aligned(std::size_t n, std::size_t alignment);
   void* allocate_zeroed(std::size_t n);
@@ -109,7 +109,7 @@ class Frontend : public ThreadState<Config> {
   /// Gives back what this thread and the pools hold without need.
   bool trim();
 
-  // --- The thread's beginning and end     ----------------------------------------------------------------
+  // --- The thread's beginning and end      ---------------------------------------------------------------
 
   /// Takes a LAB. False: there is none, or no memory for it.
   bool attach();
