@@ -44,7 +44,7 @@ struct SetErrno {
 
 template <Engine E>
 struct MallocApi : Introspection<E> {
-  // --- Allocation ---------------------------------------------------------------------------------------
+  // --- Allocation ------------------------------------------------------------------------------------------
 
   /// nullptr with ENOMEM when memory is out.
   SPANALLOC_INLINE static void* malloc(std::size_t n) noexcept { return E::template allocate<SetErrno>(n); }
@@ -59,7 +59,7 @@ struct MallocApi : Introspection<E> {
     return SPANALLOC_LIKELY(p != nullptr) ? p : out_of_memory();
   }
 
-  // --- Aligned allocation -------------------------------------------------------------------------------
+  // --- Aligned allocation ----------------------------------------------------------------------------------
 
   /// 0 and the block in *out; EINVAL unless `alignment` is a power of two and a multiple of sizeof(void*);
   /// ENOMEM when memory is out. Neither errno nor, on failure, *out is touched.
@@ -95,7 +95,7 @@ struct MallocApi : Introspection<E> {
     return aligned_alloc(page, align_up(n, page));
   }
 
-  // --- Resizing -----------------------------------------------------------------------------------------
+  // --- Resizing --------------------------------------------------------------------------------------------
 
   /// Makes the block `n` bytes large, moving it when need be; the first min(old, new) bytes stay. nullptr
   /// `p`: malloc(n). n == 0: frees `p` and returns nullptr. nullptr with ENOMEM when memory is out: then `p`
@@ -120,7 +120,7 @@ struct MallocApi : Introspection<E> {
     return realloc(p, bytes);
   }
 
-  // --- Freeing ------------------------------------------------------------------------------------------
+  // --- Freeing ---------------------------------------------------------------------------------------------
 
   SPANALLOC_INLINE static void free(void* p) noexcept { E::deallocate(p); }
   // The block's own span knows its size: what the caller says is not needed, so a wrong one does no harm.
@@ -129,7 +129,7 @@ struct MallocApi : Introspection<E> {
     E::deallocate(p);
   }
 
-  // --- Questions and wishes -----------------------------------------------------------------------------
+  // --- Questions and wishes --------------------------------------------------------------------------------
 
   /// Bytes from `p` that the caller may use, at least what was asked for; 0 for nullptr.
   static std::size_t malloc_usable_size(const void* p) noexcept { return E::usable_size(p); }

@@ -134,7 +134,7 @@ class ClosedRanges {
     return reopened != 0;
   }
 
-  // --- In a fork's child ----------------------------------------------------------------------------------
+  // --- In a fork's child -----------------------------------------------------------------------------------
 
   /// Before anything else: the count, as the set says.
   SPANALLOC_COLD void recount() {

@@ -242,7 +242,7 @@ class CoalescingArena {
     return false;
   }
 
-  // --- Returning memory -----------------------------------------------------------------------------------
+  // --- Returning memory ------------------------------------------------------------------------------------
 
   /// Gives the pages of dirty free granules back, at most `at_most` of them; with `only_aged` of those that
   /// have been free since before the last age(). Returns granules.
@@ -258,7 +258,7 @@ class CoalescingArena {
     return closed_.close_free(false) << kGranuleBits;
   }
 
-  // --- Books ----------------------------------------------------------------------------------------------
+  // --- Books -----------------------------------------------------------------------------------------------
 
   /// visit(first, count, free): the ranges in use and the free ones in address order; not a snapshot (see
   /// CoalescingManager::walk). Closed and lost ranges are left out.
@@ -277,7 +277,7 @@ class CoalescingArena {
             range_.opened_bytes() - closed, lost_count_.load_relaxed() << kGranuleBits};
   }
 
-  // --- Fork -----------------------------------------------------------------------------------------------
+  // --- Fork ------------------------------------------------------------------------------------------------
   //
   // A fork takes no lock. In the child, until recover_lock() and, if someone was inside, recover_in_child()
   // the calling thread may finish a call that the fork interrupted: nothing that vanished threads have

@@ -225,6 +225,8 @@ class LargeObjects {
     graves_ -= place(*table_.load_relaxed(), entry);
     ++entries_;
     bytes_ += entry.bytes();
+    // In a fork's child a promise that was counted away may be kept all the same.
+    SPANALLOC_ASSERT(has_room_for_promises() || generation_ != 0);
   }
 
   bool take(std::uintptr_t address, Entry& out) {
@@ -242,6 +244,12 @@ class LargeObjects {
     return true;
   }
 
+  // (2)
+  bool has_room_for_promises() const {
+    const Table* table = table_.load_relaxed();
+    return table == nullptr || 2 * (entries_ + graves_ + promised_) <= table->capacity;
+  }
+
   // Reserves a slot for the caller (promised_ + 1), with a new table if need be; false when that fails.
   bool promise_slot() {
     for (;;) {
@@ -253,6 +261,7 @@ class LargeObjects {
         if (const Table* table = table_.load_relaxed(); table != nullptr) {
           if (2 * (entries_ + graves_ + promised_ + 1) <= table->capacity) {
             ++promised_;
+            SPANALLOC_ASSERT(has_room_for_promises());
             return true;
           }
           // As large as it is if it is graves that fill it, else twice as large.
@@ -281,6 +290,7 @@ class LargeObjects {
         table_.store_release(fresh);  // release: (3)
         graves_ = 0;
         ++tables_;
+        SPANALLOC_ASSERT(has_room_for_promises() || generation_ != 0);
       }
     }
     if (retired != nullptr) Calls::release(retired, retired->bytes());

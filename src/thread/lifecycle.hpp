@@ -36,8 +36,8 @@ class ExitKey {
   void* find() const;
   /// The calling thread, at its end, has left the heap for good: find() returns a mark from now on, of which
   /// has_left() is true. The destructor is called with the mark, too, and passes it on to stay_away(), for
-  /// destructors of others that are still to come. That touches no heap: who has waited for the thread's end
-  /// may be destroying it (a thread sanitizer takes the last round for after the end).
+  /// destructors of others that are still to come. That touches no heap: a thread sanitizer takes the last
+  /// round for after the thread's end.
   void leave();
   static bool has_left(const void* kept) { return (address_of(kept) & 1) != 0; }
   static void stay_away(void* mark);

@@ -34,7 +34,7 @@ class RecordRegistry {
 
   void give_back(Record* record) {
     LockGuard guard(lock_);
-    SPANALLOC_ASSERT(record != idle_);
+    SPANALLOC_ASSERT(!is_idle(record));
     record->next_idle = idle_;
     idle_ = record;
   }
@@ -60,7 +60,7 @@ class RecordRegistry {
     all_.store_relaxed(nullptr);
   }
 
-  // --- In a fork's child ---------------------------------------------------------------------------------
+  // --- In a fork's child -----------------------------------------------------------------------------------
 
   /// First of all.
   void enter_child() { lock_.abandon_if_owner_died(); }
@@ -77,6 +77,12 @@ class RecordRegistry {
   }
 
  private:
+  bool is_idle(const Record* record) const {
+    const Record* at = idle_;
+    while (at != nullptr && at != record) at = at->next_idle;
+    return at != nullptr;
+  }
+
   void publish_locked(Record* record) {
     record->next_of_all = all_.load_relaxed();
     all_.store_release(record);  // release: see for_each()

@@ -136,7 +136,7 @@ Clock Memory::release_clock(unsigned thread) {
   return published;
 }
 
-// --- store buffers ---------------------------------------------------------------------------------------
+// --- store buffers -----------------------------------------------------------------------------------------
 
 std::size_t Memory::first_pending(unsigned thread, const Variable& v) const {
   const auto& buffer = threads_[thread].buffer;
@@ -246,7 +246,7 @@ void Memory::fork() {
   }
 }
 
-// --- views -----------------------------------------------------------------------------------------------
+// --- views -------------------------------------------------------------------------------------------------
 
 void Memory::first_message(Variable& v, unsigned bytes) {
   if (v.messages.empty()) v.messages.push_back({read_cell(v.cell, bytes), {}, {}});
@@ -284,7 +284,7 @@ bool Memory::catch_up(unsigned thread) {
   return moved;
 }
 
-// --- operations ------------------------------------------------------------------------------------------
+// --- operations --------------------------------------------------------------------------------------------
 
 std::uint64_t Memory::load(unsigned thread, const void* cell, unsigned bytes, Order order) {
   Variable& v = variable(cell);

@@ -62,7 +62,7 @@ struct NaiveSet {
   }
 };
 
-// --- Remote free list ------------------------------------------------------------------------------------
+// --- Remote free list --------------------------------------------------------------------------------------
 
 // Count and list of remote frees are two variables: the owner believes the count and takes a list that is
 // shorter, then writes the blocks off.
@@ -131,7 +131,7 @@ struct CountServesAsTag {
   }
 };
 
-// --- Span states with eager return -----------------------------------------------------------------------
+// --- Span states with eager return -------------------------------------------------------------------------
 
 // "Empty" is an owner-only count plus a remote count, read at different times without a fence: the owner's
 // last free and the remote last free each miss the other's. This is Dekker's pattern; interleavings alone do
@@ -183,7 +183,7 @@ struct EpochForgottenInPool {
   void at_rest() {}
 };
 
-// --- Reusable set ----------------------------------------------------------------------------------------
+// --- Reusable set ------------------------------------------------------------------------------------------
 
 // Making a span reusable and linking it into the set are two steps; the last free comes between.
 struct ReusableThenLinked {
@@ -248,7 +248,7 @@ struct SharedLink {
   void at_rest() { MODEL_CHECK(pool_top.load_relaxed() == 1 && next[1].load_relaxed() == 2); }
 };
 
-// --- Adoption --------------------------------------------------------------------------------------------
+// --- Adoption ----------------------------------------------------------------------------------------------
 
 // Adoption changes the epoch; the last freer comes with a stale one, fails its transition, and nobody tries
 // again.
@@ -283,7 +283,7 @@ struct PutToOldOwner {
   void at_rest() { MODEL_CHECK(span.state() != kReusable || sets[2].links.load_relaxed() == 1); }
 };
 
-// --- Termination, and leaving a hot span -----------------------------------------------------------------
+// --- Termination, and leaving a hot span -------------------------------------------------------------------
 
 // The end of a thread turns its hot span into a floating one without looking whether it is empty.
 struct TerminateForgetsEmptyHot : PooledOnce {

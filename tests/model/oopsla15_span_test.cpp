@@ -9,7 +9,7 @@ namespace {
 using World = Oopsla15World<>;
 using SuspectWorld = Oopsla15World<ModelOopsla15Suspects>;  // few free blocks: floating, not reusable
 
-// --- Remote free list ------------------------------------------------------------------------------------
+// --- Remote free list --------------------------------------------------------------------------------------
 
 // Others free into a full hot span while its owner allocates: from the remote list, or from a new span.
 template <unsigned kOthers>
@@ -41,7 +41,7 @@ TEST(Oopsla15Span, RemoteFreeList) {
   EXPECT_HOLDS_EVERYWHERE(IntoHotSpanByTwo, 3, 2);
 }
 
-// --- Span states with eager return -----------------------------------------------------------------------
+// --- Span states with eager return -------------------------------------------------------------------------
 
 // A full span floats; its owner and others free its blocks until it is empty.
 template <class Base, unsigned kFreers>
@@ -188,7 +188,7 @@ TEST(Oopsla15Span, StatesWithEagerReturn) {
   EXPECT_HOLDS_EVERYWHERE(OwnerAndTwoHidden, 2, 1);
 }
 
-// --- Reusable set ----------------------------------------------------------------------------------------
+// --- Reusable set ------------------------------------------------------------------------------------------
 
 // The owner frees (the span becomes reusable), fills its hot span and takes the reusable one, while others
 // free.
@@ -240,7 +240,7 @@ TEST(Oopsla15Span, ReusableSetOpenAndClose) {
   EXPECT_HOLDS_EVERYWHERE(OpenAndTakeAgainstTwo, 2, 1);
 }
 
-// --- Adoption --------------------------------------------------------------------------------------------
+// --- Adoption ----------------------------------------------------------------------------------------------
 
 // The owner is gone; two threads free its blocks, and whoever comes first adopts.
 template <class Base>
@@ -332,7 +332,7 @@ TEST(Oopsla15Span, Adoption) {
   EXPECT_HOLDS_EVERYWHERE(ThreeAdopt, 2, 1);
 }
 
-// --- Thread termination ----------------------------------------------------------------------------------
+// --- Thread termination ------------------------------------------------------------------------------------
 
 // A thread ends with a hot span that others empty meanwhile.
 template <unsigned kOthers>
@@ -440,7 +440,7 @@ TEST(Oopsla15Span, ThreadTermination) {
   EXPECT_HOLDS_EVERYWHERE(EndAdoptFree, 2, 1);
 }
 
-// --- Memory is out ---------------------------------------------------------------------------------------
+// --- Memory is out -----------------------------------------------------------------------------------------
 
 // A thread takes the last free blocks there are, out of its own floating span or an orphan, while another
 // frees there.
@@ -483,7 +483,7 @@ TEST(Oopsla15Span, MemoryIsOut) {
   EXPECT_HOLDS_EVERYWHERE(LastOrphanBlocksHidden, 2, 1);
 }
 
-// --- Core-local buffers ----------------------------------------------------------------------------------
+// --- Core-local buffers ------------------------------------------------------------------------------------
 
 // Two threads share a LAB: each frees what the other allocated, and allocates again.
 struct SharedBuffer : Oopsla15World<ModelOopsla15Clab> {
@@ -505,7 +505,7 @@ TEST(Oopsla15Span, CoreLocalBuffers) {
   EXPECT_HOLDS_EVERYWHERE(SharedBuffer, 4, 2);
 }
 
-// --- A span's next life ----------------------------------------------------------------------------------
+// --- A span's next life ------------------------------------------------------------------------------------
 
 // A freer that is slow to settle finds the span in its next life: of another class, with another owner.
 struct SlowSettler : World {

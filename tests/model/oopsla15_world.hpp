@@ -74,7 +74,7 @@ class Oopsla15World {
     clear_the_arena();
   }
 
-  // --- What threads do -----------------------------------------------------------------------------------
+  // --- What threads do -------------------------------------------------------------------------------------
   void* allocate(std::size_t size) {
     void* p = allocate_if_any(size);
     MODEL_CHECK(p != nullptr);
@@ -101,7 +101,7 @@ class Oopsla15World {
   /// The end of the running thread.
   void exit_thread() { Engine::frontend().leave(); }
 
-  // --- Before the threads start: as thread `t` -----------------------------------------------------------
+  // --- Before the threads start: as thread `t` -------------------------------------------------------------
   /// Allocates `count` objects into objects[0 ..].
   void start_with(unsigned t, std::size_t size, unsigned count, void** objects) {
     as(t, [&] {
@@ -121,7 +121,7 @@ class Oopsla15World {
   /// From here on no fresh span is to be had.
   void start_without_memory() { limit_first_range(limit() * oopsla15::kVirtualSpan); }
 
-  // --- At rest -------------------------------------------------------------------------------------------
+  // --- At rest ---------------------------------------------------------------------------------------------
   /// Every span is where its word says, every block in one place; an empty span is in the pool, in the hands
   /// of a LAB as its hot span, or at least listed where its owner finds it.
   void check_at_rest() {

@@ -6,7 +6,7 @@
 namespace spanalloc::model {
 namespace {
 
-// --- Adoption --------------------------------------------------------------------------------------------
+// --- Adoption ----------------------------------------------------------------------------------------------
 
 // Two threads want the same orphan while a third frees its last block.
 struct TwoAdopters : StandardWorld {
@@ -182,7 +182,7 @@ TEST(StandardOwnership, Adoption) {
   EXPECT_HOLDS_EVERYWHERE(TwoAdopters, 3, 2);
 }
 
-// --- Thread termination ----------------------------------------------------------------------------------
+// --- Thread termination ------------------------------------------------------------------------------------
 
 // A thread ends with a hot span, others free its blocks meanwhile. No empty span may remain, nobody settles
 // later.
@@ -290,7 +290,7 @@ TEST(StandardOwnership, ThreadTermination) {
   EXPECT_HOLDS_EVERYWHERE(EndAdoptFree, 3, 2);
 }
 
-// --- A span's next life ----------------------------------------------------------------------------------
+// --- A span's next life ------------------------------------------------------------------------------------
 
 // A freer that is slow after its compare-and-swap comes late to the owner's lock: meanwhile the span went
 // through the pool and lives again, with the same owner or another one.

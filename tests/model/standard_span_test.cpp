@@ -7,7 +7,7 @@
 namespace spanalloc::model {
 namespace {
 
-// --- Remote free list ------------------------------------------------------------------------------------
+// --- Remote free list --------------------------------------------------------------------------------------
 
 // Two threads free into a hot span while its owner takes the list and hands blocks out again.
 struct RemoteFreesIntoHotSpan : StandardWorld {
@@ -65,7 +65,7 @@ TEST(StandardSpan, RemoteFreeList) {
   EXPECT_HOLDS_EVERYWHERE(RunsIntoHotSpan, 4, 4);
 }
 
-// --- Span states with eager return -----------------------------------------------------------------------
+// --- Span states with eager return -------------------------------------------------------------------------
 
 // The owner and one or two others free the last blocks of a parked span. Its owner's next slow path comes
 // after.
@@ -236,7 +236,7 @@ TEST(StandardSpan, StatesWithEagerReturn) {
   EXPECT_HOLDS_EVERYWHERE(SingleBlockSpan, 4, 3);
 }
 
-// --- Reusable set ----------------------------------------------------------------------------------------
+// --- Reusable set ------------------------------------------------------------------------------------------
 
 // The owner opens a span (floating to reusable by frees), takes it out of the set, hands a block out and
 // parks it, while others free.

@@ -61,6 +61,7 @@ struct ModelPages {
     orphanages.numbers[index_of(kOtherOrphanage)] = kOtherOrphanage;
     for (const LabNumber number : {kOrphanage, kOtherOrphanage}) {
       labs[index_of(number)].orphanage = index_of(number) + 1;
+      labs[index_of(number)].orphans_of_class = shown_orphans;
     }
   }
 
@@ -77,7 +78,6 @@ struct ModelPages {
     return c == kSingle ? 1 : shape.capacity;
   }
   std::uint32_t reuse_outstanding(ClassId) const { return shape.reuse_outstanding; }
-  Atomic<std::uint64_t>& orphans(const Lists&, ClassId c) { return shown_orphans[index_of(c)]; }
   [[noreturn]] static void corrupted(SpanRef) { fail("the protocol says: corrupted"); }
   Block* block_of_mark(SpanRef span, BlockMark mark) {
     return &blocks[index_of(span.number)][index_of(mark)];
@@ -137,7 +137,7 @@ class StandardWorld {
     put_in_pool(protocol_.steal_hidden_empties(LabNumber{owner}, [] { return true; }));
   }
 
-  // --- What threads do -----------------------------------------------------------------------------------
+  // --- What threads do -------------------------------------------------------------------------------------
   Block* block(std::uint32_t number, std::uint32_t b) { return &pages_.blocks[number][b]; }
 
   /// Hands block b out to the program.
@@ -270,7 +270,7 @@ class StandardWorld {
   }
   void set_heir(std::uint32_t me, LabNumber orphanage) { pages_.orphanages.numbers[me] = orphanage; }
 
-  // --- At rest -------------------------------------------------------------------------------------------
+  // --- At rest ---------------------------------------------------------------------------------------------
   /// Everything is where it must be. With `settled` also: no empty span is held by a LAB.
   void check_at_rest(bool settled = true) {
     std::uint32_t pooled[kMaxSpans + 1] = {};

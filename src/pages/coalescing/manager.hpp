@@ -72,7 +72,7 @@ class CoalescingManager {
   constexpr explicit CoalescingManager(Environment& environment)
       : environment_(environment), controller_(mapper_) {}
 
-  // --- Metadata -------------------------------------------------------------------------------------------
+  // --- Metadata --------------------------------------------------------------------------------------------
   //
   // A few tables, each growing with the range: of table t in a range with room for `capacity` units the first
   // table_bytes(t, limit) bytes are touched while there are `limit` units. The small tables come first.
@@ -123,7 +123,7 @@ class CoalescingManager {
   UnitSet& extra_set(unsigned which) { return extra_[which]; }
   const UnitSet& extra_set(unsigned which) const { return extra_[which]; }
 
-  // --- The range ------------------------------------------------------------------------------------------
+  // --- The range -------------------------------------------------------------------------------------------
 
   /// Adds `units` free units behind the last one. One caller at a time; false beyond the capacity.
   SPANALLOC_COLD bool extend(std::size_t units, bool zero) {
@@ -162,7 +162,7 @@ class CoalescingManager {
     return block;
   }
 
-  // --- Blocks ---------------------------------------------------------------------------------------------
+  // --- Blocks ----------------------------------------------------------------------------------------------
 
   /// `size` units at a multiple of `alignment` units (a power of two). No block only when at some instant
   /// during the call there was no room.

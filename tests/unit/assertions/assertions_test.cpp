@@ -152,7 +152,7 @@ TEST_F(SpanAssertionDeathTest, I5_OrphanagesShowWhatTheyHave) {
       (void)p;  // stays: its span becomes an orphan, with free blocks
     }).join();
     for (unsigned c = 0; c < Classes::kListed; ++c) {
-      heap().orphans(standard::ClassId{c}).store_relaxed(0);
+      heap().orphanages().of_class[c].store_relaxed(0);
     }
     for (unsigned n = 0; n <= heap().orphanages().mask; ++n) {
       const LabNumber number = heap().orphanages().numbers[n];
@@ -197,6 +197,22 @@ TEST_F(SpanAssertionDeathTest, TheRemoteListIsAsLongAsTheWordSays) {
     (void)standard::take_remotes(hot_->word, blocks);
   };
   EXPECT_DEATH(take_a_list_of_no_blocks(), "before.head\\(\\) == BlockMark::kNone");
+}
+
+TEST_F(SpanAssertionDeathTest, TheRemoteListHoldsWhatTheWordCounts) {
+  std::vector<void*> of_hot;
+  for (void* p : blocks_) {
+    if (span_of(p) == hot_) of_hot.push_back(p);
+  }
+  std::thread([&] {
+    for (void* p : of_hot) own_.heap.deallocate(p);
+  }).join();
+  const auto count_one_more = [&] {
+    const SpanWord word = hot_->load_word();
+    hot_->word.store_relaxed(word.with_outstanding(word.outstanding() - 1).bits);
+    for (int i = 0; i < 100; ++i) (void)own_.heap.allocate(kSize);
+  };
+  EXPECT_DEATH(count_one_more(), "length_of\\(list\\) == remotes.count");
 }
 
 TEST_F(SpanAssertionDeathTest, ALabIsGivenBackWithoutHotSpansAndByItsThread) {

@@ -10,7 +10,7 @@ namespace {
 
 using Calls = FaultyCalls;
 
-// --- Moving -----------------------------------------------------------------------------------------------
+// --- Moving ------------------------------------------------------------------------------------------------
 
 TEST_F(CoalescingArenaTest, MovedRangesAreReplacedWhenTheyArePurged) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator moves no pages";
@@ -124,7 +124,7 @@ TEST_F(CoalescingArenaTest, ATargetThatIsLostIsNeverSeenAgain) {
   EXPECT_EQ(expect_books(*arena, *tenant, 6).out_of_sight, 6u);
 }
 
-// --- Any one call refused ---------------------------------------------------------------------------------
+// --- Any one call refused ----------------------------------------------------------------------------------
 
 // A bit of everything. What is refused is asked for again at once.
 void scenario(FaultyArena& arena, ArenaTenant& tenant) {
@@ -275,7 +275,7 @@ TEST_F(CoalescingArenaTest, HugeRangesAreAskedForFirst) {
   EXPECT_NE(arena->take_growing(2 * kGiB / kGranule, 1, kAnyUse).first, 0u);
 }
 
-// --- Limits and locks: in a process of its own ------------------------------------------------------------
+// --- Limits and locks: in a process of its own -------------------------------------------------------------
 
 TEST_F(CoalescingArenaTest, UnderAnAddressLimitNothingIsReservedAndClosedMemoryCountsNot) {
   if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";

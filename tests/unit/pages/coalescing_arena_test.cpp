@@ -16,7 +16,7 @@ namespace {
 
 using Calls = FaultyCalls;
 
-// --- Growth -----------------------------------------------------------------------------------------------
+// --- Growth ------------------------------------------------------------------------------------------------
 
 TEST_F(CoalescingArenaTest, OpensAheadInDoublingSteps) {
   start();
@@ -487,7 +487,7 @@ TEST_F(CoalescingArenaTest, ForeignMappingsCostALargeRangeLittle) {
   munmap(several, 500 * kGranule);
 }
 
-// --- Closing ----------------------------------------------------------------------------------------------
+// --- Closing -----------------------------------------------------------------------------------------------
 
 TEST_F(CoalescingArenaTest, ClosedRangesAreOpenedAgainBeforeNewSpace) {
   for (const bool reserved : {true, false}) {
@@ -573,7 +573,7 @@ TEST_F(CoalescingArenaTest, WhatTheKernelWillNotUnmapStaysFree) {
   expect_books(*arena, *tenant);
 }
 
-// --- What is known to be zero -----------------------------------------------------------------------------
+// --- What is known to be zero ------------------------------------------------------------------------------
 
 TEST_F(CoalescingArenaTest, KnowsWhatIsZero) {
   start();
@@ -655,7 +655,7 @@ TEST_F(CoalescingArenaTest, WhatAMoveLeavesBehindIsZero) {
   EXPECT_FALSE(all.zero);
 }
 
-// --- Decay ------------------------------------------------------------------------------------------------
+// --- Decay -------------------------------------------------------------------------------------------------
 
 TEST_F(CoalescingArenaTest, PurgesExactlyWhatStayedFreeSinceTheLastTick) {
   start();

@@ -132,7 +132,7 @@ TYPED_TEST(Refusals, ThreadsMayBeRefusedAnything) {
   expect_found(sum, {kernel::kMmap, kernel::kMunmap, kernel::kMprotect, kernel::kMadvise});
 }
 
-// --- Does the program find what it is for? ----------------------------------------------------------------
+// --- Does the program find what it is for? -----------------------------------------------------------------
 
 enum class Defect {
   kDirtyCalloc,

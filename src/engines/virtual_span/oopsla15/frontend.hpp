@@ -31,7 +31,7 @@ class Frontend : public ThreadState {
 
   Heap<Config>& heap() const { return *heap_; }
 
-  // --- What an engine offers (engines/engine.hpp) ---------------------------------------------------------
+  // --- What an engine offers (engines/engine.hpp) ----------------------------------------------------------
   template <OutOfMemory Policy = ReturnNull>
   SPANALLOC_INLINE void* allocate(std::size_t size) {
     if (SPANALLOC_LIKELY(size <= kSmallMax)) return take<Policy>((size + 15) / 16, kMadviseThreshold);
@@ -99,7 +99,7 @@ class Frontend : public ThreadState {
   /// Returns all that no living thread can still need; true if anything was.
   bool trim();
 
-  // --- The thread's end, and forks ------------------------------------------------------------------------
+  // --- The thread's end, and forks -------------------------------------------------------------------------
   /// The LAB ends; what the thread still does with the heap it does without one.
   void leave();
   bool is_inside() const { return inside.is_set(); }
@@ -133,7 +133,7 @@ class Frontend : public ThreadState {
   /// Blocks of 4 KiB and more are aligned to this and not always further.
   static constexpr std::size_t kNaturalMax = 4096;
 
-  // --- Allocation -----------------------------------------------------------------------------------------
+  // --- Allocation ------------------------------------------------------------------------------------------
   template <class Policy>
   SPANALLOC_INLINE void* take(std::size_t size_class, std::size_t real_span) {
     FreeBlock* block = spans.list[size_class];
@@ -179,7 +179,7 @@ class Frontend : public ThreadState {
   bool take_floating(Lab& lab, unsigned size_class);
   static void make_hot(Lab& lab, const TakenSpan& taken, unsigned size_class);
 
-  // --- Deallocation ---------------------------------------------------------------------------------------
+  // --- Deallocation ----------------------------------------------------------------------------------------
   // Frees what the fast path did not: a block outside the thread's hot span, or a bad pointer. (No members of
   // the thread's: the pointer stays in the register in which free got it.)
   [[gnu::noinline]] static void deallocate_elsewhere(void* p, Frontend& thread, Span* span, Mark mark);
@@ -191,12 +191,12 @@ class Frontend : public ThreadState {
   bool is_newest_free(const Span* span, const void* p, unsigned size_class) const;
   void refresh_view();
 
-  // --- Giving up ------------------------------------------------------------------------------------------
+  // --- Giving up -------------------------------------------------------------------------------------------
   void give_up_hot(Lab& lab, unsigned size_class, const Identity& me);
   bool give_up_empty(Lab& lab);
   bool give_address_space_back();
 
-  // --- The thread (frontend_thread.hpp) -------------------------------------------------------------------
+  // --- The thread (frontend_thread.hpp) --------------------------------------------------------------------
   std::uint32_t thread_number() {
     if (number == 0) number = heap_->next_number_.fetch_add_relaxed(1) + 1;
     return number;

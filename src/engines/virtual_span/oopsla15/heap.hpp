@@ -66,7 +66,7 @@ class Heap {
   Heap(const Heap&) = delete;
   Heap& operator=(const Heap&) = delete;
 
-  // --- What an engine offers (engines/engine.hpp), for heaps beside the default one -----------------------
+  // --- What an engine offers (engines/engine.hpp), for heaps beside the default one ------------------------
   void* allocate(std::size_t size);
   void deallocate(void* p);
   void* allocate_zeroed(std::size_t size);
@@ -77,7 +77,7 @@ class Heap {
   Resized resize(void* p, std::size_t size);
   bool trim();
 
-  // --- For every heap -------------------------------------------------------------------------------------
+  // --- For every heap --------------------------------------------------------------------------------------
   bool owns(const void* p) {
     const Mark mark = backend_.directory().mark_of(p);
     return mark.is_nothing() ? large_.usable_size(p) != 0 : mark.is_class();
@@ -116,14 +116,14 @@ class Heap {
     Heap* heap;
   };
 
-  // --- Starting -------------------------------------------------------------------------------------------
+  // --- Starting --------------------------------------------------------------------------------------------
   // Reserves the arena with the first use. False: no memory; the next call tries again.
   bool ensure_started() { return SPANALLOC_LIKELY(is_started()) || start(); }
   // Acquire: sees all that start() wrote.
   bool is_started() const { return started_.load_acquire() != 0; }
   SPANALLOC_COLD bool start();
 
-  // --- LABs -----------------------------------------------------------------------------------------------
+  // --- LABs ------------------------------------------------------------------------------------------------
   // Without a life; the caller opens it. nullptr when memory is out.
   Lab* take_lab() {
     return labs_.take([this](bool) { return lab_chunks_.make(); });
@@ -139,7 +139,7 @@ class Heap {
     return any;
   }
 
-  // --- Threads (thread_frontends.hpp) ---------------------------------------------------------------------
+  // --- Threads (thread_frontends.hpp) ----------------------------------------------------------------------
   bool is_default() const { return find_thread_ != &find_by_key; }
   static Thread* find_by_key(const Heap& heap);
   // f(the calling thread's frontend), for heaps beside the default one.
@@ -149,7 +149,7 @@ class Heap {
   Thread* take_record();
   static void on_thread_exit(void* kept);
 
-  // --- Fork (heap_fork.hpp) -------------------------------------------------------------------------------
+  // --- Fork (heap_fork.hpp) --------------------------------------------------------------------------------
   static void in_forked_child(thread::ForkWatch* watch);
   SPANALLOC_COLD void recover_in_child(Thread& self);
   void put_right(Thread& self);

@@ -14,7 +14,7 @@ namespace spanalloc {
 struct Standard {
   static constexpr const char* kName = "standard";
 
-  // --- Spans     -----------------------------------------------------------------------------------------
+  // --- Spans -----------------------------------------------------------------------------------------------
   static constexpr unsigned kGranuleBits = 16;  // the arena is counted in granules of 64 KiB
   static constexpr unsigned kMaxOrder = 2;      // log2 of the granules of a span of several blocks, at most
   static constexpr unsigned kMinBlocks = 8;     // of a span of several blocks
@@ -22,7 +22,7 @@ struct Standard {
   static constexpr std::size_t kMostOverheadPercent = 3;
   static constexpr HugePages kHugePages = HugePages::kKernelDefault;
 
-  // --- Size classes     ----------------------------------------------------------------------------------
+  // --- Size classes ----------------------------------------------------------------------------------------
   static constexpr std::size_t kMaxSmall = 512;  // up to here a class every 16 bytes
   static constexpr unsigned kStepsPerDoubling = 8;
   static constexpr std::size_t kMaxListed = 32 * kKiB;  // largest block of a span with several blocks
@@ -31,7 +31,7 @@ struct Standard {
   /// (thread_state.hpp); those up to kMaxListed keep them in the LAB.
   static constexpr unsigned kThreadClasses = 42;  // up to 1,280 bytes
 
-  // --- When spans move     -------------------------------------------------------------------------------
+  // --- When spans move -------------------------------------------------------------------------------------
   /// A parked span becomes reusable when so many thousandths of its blocks are free: 1/8. The paper's 80 %
   /// keeps spans floating for long, which costs memory; below 1/8 the slow path that makes a span hot again
   /// is no longer paid back.

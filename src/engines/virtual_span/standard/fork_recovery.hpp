@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
@@ -20,9 +21,29 @@
 
 namespace spanalloc::standard {
 
-/// The page layer in whose heaps the calling thread is in a call without a LAB; read by its signal handlers,
-/// too.
-SPANALLOC_TLS inline constinit thread_local Atomic<const void*> inside_without_lab{nullptr};
+/// While it lives the calling thread is in a call in some heap of the page layer, without a LAB. Such calls
+/// nest: what one of them calls of libc may use another page layer's heap, and a signal handler any.
+class [[nodiscard]] CallWithoutLab {
+ public:
+  explicit CallWithoutLab(const void* pages) : pages_(pages), outer_(innermost.load_relaxed()) {
+    innermost.store_release(this);  // release, here and below: for this thread's signal handlers
+  }
+  ~CallWithoutLab() { innermost.store_release(outer_); }
+  CallWithoutLab(const CallWithoutLab&) = delete;
+  CallWithoutLab& operator=(const CallWithoutLab&) = delete;
+
+  static bool is_in(const void* pages) {
+    const CallWithoutLab* call = innermost.load_relaxed();
+    while (call != nullptr && call->pages_ != pages) call = call->outer_;
+    return call != nullptr;
+  }
+
+ private:
+  SPANALLOC_TLS static inline constinit thread_local Atomic<const CallWithoutLab*> innermost{nullptr};
+
+  const void* pages_;
+  const CallWithoutLab* outer_;
+};
 
 template <class Config>
 class ForkRecovery {
@@ -45,7 +66,7 @@ class ForkRecovery {
 
   /// Unless a call of the calling thread has been interrupted, which does it at its end then.
   SPANALLOC_COLD static void recover_if_outside(Pages& pages) {
-    bool inside = inside_without_lab.load_relaxed() == &pages;
+    bool inside = CallWithoutLab::is_in(&pages);
     pages.for_each_lab(
         [&](Lab& lab) { inside = inside || (lab.inside.load_relaxed() != 0 && pages.is_mine(lab.number)); });
     if (!inside) recover(pages);
@@ -54,14 +75,12 @@ class ForkRecovery {
  private:
   // The calling thread is alone and in no call of its own.
   SPANALLOC_COLD static void recover(Pages& pages) {
-    const void* outer = inside_without_lab.load_relaxed();
     // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on in that
     // child: there was no second thread to lose.
     while (pages.recovery_is_due.load_relaxed() != 0) {
-      inside_without_lab.store_relaxed(&pages);
+      const CallWithoutLab call(&pages);
       pages.recovery_is_due.store_relaxed(0);
       put_right(pages);
-      inside_without_lab.store_release(outer);
     }
   }
 
@@ -74,6 +93,7 @@ class ForkRecovery {
     }
     pages.arena.recover_lock();
     if (cut_short) find_what_vanished_threads_had(pages);
+    pages.for_each_heap([](Heap& heap) { heap.leave_if_not_started(); });
     pages.for_each_heap([](Heap& heap) { heap.live_labs.store_relaxed(0); });
     pages.for_each_lab([&](Lab& lab) {
       if (lab.thread.load_relaxed() == 0) return;
@@ -119,7 +139,11 @@ class ForkRecovery {
       if (free || number + granules > index_of(pages.end_of_spans())) return;
       const SpanRef span = pages.span(SpanNumber{number});
       const SpanWord word = span->load_word();
-      if (word.state() == SpanState::kHot && !pages.is_mine(word.owner())) {
+      if (word.state() != SpanState::kFree && !pages.heap_of(span).is_started()) {
+        // The heap's destroy() was cut short: its lists are gone, or about to go.
+        span->word.store_relaxed(0);
+        pages.give(span);
+      } else if (word.state() == SpanState::kHot && !pages.is_mine(word.owner())) {
         lose_hot_span(pages, span);
         // What stands on no list is a span of one block, or lost by an earlier fork.
       } else if (word.state() == SpanState::kFree ||
@@ -170,8 +194,7 @@ class [[nodiscard]] InsideHeap {
       outer_ = lab_->inside.load_relaxed();
       lab_->inside.store_relaxed(1);
     } else {
-      outer_layer_ = inside_without_lab.load_relaxed();
-      inside_without_lab.store_relaxed(state.pages);
+      new (&call_) CallWithoutLab(state.pages);
       state_.pages->inside_without_lab.fetch_add_acq_rel(1);
     }
   }
@@ -181,7 +204,7 @@ class [[nodiscard]] InsideHeap {
       if (SPANALLOC_LIKELY(lab_ == state_.lab)) lab_->inside.store_release(outer_);
     } else {
       state_.pages->inside_without_lab.fetch_sub_acq_rel(1);
-      inside_without_lab.store_release(outer_layer_);
+      call_.~CallWithoutLab();
     }
     if (SPANALLOC_UNLIKELY(state_.pages->recovery_is_due.load_relaxed() != 0)) {
       ForkRecovery<Config>::recover_if_outside(*state_.pages);
@@ -193,8 +216,10 @@ class [[nodiscard]] InsideHeap {
  private:
   ThreadState<Config>& state_;
   Lab<Config>* lab_;
-  std::uint32_t outer_ = 0;            // of the LAB's flag
-  const void* outer_layer_ = nullptr;  // of inside_without_lab
+  std::uint32_t outer_ = 0;  // of the LAB's flag
+  union {
+    CallWithoutLab call_;  // if there is no LAB
+  };
 };
 
 }  // namespace spanalloc::standard

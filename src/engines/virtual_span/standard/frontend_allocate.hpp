@@ -120,7 +120,10 @@ inline typename Frontend<Config>::Refilled Frontend<Config>::refill(ClassId c) {
       zero = span->zero;
       // A stale look only delays the choice.
     } else if (info.blocks - span->load_word().outstanding() >= info.refill_remotes) {
-      list = pages->block_of_mark(span, take_remotes(span->word, info.blocks).first);
+      const RemoteList remotes = take_remotes(span->word, info.blocks);
+      list = pages->block_of_mark(span, remotes.first);
+      SPANALLOC_ASSERT(length_of(list) ==
+                       remotes.count);  // span_word.hpp's equation: a hot span publishes none
     } else {
       leave_hot(c);
       park(span, 0);

@@ -138,9 +138,12 @@ SPANALLOC_INLINE void Frontend<Config>::publish_run(SpanRef span, Block* newest,
   switch (heap->protocol().free_remote(span, mark, count, link)) {
     case Freed::kRefused:
       return freed_twice(newest);
-    case Freed::kEmptied:
-      // The record names the heap until somebody takes the span out of its pool.
-      return pages->heap_of(span).put_in_pool(span, core());
+    case Freed::kEmptied: {
+      // The record names the heap until somebody takes the span out of its pool. (Not core(): that is of this
+      // heap's pool.)
+      Heap& home = pages->heap_of(span);
+      return home.put_in_pool(span, home.core_of(lab));
+    }
     case Freed::kDone:
       return;
   }

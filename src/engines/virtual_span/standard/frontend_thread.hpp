@@ -40,10 +40,9 @@ inline void Frontend<Config>::thread_exit() {
 // pool.
 template <class Config>
 inline void Frontend<Config>::detach() {
-  // For signal handlers that fork while the thread has given its LAB up and is still busy with it.
-  const void* outer = inside_without_lab.load_relaxed();
   SPANALLOC_ASSERT(pages->is_mine(lab->number));
-  inside_without_lab.store_relaxed(pages);
+  // For signal handlers that fork while the thread has given its LAB up and is still busy with it.
+  const CallWithoutLab call(pages);
   flush_run();
   run.number = SpanNumber::kNone;  // without a LAB nothing is gathered
   for (std::uint64_t& classes : lab->hot_classes) {
@@ -63,7 +62,6 @@ inline void Frontend<Config>::detach() {
   Lab* mine = lab;
   lab = nullptr;
   heap->end_lab(mine);
-  inside_without_lab.store_release(outer);
 }
 
 // Moves the hot list in front of the span's reserve and counts both and what was never carved.

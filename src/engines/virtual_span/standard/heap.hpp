@@ -56,7 +56,7 @@ class Heap {
   constexpr Heap(Pages& pages, Storage* storage, void (*thread_exit)(void*))
       : on_thread_exit(thread_exit), pages_(pages), protocol_(pages), storage_(storage) {}
 
-  // --- Start and end     ---------------------------------------------------------------------------------
+  // --- Start and end ---------------------------------------------------------------------------------------
 
   /// Idempotent. False: the page layer has no room for another heap, or no memory at all.
   bool start() {
@@ -66,15 +66,19 @@ class Heap {
   bool is_started() const { return started_.load_acquire() != 0; }  // acquire: what start() wrote
 
   /// Gives all its spans back to the page layer, with every block that is still out, and its LABs. Nobody
-  /// uses the heap or a block of it, and never will again. (Other heaps may be in use.)
+  /// uses the heap or a block of it, and never will again. (Other heaps may be in use.) The caller is inside
+  /// the heap, for a fork's child (InsideHeap), which finds the heap as it was, or gone.
   void destroy() {
-    if (!has_number_) return;  // a start that was refused half way has one
+    if (!is_started()) return;
     {
       // Under this lock other heaps' threads come here: to drain the pool, to steal from sleeping LABs.
       LockGuard guard(pages_.purge_lock);
-      drain_pool();
-      started_.store_relaxed(0);
+      // First: from here on a child goes on with it.
+      started_.store_release(0);
+      give_pool_back();
     }
+    // Before the spans go, which other heaps then have: a child takes the lists for true.
+    pages_.for_each_lab([this](Lab& lab) { forget_lists(lab); });
     // What is in use says so by its word. (The record of a free one may be another heap's by now.) The word
     // first, with acquire: a record that another heap is just beginning to use names that heap before its
     // word says so.
@@ -86,11 +90,17 @@ class Heap {
       poison(pages_.address(span.number), granules << Config::kGranuleBits);
       pages_.give(span);
     });
-    pages_.for_each_lab([this](Lab& lab) {
-      if (forget(lab)) pages_.return_lab(&lab);
-    });
+    // After them: while a span names a LAB nobody else has it.
+    return_labs();
     exit_key.remove();
     LockGuard guard(pages_.purge_lock);
+    pages_.leave(number_);
+  }
+  /// In a fork's child, with no span in use: what a vanished thread's destroy() has left, or its start.
+  void leave_if_not_started() {
+    if (is_started()) return;
+    pages_.for_each_lab([this](Lab& lab) { forget_lists(lab); });
+    return_labs();
     pages_.leave(number_);
   }
 
@@ -98,19 +108,18 @@ class Heap {
   Protocol& protocol() { return protocol_; }
   Pool& pool() { return storage_->pool; }
   const Orphanages& orphanages() const { return orphanages_; }
-  Atomic<std::uint64_t>& orphans(ClassId c) { return storage_->orphans[index_of(c)]; }
   HeapNumber number() const { return number_; }
   bool has(SpanRef span) const { return span->heap.load_relaxed() == number_; }
 
-  // --- Taking spans     ----------------------------------------------------------------------------------
+  // --- Taking spans ----------------------------------------------------------------------------------------
 
   /// A span for class `c`; none: out of memory. `core`: whose stack to try first.
   FreshSpan take_span(ClassId c, unsigned core);
   /// A span of kLarge for `granules` at a multiple of `alignment` granules; none: out of memory.
   FreshSpan take_large(GranuleCount granules, std::size_t alignment, Reuse reuse);
 
-  /// Writes the record of a span that was just taken, all of it, at last what it is: from there on it is in
-  /// use. Hot with all its blocks still to be carved, or parked with its one block out.
+  /// Writes the record of a span that was just taken, all that a life begins with, at last what it is: from
+  /// there on it is in use. Hot with all its blocks still to be carved, or parked with its one block out.
   void begin_life(const FreshSpan& fresh, ClassId c, SpanWord word);
   void begin_hot_life(const FreshSpan& fresh, ClassId c, LabNumber owner) {
     begin_life(fresh, c, SpanWord::make(owner, SpanState::kHot, Classes::info(c).blocks));
@@ -137,7 +146,7 @@ class Heap {
   /// in use, and frees the old one. None: refused, or copying is cheaper; then nothing has changed.
   SpanRef move_large(SpanRef span, GranuleCount old, GranuleCount granules);
 
-  // --- Returning spans     -------------------------------------------------------------------------------
+  // --- Returning spans -------------------------------------------------------------------------------------
 
   /// A span whose word says free, the caller's alone, goes to the stack of `core`.
   void put_in_pool(SpanRef span, unsigned core);
@@ -159,7 +168,7 @@ class Heap {
     return storage_->pool.core_of(lab == nullptr ? 0 : index_of(lab->number));
   }
 
-  // --- LABs     ------------------------------------------------------------------------------------------
+  // --- LABs ------------------------------------------------------------------------------------------------
 
   /// A LAB of this heap for the calling thread; nullptr when there is none left.
   Lab* begin_lab() {
@@ -196,15 +205,22 @@ class Heap {
 
   bool start_slow();
   bool make_orphanages();
-  // In destroy(). False: the LAB is not this heap's, or unused.
-  bool forget(Lab& lab) {
+  // At the heap's end.
+  bool is_of_this_heap(const Lab& lab) const {
+    return lab.heap.load_relaxed() == number_ && (lab.thread.load_relaxed() != 0 || lab.is_orphanage());
+  }
+  void forget_lists(Lab& lab) {
     LockGuard guard(lab.lock);
-    if (lab.heap.load_relaxed() != number_) return false;
-    if (lab.thread.load_relaxed() == 0 && !lab.is_orphanage()) return false;
+    if (!is_of_this_heap(lab)) return;
     lab.forget();
     lab.forget_hot_lists();
-    lab.orphanage = 0;
-    return true;
+  }
+  void return_labs() {
+    pages_.for_each_lab([this](Lab& lab) {
+      if (!is_of_this_heap(lab)) return;
+      lab.orphanage = 0;
+      pages_.return_lab(&lab);
+    });
   }
   static FreshSpan as_fresh(Pages& pages, const typename Arena::Taken& taken) {
     if (taken.first == 0) return {};
@@ -216,7 +232,10 @@ class Heap {
   FreshSpan take_open(ClassId c, Reuse reuse);
   FreshSpan take_warm_or_open(ClassId c, unsigned core);
   FreshSpan take_anyhow(GranuleCount granules, std::size_t alignment);
-  void drain_pool();
+  void drain_pool() {
+    if (is_started()) give_pool_back();
+  }
+  void give_pool_back();
   SPANALLOC_COLD void drain_all_pools() {
     pages_.for_each_heap([](Heap& heap) { heap.drain_pool(); });
   }
@@ -230,8 +249,7 @@ class Heap {
   Storage* storage_;
   HeapNumber number_{};  // constant after start
   Atomic<std::uint32_t> started_{0};
-  // Under the page layer's start lock: how far a start has come that memory was too short for.
-  bool has_number_ = false;
+  // Under the page layer's start lock: how many there are, if memory was too short for all.
   std::uint32_t orphanages_made_ = 0;
   Orphanages orphanages_;  // constant once there is a LAB
   Atomic<std::uint32_t> has_orphanages_{0};
@@ -239,11 +257,6 @@ class Heap {
   // the pool turns it.
   alignas(kCacheLine) Atomic<std::uint32_t> next_victim_{0};
 };
-
-template <class Config>
-Atomic<std::uint64_t>& PageLayer<Config>::orphans(const Lists& lists, ClassId c) {
-  return heap_at(static_cast<const Lab&>(lists).heap.load_relaxed()).orphans(c);
-}
 
 }  // namespace spanalloc::standard
 

@@ -5,19 +5,16 @@
 
 namespace spanalloc::standard {
 
-// --- Start      ------------------------------------------------------------------------------------------
+// --- Start -------------------------------------------------------------------------------------------------
 
 template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
   if (storage_ == nullptr || !pages_.start()) return false;
   LockGuard guard(pages_.start_lock);
   if (started_.load_relaxed() != 0) return true;
-  if (!has_number_) {
-    const auto entered = pages_.enter(this);
-    if (!entered.good) return false;
-    number_ = entered.number;
-    has_number_ = true;
-  }
+  const auto entered = pages_.enter(this);
+  if (!entered.good) return false;
+  number_ = entered.number;
   orphanages_.of_class = storage_->orphans;
   pool().set_cores(os::cpu_count());
   started_.store_release(1);  // release: pairs with is_started()
@@ -29,8 +26,8 @@ template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::make_orphanages() {
   LockGuard guard(pages_.start_lock);
   if (has_orphanages_.load_relaxed() != 0) return true;
-  // As many as threads can end at once on this machine: they must not wait for each other. Those that a refusal
-  // has left half made serve the next try.
+  // As many as threads can end at once on this machine: they must not wait for each other. Those that a
+  // refusal has left half made serve the next try.
   const std::uint32_t wanted =
       1u << min_of(log2_ceil(max_of(os::cpu_count(), 1)), log2_floor(Orphanages::kMost));
   for (; orphanages_made_ < wanted; ++orphanages_made_) {
@@ -38,6 +35,7 @@ SPANALLOC_COLD inline bool Heap<Config>::make_orphanages() {
     if (lab == nullptr) return false;
     {
       LockGuard lab_guard(lab->lock);
+      lab->orphans_of_class = storage_->orphans;
       lab->orphanage = orphanages_made_ + 1;
     }
     orphanages_.numbers[orphanages_made_] = lab->number;
@@ -47,7 +45,7 @@ SPANALLOC_COLD inline bool Heap<Config>::make_orphanages() {
   return true;
 }
 
-// --- Taking spans      -----------------------------------------------------------------------------------
+// --- Taking spans ------------------------------------------------------------------------------------------
 
 template <class Config>
 inline SpanRef Heap<Config>::take_pooled(ClassId c, unsigned core) {
@@ -170,12 +168,12 @@ SPANALLOC_COLD inline SpanRef Heap<Config>::move_large(SpanRef span, GranuleCoun
   return target.span;
 }
 
-// --- Returning spans      --------------------------------------------------------------------------------
+// --- Returning spans ---------------------------------------------------------------------------------------
 
 template <class Config>
 [[gnu::noinline]] inline void Heap<Config>::put_in_pool(SpanRef span, unsigned core) {
   SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree && span->list == ListId::kNone);
-  SPANALLOC_ASSERT(has(span));
+  SPANALLOC_ASSERT(has(span) && core < pool().cores());  // no other stack is ever looked at
   const ClassId c = span->class_id();
   const ClassInfo& info = Classes::info(c);
   const GranuleCount granules = pages_.granules_of(span);
@@ -191,8 +189,7 @@ template <class Config>
 }
 
 template <class Config>
-SPANALLOC_COLD inline void Heap<Config>::drain_pool() {
-  if (!is_started()) return;
+SPANALLOC_COLD inline void Heap<Config>::give_pool_back() {
   for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
     for (unsigned core = 0; core < pool().cores(); ++core) {
       if (pool().looks_empty(row, core)) continue;  // what this thread knows to be in the pool it sees

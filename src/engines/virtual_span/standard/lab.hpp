@@ -26,6 +26,8 @@ struct SpanLists {
   /// 0: a thread's. Else these are the lists of orphanage number orphanage - 1 of a heap: of spans whose
   /// threads have ended. Constant while a heap has the LAB.
   Plain<std::uint32_t> orphanage{0};
+  /// Of an orphanage: its heap's, see Orphanages. Constant while a heap has the LAB.
+  Plain<Atomic<std::uint64_t>*> orphans_of_class{nullptr};
   List attention;
   List full;
   List floating[kClassCount];

@@ -34,7 +34,11 @@ class OwnHeap {
   /// Gives back everything, every block that is still out included. Nobody uses the heap any more, and no
   /// thread that has used it is about to end.
   void destroy() {
-    heap_.destroy();
+    {
+      Frontend guest(heap_, pages_);
+      const InsideHeap<Config> inside(guest);
+      heap_.destroy();
+    }
     if (storage_ != nullptr) os::release(storage_, sizeof(typename Heap::Storage));
     storage_ = nullptr;
   }

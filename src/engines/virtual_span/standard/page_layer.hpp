@@ -45,7 +45,7 @@ class PageLayer : public thread::ForkWatch {
   /// `put_right`: what a fork's child does first of all; see fork_recovery.hpp.
   constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*)) : thread::ForkWatch{put_right} {}
 
-  // --- Start and end     ---------------------------------------------------------------------------------
+  // --- Start and end ---------------------------------------------------------------------------------------
 
   /// Reserves everything; idempotent. False: not even tables could be had.
   bool start() {
@@ -70,7 +70,7 @@ class PageLayer : public thread::ForkWatch {
     started_.store_relaxed(0);
   }
 
-  // --- Records     ---------------------------------------------------------------------------------------
+  // --- Records ---------------------------------------------------------------------------------------------
 
   SPANALLOC_INLINE SpanRef span(SpanNumber number) { return {&spans_[index_of(number)], number}; }
   SPANALLOC_INLINE char* address(SpanNumber number) const {
@@ -106,13 +106,11 @@ class PageLayer : public thread::ForkWatch {
   GranuleCount granules_of(SpanRef span) const { return {arena.count_of(index_of(span.number))}; }
   void give(SpanRef span, bool zero = false) { arena.give(index_of(span.number), zero); }
 
-  // --- What the protocol asks     ------------------------------------------------------------------------
+  // --- What the protocol asks ------------------------------------------------------------------------------
 
   SPANALLOC_INLINE Lists& lab(LabNumber number) { return labs_[index_of(number)]; }
   static std::uint32_t capacity(ClassId c) { return Classes::info(c).blocks; }
   static std::uint32_t reuse_outstanding(ClassId c) { return Classes::info(c).reuse_outstanding; }
-  /// Of the heap whose orphanage `lists` is.
-  Atomic<std::uint64_t>& orphans(const Lists& lists, ClassId c);
   Block* block_of_mark(SpanRef span, BlockMark mark) const {
     return reinterpret_cast<Block*>(address(span.number) + offset_of_mark(mark));
   }
@@ -126,7 +124,7 @@ class PageLayer : public thread::ForkWatch {
   void set_torn(LabNumber number, bool torn) { labs_[index_of(number)].torn = torn; }
   void note_repair() { lists_repaired = true; }
 
-  // --- LABs     ------------------------------------------------------------------------------------------
+  // --- LABs ------------------------------------------------------------------------------------------------
 
   /// A LAB for the calling thread, or an orphanage, of a heap; nullptr when there is none left.
   SPANALLOC_COLD Lab* take_lab(HeapNumber heap) {
@@ -165,16 +163,21 @@ class PageLayer : public thread::ForkWatch {
     return &slots_[index_of(number)];
   }
 
-  // --- Heaps     -----------------------------------------------------------------------------------------
+  // --- Heaps -----------------------------------------------------------------------------------------------
 
   /// `good` false: there are kMaxHeaps already.
   struct Entered {
     bool good = false;
     HeapNumber number{};
   };
-  /// Gives the heap a number, under which records name it.
+  /// Gives the heap a number, under which records name it; if it has one, the same. (A thread that was about
+  /// to note it may have vanished in a fork.)
   Entered enter(Heap* heap) {
     LockGuard guard(heaps_lock_);
+    for (std::uint32_t n = 0; n < end_of_heaps_.load_relaxed(); ++n) {
+      const HeapNumber number{static_cast<std::uint16_t>(n)};
+      if (place_of(number).load_relaxed() == heap) return {true, number};
+    }
     for (std::uint16_t n = 0; n < kMaxHeaps; ++n) {
       // Of a page layer's first heap nothing but a word is needed.
       if (n != 0 && (!more_heaps_.start(kMaxHeaps) || !more_heaps_.ensure(n + std::size_t{1}))) return {};
@@ -202,7 +205,7 @@ class PageLayer : public thread::ForkWatch {
     }
   }
 
-  // --- Shared by the heaps     ---------------------------------------------------------------------------
+  // --- Shared by the heaps ---------------------------------------------------------------------------------
 
   Arena arena;
   SpinLock purge_lock;                  ///< whoever purges or ages

@@ -93,7 +93,10 @@ struct SizeClassRules : Config {
   /// on overhead and on the number of blocks allow. One block: whole granules.
   static constexpr SizeClass span_of(ClassId c) {
     const std::uint32_t size = block_size(c);
-    if (c >= kFirstSingle) return {size, size, static_cast<std::uint32_t>(align_up(size, kGranule)), 1};
+    if (c >= kFirstSingle) {
+      return {size, static_cast<std::uint32_t>(align_up(size, kPageForTail)),
+              static_cast<std::uint32_t>(align_up(size, kGranule)), 1};
+    }
     for (unsigned order = 0; order <= kMaxOrder; ++order) {
       const auto whole = static_cast<std::uint32_t>(kGranule << order);
       for (std::uint32_t blocks = whole / size; blocks >= kMinBlocks; --blocks) {
@@ -161,35 +164,41 @@ struct SizeClasses : SizeClassRules<Config> {
     return ClassId::kNone;
   }
 
-  static constexpr bool rows_hold() {
+  /// The first class of which something does not hold; 0: there is none.
+  static constexpr unsigned first_bad_row() {
     for (unsigned c = 1; c < kCount; ++c) {
-      const ClassInfo& k = kTable[c];
-      if (k.blocks == 0) return false;  // no span of kMaxOrder keeps to kMinBlocks and kMostOverheadPercent
-      const std::size_t smallest = c == 1 ? 1 : kTable[c - 1].block_size + std::size_t{1};
-      if (of(smallest) != ClassId{c} || of(k.block_size) != ClassId{c}) return false;
-      if (k.block_size != block_size(ClassId{c})) return false;
-      if (k.block_size % kQuantum != 0) return false;
-      // (block - n) / n is at most a step for every n above 128, and 1/8 where classes go by 16 bytes.
-      constexpr std::size_t kSteps = min_of(Rules::kStepsPerDoubling, 128 / kQuantum);
-      if (smallest > 128 && (k.block_size - smallest) * kSteps > smallest) return false;
-      // The real span ends with the page that the last block ends in.
-      if (!Rules::has_little_overhead(k)) return false;
-      if (k.real_span != align_up(k.payload(), kPageForTail)) return false;
-      if (k.real_span > k.virtual_span || k.virtual_span != kGranule * k.granules) return false;
-      if (k.blocks > 1 && (k.granules != 1u << k.order || k.order > kMaxOrder)) return false;
-      // A block of its own fills its granules but for less than one.
-      if (k.blocks == 1 && k.virtual_span - k.block_size >= kGranule) return false;
-      if (k.pool_row >= kPoolRows || k.pool_most == 0) return false;
-      // Counts of blocks are 16-bit fields of the span word, block marks 20-bit.
-      if (k.blocks >= 0xffff) return false;
-      if ((ClassId{c} < kFirstSingle) != (k.blocks > 1)) return false;
-      if (k.blocks > 1 && k.blocks < Rules::kMinBlocks) return false;
-      if (c <= kThreadClasses && (k.order != 0 || k.blocks < 2)) return false;
-      // A span that parks full must not be reusable at once.
-      if (k.blocks > 1 && (k.reuse_outstanding >= k.blocks || k.reuse_outstanding == 0)) return false;
+      if (!row_holds(c)) return c;
     }
-    return kTable[kCount - 1].block_size == kMaxBlock &&
-           kTable[index_of(kFirstSingle) - 1].block_size == kMaxListed;
+    if (kTable[kCount - 1].block_size != kMaxBlock) return kCount - 1;
+    if (kTable[index_of(kFirstSingle) - 1].block_size != kMaxListed) return index_of(kFirstSingle) - 1;
+    return 0;
+  }
+  static constexpr bool row_holds(unsigned c) {
+    const ClassInfo& k = kTable[c];
+    if (k.blocks == 0) return false;  // no span of kMaxOrder keeps to kMinBlocks and kMostOverheadPercent
+    const std::size_t smallest = c == 1 ? 1 : kTable[c - 1].block_size + std::size_t{1};
+    if (of(smallest) != ClassId{c} || of(k.block_size) != ClassId{c}) return false;
+    if (k.block_size != block_size(ClassId{c})) return false;
+    if (k.block_size % kQuantum != 0) return false;
+    // (block - n) / n is at most a step for every n above 128, and 1/8 where classes go by 16 bytes.
+    constexpr std::size_t kSteps = min_of(Rules::kStepsPerDoubling, 128 / kQuantum);
+    if (smallest > 128 && (k.block_size - smallest) * kSteps > smallest) return false;
+    // The real span ends with the page that the last block ends in.
+    if (k.blocks > 1 && !Rules::has_little_overhead(k)) return false;
+    if (k.real_span != align_up(k.payload(), kPageForTail)) return false;
+    if (k.real_span > k.virtual_span || k.virtual_span != kGranule * k.granules) return false;
+    if (k.blocks > 1 && (k.granules != 1u << k.order || k.order > kMaxOrder)) return false;
+    // A block of its own fills its granules but for less than one.
+    if (k.blocks == 1 && k.virtual_span - k.block_size >= kGranule) return false;
+    if (k.pool_row >= kPoolRows || k.pool_most == 0) return false;
+    // Counts of blocks are 16-bit fields of the span word, block marks 20-bit.
+    if (k.blocks >= 0xffff) return false;
+    if ((ClassId{c} < kFirstSingle) != (k.blocks > 1)) return false;
+    if (k.blocks > 1 && k.blocks < Rules::kMinBlocks) return false;
+    if (c <= kThreadClasses && (k.order != 0 || k.blocks < 2)) return false;
+    // A span that parks full must not be reusable at once.
+    if (k.blocks > 1 && (k.reuse_outstanding >= k.blocks || k.reuse_outstanding == 0)) return false;
+    return true;
   }
 
   // Spans of several blocks are aligned to a granule, so a block is as aligned as its size. The class of a
@@ -209,9 +218,10 @@ struct SizeClasses : SizeClassRules<Config> {
 template <class Config>
 constexpr bool classes_hold() {
   using Classes = SizeClasses<Config>;
-  static_assert(Classes::rows_hold());
+  static_assert(Classes::kMaxBlock / Classes::kGranule <= 255, "ClassInfo has a byte for a span's granules");
+  static_assert(Classes::first_bad_row() == 0, "see first_bad_row() for what a row must keep to");
   static_assert(Classes::multiples_are_aligned());
-  static_assert(Classes::kSmallClasses <= Classes::kThreadClasses);
+  static_assert(Classes::kSmallClasses <= Classes::kThreadClasses, "the short path knows no other lists");
   static_assert(Classes::of_aligned(Classes::kMaxBlock, Classes::kGranule) == ClassId{Classes::kCount - 1});
   static_assert(is_power_of_two(Classes::kStepsPerDoubling));
   static_assert(Classes::kCount <= 255, "the record of a span has a byte for its class, kLarge included");

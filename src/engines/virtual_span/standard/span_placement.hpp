@@ -43,7 +43,6 @@ struct Orphanages {
 ///   SpanRef span(SpanNumber), Lists& lab(LabNumber)        their records
 ///   std::uint32_t capacity(ClassId)                        blocks of a span of that class
 ///   std::uint32_t reuse_outstanding(ClassId)               how many may be out of a reusable one
-///   Atomic<std::uint64_t>& orphans(const Lists&, ClassId)  of the heap whose orphanage this is
 template <class Pages>
 class SpanPlacement {
  public:
@@ -126,7 +125,7 @@ class SpanPlacement {
   // but where to look, and the lock orders it with the list (I5).
   void show_orphan(const Lists& lab, ClassId c) {
     const std::uint64_t bit = std::uint64_t{1} << (lab.orphanage - 1);
-    Atomic<std::uint64_t>& orphans = pages_.orphans(lab, c);
+    Atomic<std::uint64_t>& orphans = lab.orphans_of_class[index_of(c)];
     if ((orphans.load_relaxed() & bit) == 0) orphans.fetch_or_relaxed(bit);
   }
   // I5, of an orphanage whose lock the calling thread has.
@@ -135,7 +134,7 @@ class SpanPlacement {
     unsigned c = 0;
     for (const auto& list : lab.reusable) {
       const bool shown =
-          list.is_empty() || (pages_.orphans(lab, ClassId{c}).load_relaxed() >> (lab.orphanage - 1) & 1) != 0;
+          list.is_empty() || (lab.orphans_of_class[c].load_relaxed() >> (lab.orphanage - 1) & 1) != 0;
       if (!shown) return false;
       ++c;
     }

@@ -21,7 +21,7 @@ long page_faults() {
   return usage.ru_minflt;
 }
 
-// --- One size's memory for every other --------------------------------------------------------------------
+// --- One size's memory for every other ---------------------------------------------------------------------
 
 TEST(StandardLarge, FreedSmallBlocksBecomeOneLargeObject) {
   in_fresh_process([] {
@@ -81,7 +81,7 @@ TEST(StandardLarge, EverySizeServesEveryOther) {
   });
 }
 
-// --- Resizing ---------------------------------------------------------------------------------------------
+// --- Resizing ----------------------------------------------------------------------------------------------
 
 TEST(StandardLarge, GrowsInPlaceIntoAFreeNeighbour) {
   in_fresh_process([] {
@@ -296,7 +296,7 @@ TEST(StandardLarge, AGrowthBeyondTheLimitLeavesTheBlockAsItWas) {
   });
 }
 
-// --- Zeroed memory ----------------------------------------------------------------------------------------
+// --- Zeroed memory -----------------------------------------------------------------------------------------
 
 TEST(StandardLarge, ZeroedAfterDirtyReuse) {
   in_fresh_process([] {
@@ -398,7 +398,7 @@ TEST(StandardLarge, WhatNobodyWantsIsPurgedWhenSomebodyPassesBy) {
       "20");
 }
 
-// --- Alignments -------------------------------------------------------------------------------------------
+// --- Alignments --------------------------------------------------------------------------------------------
 
 TEST(StandardLarge, AlignmentsAboveAGranule) {
   std::vector<void*> blocks;
@@ -427,7 +427,7 @@ TEST(StandardLarge, AlignmentsAboveAGranule) {
   expect_nothing_out();
 }
 
-// --- Mistakes ---------------------------------------------------------------------------------------------
+// --- Mistakes ----------------------------------------------------------------------------------------------
 
 // What a child that does f() says before it dies of SIGABRT.
 template <class F>
