@@ -162,14 +162,14 @@ class Oopsla15World {
     if (!Oopsla15TestAccess::start<Config>()) fail("no memory to start with");
     for (unsigned n = 0; n <= kMaxSpans; ++n) {
       ::new (static_cast<void*>(span(n))) Span;
-      directory().set_mark(n, oopsla15::Mark::nothing());
+      directory().set_mark(oopsla15::known_granule(n), oopsla15::Mark::nothing());
     }
   }
 
   static const oopsla15::Directory& directory() { return Engine::heap().backend().directory(); }
   static std::size_t limit() { return directory().limit.load_relaxed(); }
   static std::size_t number_of(const void* p) { return directory().granule_of(address_of(p)); }
-  static Span* span(std::size_t n) { return directory().span(n); }
+  static Span* span(std::size_t n) { return directory().span(oopsla15::known_granule(n)); }
   static SpanWord word(std::size_t n) { return SpanWord(span(n)->word.load_relaxed()); }
 
   Entry& entry_of(const void* p, std::size_t size) {
@@ -196,14 +196,14 @@ class Oopsla15World {
     MODEL_CHECK(limit() <= kMaxSpans + 1);
     Engine::heap().backend().for_each_pooled([&](Span* s) { MODEL_CHECK(++pooled[number_of(s)] == 1); });
     Engine::heap().for_each_lab([&](oopsla15::Lab& lab) {
-      for (unsigned c = 1; c < oopsla15::kClasses; ++c) {
-        count_list(lab, lab.sets[c].first_reusable(), State::kReusable, listed);
-        count_list(lab, lab.sets[c].first_suspect(), State::kFloating, listed);
+      for (const oopsla15::ClassId c : oopsla15::kAllClasses) {
+        count_list(lab, lab.set(c).first_reusable(), State::kReusable, listed);
+        count_list(lab, lab.set(c).first_suspect(), State::kFloating, listed);
       }
     });
     for (unsigned t = 0; t < kMaxThreads; ++t) {
       as(t, [&] {
-        for (unsigned c = 1; c < oopsla15::kClasses; ++c) {
+        for (const oopsla15::ClassId c : oopsla15::kAllClasses) {
           const Span* s = Engine::frontend().spans.hot[c];
           if (s != nullptr) ++hot[number_of(s)];
         }

@@ -5,13 +5,13 @@
 // hands a thread back what it put last; only a miss looks at the other cores. Which rows a miss may look at,
 // and when the page source is asked instead, is the engine's policy.
 //
-// Spans are numbers (granule numbers, never 0). A span's link is the caller's: every call takes `links`, and
-// `links(n)` returns an `Atomic<uint32_t>&` that stays readable for ever and serves nothing but this pool.
-// In particular it must not be memory that a reusable set links through: a pop may read the link of a span
-// that another thread has just popped and put to use.
+// Spans are numbers of the engine's own type, of which kNone is no span. A span's link is the caller's: every
+// call takes `links`, and `links(n)` returns an `Atomic<uint32_t>&` that stays readable for ever and serves
+// nothing but this pool. In particular it must not be memory that a reusable set links through: a pop may
+// read the link of a span that another thread has just popped and put to use.
 //
-// Nothing is lost nor invented. A get that returns 0 found each stack empty at some instant, not all of them
-// at the same one. All functions are lock-free and may be called by any thread, except `set_cores`.
+// Nothing is lost nor invented. A get that returns kNone found each stack empty at some instant, not all of
+// them at the same one. All functions are lock-free and may be called by any thread, except `set_cores`.
 //
 // The array is zero-initialised and belongs into .bss: a stack that nothing was put into costs no memory,
 // because only its top is read, and an untouched page of .bss reads as the shared zero page.
@@ -23,14 +23,17 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/number.hpp"
 #include "sync/treiber_stack.hpp"
 
 namespace spanalloc {
 
+/// `Number`: a scoped enumeration of 32 bits whose kNone is 0 (base/number.hpp).
 /// kBounded: put_bounded() and the counts that it needs.
-template <std::size_t kSizeIndexes, unsigned kMaxCores = 256, bool kBounded = false>
+template <class Number, std::size_t kSizeIndexes, unsigned kMaxCores = 256, bool kBounded = false>
 class SpanPool {
   static_assert(kSizeIndexes > 0 && kMaxCores > 0);
+  static_assert(sizeof(Number) == sizeof(std::uint32_t) && index_of(Number::kNone) == 0);
 
  public:
   static constexpr std::size_t kSizes = kSizeIndexes;
@@ -47,53 +50,57 @@ class SpanPool {
 
   /// The caller owns `span` alone and has written all that the next owner must see.
   template <class Links>
-  void put(std::size_t size, unsigned core, std::uint32_t span, Links&& links) noexcept {
-    stacks_[size][core].top.push(span, links);
+  void put(std::size_t size, unsigned core, Number span, Links&& links) noexcept {
+    stacks_[size][core].top.push(index_of(span), by_index(links));
   }
 
   /// put(), unless the stack holds `at_most` spans: false, and the span is still the caller's. Threads that
   /// put at the same time may exceed the bound by one each.
   template <class Links>
-  bool put_bounded(std::size_t size, unsigned core, std::uint32_t span, std::uint32_t at_most,
+  bool put_bounded(std::size_t size, unsigned core, Number span, std::uint32_t at_most,
                    Links&& links) noexcept {
     static_assert(kBounded);
     Stack& stack = stacks_[size][core];
     if (stack.count.load_relaxed() >= at_most) return false;
     // Before the push: a get that finds the span counts it out again, so the count never falls below zero.
     stack.count.fetch_add_relaxed(1);
-    stack.top.push(span, links);
+    stack.top.push(index_of(span), by_index(links));
     return true;
   }
 
   /// The same as put() for a chain linked from `first` to `last`.
   template <class Links>
-  void put_chain(std::size_t size, unsigned core, std::uint32_t first, std::uint32_t last,
-                 Links&& links) noexcept {
-    stacks_[size][core].top.push_chain(first, last, links);
+  void put_chain(std::size_t size, unsigned core, Number first, Number last, Links&& links) noexcept {
+    stacks_[size][core].top.push_chain(index_of(first), index_of(last), by_index(links));
   }
 
-  /// From the caller's own stack; 0 when it was empty.
+  /// From the caller's own stack; kNone when it was empty.
   template <class Links>
-  std::uint32_t get_local(std::size_t size, unsigned core, Links&& links) noexcept {
+  Number get_local(std::size_t size, unsigned core, Links&& links) noexcept {
     return pop(stacks_[size][core], links);
   }
 
-  /// From the other cores' stacks of this size, the next one first; 0 when each was empty.
+  /// From the other cores' stacks of this size, the next one first; kNone when each was empty.
   template <class Links>
-  std::uint32_t get_from_other_core(std::size_t size, unsigned core, Links&& links) noexcept {
+  Number get_from_other_core(std::size_t size, unsigned core, Links&& links) noexcept {
     const unsigned count = cores();
     for (unsigned step = 1; step < count; ++step) {
       unsigned other = core + step;
       if (other >= count) other -= count;
-      if (const std::uint32_t span = pop(stacks_[size][other], links); span != 0) return span;
+      if (const Number span = pop(stacks_[size][other], links); span != Number::kNone) return span;
     }
-    return 0;
+    return Number::kNone;
   }
 
-  /// Takes one stack's whole chain (its first span, 0 if empty); the caller then owns every span of it, and
-  /// if the pool is bounded says with taken() how many there were.
-  std::uint32_t take_all(std::size_t size, unsigned core) noexcept {
-    return stacks_[size][core].top.take_all();
+  /// Takes one stack's whole chain (its first span, kNone if empty); the caller then owns every span of it,
+  /// and if the pool is bounded says with taken() how many there were.
+  Number take_all(std::size_t size, unsigned core) noexcept {
+    return Number{stacks_[size][core].top.take_all()};
+  }
+  /// The span behind this one in a chain of the caller's; kNone at its end.
+  template <class Links>
+  static Number next_of(Number span, Links&& links) noexcept {
+    return Number{links(span).load_relaxed()};
   }
 
   void taken(std::size_t size, unsigned core, std::uint32_t count) noexcept {
@@ -124,11 +131,17 @@ class SpanPool {
     SPANALLOC_ASSERT(before >= spans);
   }
 
+  // The stack knows no kinds of numbers.
   template <class Links>
-  static std::uint32_t pop(Stack& stack, Links&& links) noexcept {
-    const std::uint32_t span = stack.top.pop(links);
+  static auto by_index(Links& links) noexcept {
+    return [&links](std::uint32_t n) -> Atomic<std::uint32_t>& { return links(Number{n}); };
+  }
+
+  template <class Links>
+  static Number pop(Stack& stack, Links& links) noexcept {
+    const Number span{stack.top.pop(by_index(links))};
     if constexpr (kBounded) {
-      if (span != 0) count_out(stack, 1);
+      if (span != Number::kNone) count_out(stack, 1);
     }
     return span;
   }

@@ -185,7 +185,7 @@ TEST(ArenaAssertionDeathTest, OpenedIsTakenFreeClosedAndLost) {
 }
 
 TEST(PoolAssertionDeathTest, TheCountOfAStackIsNeverTooLow) {
-  SpanPool<1, 1, true> pool;
+  SpanPool<standard::SpanNumber, 1, 1, true> pool;
   pool.set_cores(1);
   EXPECT_DEATH(pool.taken(0, 0, 1), "before >= spans");
 }

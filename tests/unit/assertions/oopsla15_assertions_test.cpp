@@ -12,6 +12,7 @@
 namespace spanalloc {
 namespace {
 
+using oopsla15::ClassId;
 using oopsla15::Lab;
 using oopsla15::Mark;
 using oopsla15::SetList;
@@ -26,7 +27,7 @@ using Protocol = oopsla15::SpanProtocol<Config>;
 class Oopsla15AssertionDeathTest : public testing::Test {
  protected:
   static constexpr std::size_t kSize = 64 * kKiB;
-  static constexpr unsigned kClass = oopsla15::class_of(kSize);
+  static constexpr ClassId kClass = oopsla15::class_of(kSize);
 
   void SetUp() override {
     blocks_ = make_floating_span(*heap_, kSize);
@@ -43,7 +44,7 @@ class Oopsla15AssertionDeathTest : public testing::Test {
   void free_all() {
     for (void* p : blocks_) heap_->deallocate(p);
   }
-  oopsla15::ReusableSet& set() { return lab_->sets[kClass]; }
+  oopsla15::ReusableSet& set() { return lab_->set(kClass); }
   static void put(Span* span, SpanWord word) { span->word.store_relaxed(word.bits()); }
   void make_suspect() {
     SpanWord seen = floating_->load_word();
@@ -140,7 +141,7 @@ TEST_F(Oopsla15AssertionDeathTest, O7_AHotSpanIsItsLabsOwn) {
   };
   EXPECT_DEATH(give_up_somebody_elses(), "owner.load_relaxed\\(\\) == lab.owner_word\\(\\)");
   const auto give_up_one_of_another_class = [&] {
-    hot_->size_class.store_relaxed(kClass + 1);
+    hot_->size_class.store_relaxed(ClassId{index_of(kClass) + 1});
     heap_->trim();
   };
   EXPECT_DEATH(give_up_one_of_another_class(), "size_class.load_relaxed\\(\\) == size_class");
@@ -199,8 +200,8 @@ TEST_F(Oopsla15AssertionDeathTest, O8_WhatComesFromThePoolIsFree) {
   };
   EXPECT_DEATH(take_one_that_is_in_use(), "state\\(\\) <= State::kFree");
   const auto walk_over_one_with_a_class = [&] {
-    heap_->backend().directory().set_mark(heap_->backend().directory().granule_of(floating_->address()),
-                                          Mark::of_class(kClass));
+    const oopsla15::Directory& directory = heap_->backend().directory();
+    directory.set_mark(directory.number_of(floating_), Mark::of_class(kClass));
     heap_->trim();
   };
   EXPECT_DEATH(walk_over_one_with_a_class(), "is_free\\(\\)");

@@ -13,6 +13,7 @@
 #include "base/poison.hpp"
 #include "engines/virtual_span/oopsla15/config.hpp"
 #include "engines/virtual_span/oopsla15/directory.hpp"
+#include "engines/virtual_span/oopsla15/numbers.hpp"
 #include "engines/virtual_span/oopsla15/page_layer.hpp"
 #include "engines/virtual_span/oopsla15/span.hpp"
 #include "engines/virtual_span/span_pool.hpp"
@@ -27,7 +28,7 @@ template <class Config>
 class Backend {
  public:
   using Arena = SpanSource<Config>;
-  using Pool = SpanPool<kRealSpanSizes>;
+  using Pool = SpanPool<GranuleNumber, kRealSpanSizes>;
 
   /// `pool`: all zero; may be given with start().
   constexpr explicit Backend(Pool* pool) : pool_(pool) {}
@@ -58,8 +59,8 @@ class Backend {
     // Of a span whose tail is closed what lies behind it may be somebody else's by now.
     arena_.destroy([this](std::size_t granule) {
       const bool is_span =
-          granule < directory_.limit.load_relaxed() && !directory_.mark(granule).is_nothing();
-      return is_span ? std::size_t{directory_.span(granule)->open_to} : kVirtualSpan;
+          granule < directory_.limit.load_relaxed() && !directory_.mark(known_granule(granule)).is_nothing();
+      return is_span ? std::size_t{directory_.span(known_granule(granule))->open_to} : kVirtualSpan;
     });
     os::release(directory_.marks.load_relaxed(), marks);
     directory_.base.store_relaxed(0);
@@ -68,7 +69,7 @@ class Backend {
     closes_tails_ = false;
     closed_tails_.store_relaxed(0);
     closable_.store_relaxed(0);
-    spare_ = 0;
+    spare_ = GranuleNumber::kNone;
     marks_open_ = 0;
   }
   bool is_started() const { return directory_.base.load_relaxed() != 0; }
@@ -79,25 +80,24 @@ class Backend {
 
   /// A span for one class, known to nobody else, its header made up except for word and owner. From the pool;
   /// nullptr when none is found there.
-  Span* get_pooled(unsigned size_class, unsigned core) {
-    return prepare(find_pooled(kRealSpanIndex[size_class], core), size_class);
+  Span* get_pooled(ClassId size_class, unsigned core) {
+    return prepare(find_pooled(kRealSpanIndex[index_of(size_class)], core), size_class);
   }
   /// The same from the arena; nullptr when memory is out.
-  Span* get_fresh(unsigned size_class) {
-    const std::uint32_t number = carve();
-    if (number == 0) return nullptr;
-    if (SPANALLOC_UNLIKELY(closes_tails_))
-      close_tail(directory_.span(number), kSizeClasses[size_class].real_span);
+  Span* get_fresh(ClassId size_class) {
+    const GranuleNumber number = carve();
+    if (number == GranuleNumber::kNone) return nullptr;
+    if (SPANALLOC_UNLIKELY(closes_tails_)) close_tail(directory_.span(number), info(size_class).real_span);
     return prepare(number, size_class);
   }
 
   /// Takes an empty span back. The caller made it free and unlinked it: nobody else refers to it.
   void put(Span* span, unsigned core) {
-    const auto number = static_cast<std::uint32_t>(directory_.granule_of(span->address()));
+    const GranuleNumber number = directory_.number_of(span);
     SPANALLOC_ASSERT(directory_.mark(number).is_class());  // it was in use
     SPANALLOC_ASSERT(span->load_word().state() == State::kFree && span->set_list == SetList::kNone);  // O8
     directory_.set_mark(number, Mark::free());
-    const SizeClass& c = kSizeClasses[span->size_class.load_relaxed()];
+    const SizeClass& c = info(span->size_class.load_relaxed());
     span->dirty_to = static_cast<std::uint32_t>(
         max_of(span->dirty_to, c.first_block + std::size_t{span->carved.load_relaxed()} * c.block_size));
     if (Config::kMadvise && c.real_span > kMadviseThreshold) purge(span);
@@ -140,10 +140,10 @@ class Backend {
     if (SPANALLOC_UNLIKELY(guard.owner_died())) stacks_lost_ = true;
     for (std::size_t size = 0; size < kRealSpanSizes; ++size) {
       for (unsigned core = 0; core < pool_->cores(); ++core) {
-        const std::uint32_t first = pool_->take_all(size, core);
-        if (first == 0) continue;
-        std::uint32_t last = first;
-        for (std::uint32_t n = first; n != 0; n = links()(n).load_relaxed()) {
+        const GranuleNumber first = pool_->take_all(size, core);
+        if (first == GranuleNumber::kNone) continue;
+        GranuleNumber last = first;
+        for (GranuleNumber n = first; n != GranuleNumber::kNone; n = Pool::next_of(n, links())) {
           SPANALLOC_ASSERT(directory_.mark(n).is_free());  // O8
           f(directory_.span(n));
           last = n;
@@ -172,18 +172,18 @@ class Backend {
     }
     directory_.for_each_span([this](Span* span, Mark mark) {
       if (!mark.is_free()) return;
-      const auto number = static_cast<std::uint32_t>(directory_.granule_of(span->address()));
-      pool_->put(span->real_span_index, core_of(number), number, links());
+      const GranuleNumber number = directory_.number_of(span);
+      pool_->put(span->real_span_index, core_of(index_of(number)), number, links());
     });
   }
 
  private:
-  Span* prepare(std::uint32_t number, unsigned size_class) {
-    if (number == 0) return nullptr;
+  Span* prepare(GranuleNumber number, ClassId size_class) {
+    if (number == GranuleNumber::kNone) return nullptr;
     Span* span = directory_.span(number);
-    SPANALLOC_ASSERT(number < directory_.limit.load_relaxed());
+    SPANALLOC_ASSERT(index_of(number) < directory_.limit.load_relaxed());
     SPANALLOC_ASSERT(span->load_word().state() <= State::kFree && span->set_list == SetList::kNone);  // O8
-    const SizeClass& c = kSizeClasses[size_class];
+    const SizeClass& c = info(size_class);
     if (SPANALLOC_UNLIKELY(c.real_span > span->open_to) && !open_tail(span, c.real_span)) {
       pool_->put(span->real_span_index, 0, number, links());  // still fit for what it was
       return nullptr;
@@ -194,7 +194,7 @@ class Backend {
     span->blocks = c.blocks;
     span->first_block = static_cast<std::uint16_t>(c.first_block);
     span->shift = static_cast<std::uint8_t>(std::countr_zero(c.block_size));
-    span->real_span_index = kRealSpanIndex[size_class];
+    span->real_span_index = kRealSpanIndex[index_of(size_class)];
     span->local_list = nullptr;
     span->carved.store_relaxed(0);
     span->shifted.store_relaxed(0);
@@ -206,43 +206,45 @@ class Backend {
   }
 
   auto links() const {
-    return [this](std::uint32_t n) -> Atomic<std::uint32_t>& { return directory_.span(n)->pool_link; };
+    return [this](GranuleNumber n) -> Atomic<std::uint32_t>& { return directory_.span(n)->pool_link; };
   }
 
   // Own size: own core, then the other cores; then any other size in the same order (lines 31 to 38 of
   // Listing 1, which as printed loses what line 31 finds).
-  std::uint32_t find_pooled(unsigned size, unsigned core) {
-    if (const std::uint32_t n = pool_->get_local(size, core, links()); n != 0) return n;
-    if (const std::uint32_t n = pool_->get_from_other_core(size, core, links()); n != 0) return n;
+  GranuleNumber find_pooled(unsigned size, unsigned core) {
+    if (const GranuleNumber n = pool_->get_local(size, core, links()); n != GranuleNumber::kNone) return n;
+    if (const GranuleNumber n = pool_->get_from_other_core(size, core, links()); n != GranuleNumber::kNone)
+      return n;
     for (unsigned other = 0; other < kRealSpanSizes; ++other) {
       if (other == size) continue;
-      if (const std::uint32_t n = pool_->get_local(other, core, links()); n != 0) return n;
-      if (const std::uint32_t n = pool_->get_from_other_core(other, core, links()); n != 0) return n;
+      if (const GranuleNumber n = pool_->get_local(other, core, links()); n != GranuleNumber::kNone) return n;
+      if (const GranuleNumber n = pool_->get_from_other_core(other, core, links()); n != GranuleNumber::kNone)
+        return n;
     }
-    return 0;
+    return GranuleNumber::kNone;
   }
 
   // A fresh virtual span: its header reads as zero, which is state expected, epoch 0.
-  std::uint32_t carve() {
+  GranuleNumber carve() {
     LockGuard guard(carve_lock_);
-    std::uint32_t number = spare_;
-    if (number == 0) number = arena_.allocate(0);
-    if (number == 0) return 0;
-    SPANALLOC_ASSERT(carve_lock_.is_mine());
+    GranuleNumber number = spare_;
+    if (number == GranuleNumber::kNone) number = GranuleNumber{arena_.allocate(0)};
+    if (number == GranuleNumber::kNone) return number;
     // The arena takes nothing back: a granule whose mark cannot be opened waits for the next call.
     spare_ = number;
     const std::size_t page = os::page_size();
-    if (number >= marks_open_) {
-      const std::size_t end = align_up(number + std::size_t{1}, page);
+    const std::size_t granule = index_of(number);
+    if (granule >= marks_open_) {
+      const std::size_t end = align_up(granule + 1, page);
       MarkByte* marks = directory_.marks.load_relaxed();
-      if (!os::open(marks + marks_open_, end - marks_open_)) return 0;
+      if (!os::open(marks + marks_open_, end - marks_open_)) return GranuleNumber::kNone;
       marks_open_ = end;
     }
-    spare_ = 0;
+    spare_ = GranuleNumber::kNone;
     (new (directory_.span(number)) Span)->open_to = kVirtualSpan;
     directory_.set_mark(number, Mark::free());
     // Release: whoever sees the limit may read the marks below it.
-    if (number >= directory_.limit.load_relaxed()) directory_.limit.store_release(number + std::size_t{1});
+    if (granule >= directory_.limit.load_relaxed()) directory_.limit.store_release(granule + 1);
     return number;
   }
 
@@ -286,7 +288,7 @@ class Backend {
   SpinLock carve_lock_;                    // guards the two below, and starting
   SpinLock walk_lock_;                     // taking the pool's stacks apart
   bool stacks_lost_ = false;               // under walk_lock_
-  std::uint32_t spare_ = 0;
+  GranuleNumber spare_ = GranuleNumber::kNone;
   std::size_t marks_open_ = 0;
 };
 

@@ -30,7 +30,7 @@ struct Census {
   /// Those that a LAB allocates from.
   void count_hot_spans(const Lab& lab) {
     if (lab.owner.load_relaxed() == kTerminated) return;
-    for (unsigned c = 1; c < kClasses; ++c) {
+    for (const ClassId c : kAllClasses) {
       const Span* span = lab.hot->hot[c];
       if (span == nullptr) continue;
       const std::size_t free = owned_free(span, lab.hot->list[c]) + span->load_word().count();

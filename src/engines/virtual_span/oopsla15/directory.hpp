@@ -7,25 +7,29 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "engines/virtual_span/oopsla15/numbers.hpp"
 #include "engines/virtual_span/oopsla15/size_classes.hpp"
 #include "engines/virtual_span/oopsla15/span.hpp"
 
 namespace spanalloc::oopsla15 {
 
 /// What a virtual span is used for. It may index every table with an entry for each class: the entries of the
-/// marks that are no class belong to no span.
+/// marks that are no class belong to no span. As wide as an index: a ClassId would cost malloc's fast
+/// path a conversion.
 class Mark {
  public:
   static constexpr Mark nothing() { return Mark(0); }  ///< no span was ever carved there
   static constexpr Mark free() { return Mark(kFreeClass); }
-  static constexpr Mark of_class(unsigned size_class) { return Mark(size_class); }
+  static constexpr Mark of_class(ClassId size_class) { return Mark(index_of(size_class)); }
+  /// Of class_of(size), size <= kSmallMax; nothing for size 0.
+  static constexpr Mark of_small(std::size_t size) { return Mark(small_class_index(size)); }
 
   constexpr bool is_nothing() const { return value_ == 0; }
   constexpr bool is_free() const { return value_ == kFreeClass; }
   constexpr bool is_class() const { return value_ - 1 < kClasses - 1; }
-  constexpr unsigned size_class() const {
+  constexpr ClassId size_class() const {
     SPANALLOC_ASSERT(is_class());
-    return static_cast<unsigned>(value_);
+    return ClassId{static_cast<std::uint32_t>(value_)};
   }
   constexpr std::size_t index() const { return value_; }
   constexpr bool operator==(const Mark&) const = default;
@@ -51,6 +55,11 @@ class MarkByte {
 };
 static_assert(sizeof(MarkByte) == 1);
 
+/// For what granule_of() made, once it is known to lie below the limit.
+constexpr GranuleNumber known_granule(std::size_t granule) {
+  return GranuleNumber{static_cast<std::uint32_t>(granule)};
+}
+
 /// All constant once started but limit (which grows) and the marks.
 struct Directory {
   Atomic<std::uintptr_t> base{0};  // of the arena; virtual span g starts at base + g * kVirtualSpan
@@ -59,25 +68,29 @@ struct Directory {
   // that is not ours.
   Atomic<MarkByte*> marks{nullptr};
 
+  /// Of any address: no GranuleNumber before it has been compared with the limit, which a foreign address
+  /// could pass if it were cut to 32 bits first.
   std::size_t granule_of(std::uintptr_t address) const {
     return (address - base.load_relaxed()) >> kVirtualSpanBits;
   }
-  Mark mark(std::size_t granule) const { return marks.load_relaxed()[granule].load(); }
-  void set_mark(std::size_t granule, Mark mark) const { marks.load_relaxed()[granule].store(mark); }
-  Span* span(std::size_t granule) const {
-    return pointer_to<Span>(base.load_relaxed() + (granule << kVirtualSpanBits));
+  GranuleNumber number_of(const Span* span) const { return known_granule(granule_of(span->address())); }
+  Mark mark(GranuleNumber number) const { return marks.load_relaxed()[index_of(number)].load(); }
+  void set_mark(GranuleNumber number, Mark mark) const { marks.load_relaxed()[index_of(number)].store(mark); }
+  Span* span(GranuleNumber number) const {
+    return pointer_to<Span>(base.load_relaxed() + (std::size_t{index_of(number)} << kVirtualSpanBits));
   }
   /// Nothing for every address outside spans.
   Mark mark_of(const void* p) const {
     const std::size_t granule = granule_of(address_of(p));
-    return granule < limit.load_relaxed() ? mark(granule) : Mark::nothing();
+    return granule < limit.load_relaxed() ? mark(known_granule(granule)) : Mark::nothing();
   }
   /// f(Span*, Mark) for every granule known so far in which a span was carved.
   template <class F>
   void for_each_span(F&& f) const {
     const std::size_t end = limit.load_acquire();  // acquire: the marks below it are open
     for (std::size_t granule = 0; granule < end; ++granule) {
-      if (const Mark found = mark(granule); !found.is_nothing()) f(span(granule), found);
+      const GranuleNumber number = known_granule(granule);
+      if (const Mark found = mark(number); !found.is_nothing()) f(span(number), found);
     }
   }
 };
@@ -89,6 +102,7 @@ struct DirectoryView {
   const MarkByte* marks = nullptr;
 
   std::size_t granule_of(std::uintptr_t address) const { return (address - base) >> kVirtualSpanBits; }
+  /// Of a granule below the limit: known_granule() would cost the fast path an instruction.
   Mark mark(std::size_t granule) const { return marks[granule].load(); }
 };
 

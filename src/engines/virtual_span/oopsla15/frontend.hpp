@@ -34,7 +34,7 @@ class Frontend : public ThreadState {
   // --- What an engine offers (engines/engine.hpp) ----------------------------------------------------------
   template <OutOfMemory Policy = ReturnNull>
   SPANALLOC_INLINE void* allocate(std::size_t size) {
-    if (SPANALLOC_LIKELY(size <= kSmallMax)) return take<Policy>((size + 15) / 16, kMadviseThreshold);
+    if (SPANALLOC_LIKELY(size <= kSmallMax)) return take<Policy>(Mark::of_small(size), kMadviseThreshold);
     if (SPANALLOC_LIKELY(size <= kSpanMax)) return take_medium<Policy>(class_of(size));
     return allocate_huge<Policy>(size);
   }
@@ -48,13 +48,13 @@ class Frontend : public ThreadState {
     Span* span = span_at(p);
     if (span == nullptr) __builtin_unreachable();  // null lies in no granule
     // Only this thread's own hot span of the class matches; marks that are no class index a null.
-    if (SPANALLOC_LIKELY(spans.hot[mark.index()] == span && span->is_carved(p))) {
-      FreeBlock* list = spans.list[mark.index()];
+    if (SPANALLOC_LIKELY(spans.hot[mark] == span && span->is_carved(p))) {
+      FreeBlock* list = spans.list[mark];
       if (SPANALLOC_UNLIKELY(list == p)) return double_free(p);
       auto* block = static_cast<FreeBlock*>(p);
       block->next = list;
-      spans.list[mark.index()] = block;
-      poison_free(block, mark.index());
+      spans.list[mark] = block;
+      poison_free(block, mark.size_class());
       return;
     }
     deallocate_elsewhere(p, *this, span, mark);
@@ -62,7 +62,7 @@ class Frontend : public ThreadState {
 
   void* allocate_zeroed(std::size_t size) {
     if (size > kSpanMax) return allocate_large(size, 1);  // fresh from the kernel
-    const unsigned size_class = size == 0 ? 1 : class_of(size);
+    const ClassId size_class = size == 0 ? kSmallestClass : class_of(size);
     const Allocated made = spans.list[size_class] == nullptr
                                ? allocate_slow(size_class)
                                : Allocated{take_medium<ReturnNull>(size_class), false};
@@ -135,28 +135,28 @@ class Frontend : public ThreadState {
 
   // --- Allocation ------------------------------------------------------------------------------------------
   template <class Policy>
-  SPANALLOC_INLINE void* take(std::size_t size_class, std::size_t real_span) {
-    FreeBlock* block = spans.list[size_class];
-    if (SPANALLOC_UNLIKELY(block == nullptr)) return allocate_small<Policy>(size_class);
+  SPANALLOC_INLINE void* take(Mark mark, std::size_t real_span) {
+    FreeBlock* block = spans.list[mark];
+    if (SPANALLOC_UNLIKELY(block == nullptr)) return allocate_small<Policy>(mark);
     FreeBlock* next = block->next;
     // The link must lie in the same real span; null (the list's end) does not, and goes the slow way too.
     const std::uintptr_t span = align_down(address_of(block), kVirtualSpan);
-    if (SPANALLOC_UNLIKELY(address_of(next) - span >= real_span)) return allocate_small<Policy>(size_class);
-    spans.list[size_class] = next;
-    unpoison(block, kSizeClasses[size_class].block_size);
+    if (SPANALLOC_UNLIKELY(address_of(next) - span >= real_span)) return allocate_small<Policy>(mark);
+    spans.list[mark] = next;
+    unpoison(block, info(mark.size_class()).block_size);
     return block;
   }
   template <class Policy>
-  SPANALLOC_INLINE void* take_medium(std::size_t size_class) {
-    return take<Policy>(size_class, kRealSpans[size_class]);
+  SPANALLOC_INLINE void* take_medium(ClassId size_class) {
+    return take<Policy>(Mark::of_class(size_class), kRealSpans[index_of(size_class)]);
   }
 
   template <class Policy>
-  SPANALLOC_COLD void* allocate_small(std::size_t size_class) {
+  SPANALLOC_COLD void* allocate_small(Mark mark) {
     heap_->process_start();
-    const unsigned c = size_class == 0 ? 1 : static_cast<unsigned>(size_class);
+    const ClassId c = mark.is_nothing() ? kSmallestClass : mark.size_class();
     void* p = allocate_slow(c).block;
-    return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(kSizeClasses[c].block_size);
+    return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(info(c).block_size);
   }
   template <class Policy>
   SPANALLOC_COLD void* allocate_huge(std::size_t size) {
@@ -170,14 +170,14 @@ class Frontend : public ThreadState {
   }
 
   // A block of a class when the thread's list of it is empty or ends. nullptr when memory is out.
-  SPANALLOC_COLD Allocated allocate_slow(unsigned size_class);
-  static Allocated refill(HotSpans& hot, unsigned size_class);
-  static Allocated carve(HotSpans& hot, unsigned size_class);
-  static Allocated take_larger(HotSpans& hot, unsigned size_class);
-  bool find_span(Lab& lab, unsigned size_class);
-  Span* find_pooled(Lab& lab, unsigned size_class);
-  bool take_floating(Lab& lab, unsigned size_class);
-  static void make_hot(Lab& lab, const TakenSpan& taken, unsigned size_class);
+  SPANALLOC_COLD Allocated allocate_slow(ClassId size_class);
+  static Allocated refill(HotSpans& hot, ClassId size_class);
+  static Allocated carve(HotSpans& hot, ClassId size_class);
+  static Allocated take_larger(HotSpans& hot, ClassId size_class);
+  bool find_span(Lab& lab, ClassId size_class);
+  Span* find_pooled(Lab& lab, ClassId size_class);
+  bool take_floating(Lab& lab, ClassId size_class);
+  static void make_hot(Lab& lab, const TakenSpan& taken, ClassId size_class);
 
   // --- Deallocation ----------------------------------------------------------------------------------------
   // Frees what the fast path did not: a block outside the thread's hot span, or a bad pointer. (No members of
@@ -185,14 +185,14 @@ class Frontend : public ThreadState {
   [[gnu::noinline]] static void deallocate_elsewhere(void* p, Frontend& thread, Span* span, Mark mark);
   SPANALLOC_COLD static void deallocate_outside(void* p, Frontend& thread);
   SPANALLOC_COLD static void double_free(void* p) { os::fatal("double free of", p); }
-  SPANALLOC_COLD void deallocate_foreign(Span* span, void* p, unsigned size_class);
-  static void free_owned(Lab& lab, Span* span, void* p, unsigned size_class);
+  SPANALLOC_COLD void deallocate_foreign(Span* span, void* p, ClassId size_class);
+  static void free_owned(Lab& lab, Span* span, void* p, ClassId size_class);
   SPANALLOC_COLD void settle(Span* span) { heap_->protocol_.settle(span, self()); }
-  bool is_newest_free(const Span* span, const void* p, unsigned size_class) const;
+  bool is_newest_free(const Span* span, const void* p, ClassId size_class) const;
   void refresh_view();
 
   // --- Giving up -------------------------------------------------------------------------------------------
-  void give_up_hot(Lab& lab, unsigned size_class, const Identity& me);
+  void give_up_hot(Lab& lab, ClassId size_class, const Identity& me);
   bool give_up_empty(Lab& lab);
   bool give_address_space_back();
 

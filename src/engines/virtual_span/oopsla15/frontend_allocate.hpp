@@ -7,7 +7,7 @@
 namespace spanalloc::oopsla15 {
 
 template <class Config>
-Allocated Frontend<Config>::allocate_slow(unsigned size_class) {
+Allocated Frontend<Config>::allocate_slow(ClassId size_class) {
   const Inside within(*this);
   if (!heap_->ensure_started()) return {};
   const LabScope lab(*this);
@@ -26,7 +26,7 @@ Allocated Frontend<Config>::allocate_slow(unsigned size_class) {
 
 // Finds blocks in the hot span whose list is empty, or makes it floating and returns none.
 template <class Config>
-Allocated Frontend<Config>::refill(HotSpans& hot, unsigned size_class) {
+Allocated Frontend<Config>::refill(HotSpans& hot, ClassId size_class) {
   Span* span = hot.hot[size_class];
   SPANALLOC_ASSERT(hot.list[size_class] == nullptr);
   if (span->local_list != nullptr) {
@@ -55,16 +55,16 @@ Allocated Frontend<Config>::refill(HotSpans& hot, unsigned size_class) {
 
 // Hands out the first of a page's worth of blocks that were never handed out, and lists the others.
 template <class Config>
-Allocated Frontend<Config>::carve(HotSpans& hot, unsigned size_class) {
+Allocated Frontend<Config>::carve(HotSpans& hot, ClassId size_class) {
   constexpr std::uint32_t kPiece = 4096;
   Span* span = hot.hot[size_class];
-  const std::uint32_t size = kSizeClasses[size_class].block_size;
+  const std::uint32_t size = info(size_class).block_size;
   const std::uint32_t carved = span->carved.load_relaxed();
   const std::uint32_t offset = span->first_block + carved * size;
   const auto piece_end = static_cast<std::uint32_t>(align_up(offset + 1, kPiece));
   const std::size_t count =
       min_of(max_of((piece_end - offset) / size, 1), std::size_t{span->blocks} - carved);
-  SPANALLOC_ASSERT(count >= 1 && offset + count * size <= kSizeClasses[size_class].real_span);
+  SPANALLOC_ASSERT(count >= 1 && offset + count * size <= info(size_class).real_span);
   FreeBlock* list = nullptr;
   unpoison(pointer_to(span->address() + offset), count * size);
   for (std::size_t i = count - 1; i > 0; --i) {
@@ -80,7 +80,7 @@ Allocated Frontend<Config>::carve(HotSpans& hot, unsigned size_class) {
 
 // Listing 3's get_span: makes some span the LAB's hot one; false when memory is out.
 template <class Config>
-bool Frontend<Config>::find_span(Lab& lab, unsigned size_class) {
+bool Frontend<Config>::find_span(Lab& lab, ClassId size_class) {
   Protocol& protocol = heap_->protocol_;
   const Identity me = self();
   SPANALLOC_ASSERT(lab.hot->hot[size_class] == nullptr && lab.hot->list[size_class] == nullptr);
@@ -100,10 +100,10 @@ bool Frontend<Config>::find_span(Lab& lab, unsigned size_class) {
 
 // From the pool or the arena, and if there is none, after giving up what is empty.
 template <class Config>
-Span* Frontend<Config>::find_pooled(Lab& lab, unsigned size_class) {
+Span* Frontend<Config>::find_pooled(Lab& lab, ClassId size_class) {
   Backend<Config>& backend = heap_->backend_;
   if (Span* span = backend.get_pooled(size_class, lab.core)) return span;
-  for (unsigned c = 1; c < kClasses; ++c) heap_->protocol_.examine_suspects(lab, c, self());
+  for (const ClassId c : kAllClasses) heap_->protocol_.examine_suspects(lab, c, self());
   if (Span* span = backend.get_pooled(size_class, lab.core)) return span;
   if (Span* span = backend.get_fresh(size_class)) return span;
   give_up_empty(lab);
@@ -115,13 +115,14 @@ Span* Frontend<Config>::find_pooled(Lab& lab, unsigned size_class) {
 // Memory is out: any span of the class will do that has a free block and belongs to this LAB or to nobody.
 // The LAB has no references to floating spans, so this walks the arena.
 template <class Config>
-bool Frontend<Config>::take_floating(Lab& lab, unsigned size_class) {
+bool Frontend<Config>::take_floating(Lab& lab, ClassId size_class) {
   Protocol& protocol = heap_->protocol_;
   const Directory& directory = heap_->backend_.directory();
   const std::size_t limit = directory.limit.load_acquire();
   for (std::size_t g = 0; g < limit; ++g) {
-    if (directory.mark(g) != Mark::of_class(size_class)) continue;
-    Span* span = directory.span(g);
+    const GranuleNumber granule = known_granule(g);
+    if (directory.mark(granule) != Mark::of_class(size_class)) continue;
+    Span* span = directory.span(granule);
     const SpanWord seen = span->load_word();
     if (!seen.is_idle() || seen.count() + span->local_free.load_acquire() == 0) continue;
     const OwnerWord former = span->owner.load_acquire();
@@ -137,9 +138,10 @@ bool Frontend<Config>::take_floating(Lab& lab, unsigned size_class) {
 // And if there is none, a block of a larger class from a span that is hot already; none without one. Of a
 // class as well aligned: who asked may have chosen the class for its alignment.
 template <class Config>
-Allocated Frontend<Config>::take_larger(HotSpans& hot, unsigned size_class) {
-  for (unsigned c = size_class + 1; c < kClasses; ++c) {
-    if (natural_alignment(c) < natural_alignment(size_class) || !hot.has_blocks(c)) continue;
+Allocated Frontend<Config>::take_larger(HotSpans& hot, ClassId size_class) {
+  for (const ClassId c : kAllClasses) {
+    if (c <= size_class || natural_alignment(c) < natural_alignment(size_class)) continue;
+    if (!hot.has_blocks(c)) continue;
     if (hot.list[c] != nullptr) return {hot.pop(c)};
     return refill(hot, c);
   }
@@ -147,7 +149,7 @@ Allocated Frontend<Config>::take_larger(HotSpans& hot, unsigned size_class) {
 }
 
 template <class Config>
-void Frontend<Config>::make_hot(Lab& lab, const TakenSpan& taken, unsigned size_class) {
+void Frontend<Config>::make_hot(Lab& lab, const TakenSpan& taken, ClassId size_class) {
   SPANALLOC_ASSERT(lab.hot->hot[size_class] == nullptr && lab.hot->list[size_class] == nullptr);
   SPANALLOC_ASSERT(taken.span->owner.load_relaxed() == lab.owner_word());  // O7
   taken.span->local_free.store_relaxed(0);  // hot: nobody looks at it; published when the span floats

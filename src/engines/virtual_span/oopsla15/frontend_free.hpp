@@ -12,7 +12,7 @@ inline void* snap_to_block(const Span* span, const void* p, std::size_t natural)
   if (span->is_block(p)) os::fatal("memory was never handed out:", p);
   const std::uint32_t offset = span->offset_of(p) - span->first_block;
   const std::uint32_t size =
-      kSizeClasses[span->size_class.load_relaxed() % kClassEntries % kClasses].block_size;
+      kSizeClasses[index_of(span->size_class.load_relaxed()) % kClassEntries % kClasses].block_size;
   if (span->shifted.load_relaxed() != 0 && size != 0 && offset < span->blocks * size) {
     const std::uint32_t into = offset % size;
     const std::uintptr_t address = address_of(p);
@@ -34,7 +34,7 @@ void Frontend<Config>::deallocate_elsewhere(void* p, Frontend& thread, Span* spa
   if (SPANALLOC_UNLIKELY(mark.is_free())) os::fatal("free of memory that is free already (double free)", p);
   if (SPANALLOC_UNLIKELY(!span->is_carved(p))) p = snap_to_block(span, p, kNaturalMax);
   const Inside within(thread);
-  const unsigned size_class = mark.size_class();
+  const ClassId size_class = mark.size_class();
   poison_free(p, size_class);
   if (thread.spans.hot[size_class] == span) return thread.spans.push(size_class, p);
   // Relaxed: only this thread can have written this thread's own owner word.
@@ -57,12 +57,12 @@ void Frontend<Config>::deallocate_outside(void* p, Frontend& thread) {
 }
 
 template <class Config>
-void Frontend<Config>::deallocate_foreign(Span* span, void* p, unsigned size_class) {
+void Frontend<Config>::deallocate_foreign(Span* span, void* p, ClassId size_class) {
   for (;;) {
     const OwnerWord theirs = span->owner.load_acquire();
     if (theirs == kTerminated) os::fatal("free of a pointer into memory that holds no objects", p);
     // Acquire: pairs with the closing of the set, so that an adopter sees what the owner left behind.
-    if (lab_of(theirs)->sets[size_class].owner.load_acquire() != theirs) {
+    if (lab_of(theirs)->set(size_class).owner.load_acquire() != theirs) {
       Config::at(Step::kBeforeAdopting, span);
       const LabScope adopter(*this);
       // The block keeps the span alive until it is freed.
@@ -85,7 +85,7 @@ void Frontend<Config>::deallocate_foreign(Span* span, void* p, unsigned size_cla
 
 // The caller acts as the owner (under its lock, if the LAB is shared).
 template <class Config>
-void Frontend<Config>::free_owned(Lab& lab, Span* span, void* p, unsigned size_class) {
+void Frontend<Config>::free_owned(Lab& lab, Span* span, void* p, ClassId size_class) {
   SPANALLOC_ASSERT(!lab.shared || lab.lock.is_mine());
   SPANALLOC_ASSERT(span->owner.load_relaxed() == lab.owner_word());
   if (lab.hot->hot[size_class] == span) return lab.hot->push(size_class, p);
@@ -105,7 +105,7 @@ void Frontend<Config>::refresh_view() {
 
 // Whether the block is the first of a list of free ones. (Of the others it is not known without a search.)
 template <class Config>
-bool Frontend<Config>::is_newest_free(const Span* span, const void* p, unsigned size_class) const {
+bool Frontend<Config>::is_newest_free(const Span* span, const void* p, ClassId size_class) const {
   if (span->load_word().head_offset() == span->offset_of(p)) return true;
   if (spans.hot[size_class] == span && spans.list[size_class] == p) return true;
   return owner != kTerminated && span->owner.load_relaxed() == owner && span->local_list == p;
@@ -122,7 +122,7 @@ std::size_t Frontend<Config>::usable_size(const void* p) const {
   }
   if (mark.is_free()) os::fatal("size asked of memory that is free", p);
   const Span* span = span_at(p);
-  const std::size_t size = kSizeClasses[mark.size_class()].block_size;
+  const std::size_t size = info(mark.size_class()).block_size;
   if (SPANALLOC_LIKELY(span->is_carved(p))) {
     if (SPANALLOC_UNLIKELY(is_newest_free(span, p, mark.size_class()))) {
       os::fatal("size asked of memory that is free", p);

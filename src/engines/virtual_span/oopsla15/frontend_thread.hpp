@@ -63,7 +63,7 @@ template <class Config>
 void Frontend<Config>::terminate() {
   Lab& ending = *own_lab;
   SPANALLOC_ASSERT(!ending.shared && ending.owner_word() == owner);
-  for (unsigned c = 1; c < kClasses; ++c) {
+  for (const ClassId c : kAllClasses) {
     // First the hot span, while the set is open: a thread that finds the set closed may adopt.
     give_up_hot(ending, c, self_in_exit());
     heap_->protocol_.close(ending, c, self_in_exit());
@@ -87,7 +87,7 @@ void Frontend<Config>::leave() {
 
 // hot -> floating, and on to free or reusable if that is what it is.
 template <class Config>
-void Frontend<Config>::give_up_hot(Lab& lab, unsigned size_class, const Identity& me) {
+void Frontend<Config>::give_up_hot(Lab& lab, ClassId size_class, const Identity& me) {
   HotSpans& hot = *lab.hot;
   Span* span = hot.hot[size_class];
   if (span == nullptr) return;
@@ -114,7 +114,7 @@ template <class Config>
 bool Frontend<Config>::give_up_empty(Lab& lab) {
   SPANALLOC_ASSERT(lab.shared ? lab.lock.is_mine() : &lab == own_lab);
   bool any = false;
-  for (unsigned c = 1; c < kClasses; ++c) {
+  for (const ClassId c : kAllClasses) {
     heap_->protocol_.examine_suspects(lab, c, self());
     Span* span = lab.hot->hot[c];
     if (span == nullptr) continue;

@@ -134,7 +134,7 @@ class Heap {
   bool reclaim_everywhere(const Identity& self) {
     bool any = false;
     labs_.for_each([&](Lab& lab) {
-      for (unsigned c = 1; c < kClasses; ++c) any |= protocol_.reclaim_listed(lab, c, self);
+      for (const ClassId c : kAllClasses) any |= protocol_.reclaim_listed(lab, c, self);
     });
     return any;
   }
@@ -207,7 +207,7 @@ void Heap<Config>::open(Lab& lab, HotSpans& spans, unsigned core) {
   const OwnerWord owner = make_owner(&lab, ++lab.generation);
   lab.hot = &spans;
   lab.core = core;
-  for (unsigned c = 1; c < kClasses; ++c) {
+  for (const ClassId c : kAllClasses) {
     typename Protocol::SetGuard set(protocol_, lab, c);
     SPANALLOC_ASSERT(lab.shared || set->owner.load_relaxed() == kTerminated);
     set->owner.store_release(owner);
@@ -223,8 +223,8 @@ EngineStatistics Heap<Config>::statistics() {
   result.opened_bytes = arena.opened_bytes;
   backend_.directory().for_each_span([&](const Span* span, Mark mark) {
     // Of a free one the class of its last life; none yet: no byte was used.
-    if (mark.is_free()) result.pooled_bytes += kSizeClasses[span->size_class.load_relaxed()].real_span;
-    if (mark.is_class()) result.small_bytes_carved += kSizeClasses[mark.size_class()].real_span;
+    if (mark.is_free()) result.pooled_bytes += info(span->size_class.load_relaxed()).real_span;
+    if (mark.is_class()) result.small_bytes_carved += info(mark.size_class()).real_span;
   });
   const LargeObjectStatistics large = large_.statistics();
   result.large_bytes = large.bytes;

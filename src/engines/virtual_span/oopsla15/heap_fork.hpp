@@ -60,8 +60,8 @@ void Heap<Config>::put_right(Thread& self) {
       return;
     }
     if (lab.owner.load_relaxed() != kTerminated) bury_hot_spans(lab);
-    for (unsigned c = 1; c < kClasses; ++c) {
-      if (lab.sets[c].owner.load_relaxed() != kTerminated) protocol_.close(lab, c, self.self_in_exit());
+    for (const ClassId c : kAllClasses) {
+      if (lab.set(c).owner.load_relaxed() != kTerminated) protocol_.close(lab, c, self.self_in_exit());
     }
     lab.hot = nullptr;
     lab.owner.store_release(kTerminated);
@@ -74,7 +74,7 @@ void Heap<Config>::put_right(Thread& self) {
 template <class Config>
 void Heap<Config>::bury_hot_spans(Lab& lab) {
   if (lab.hot == nullptr) return;
-  for (unsigned c = 1; c < kClasses; ++c) {
+  for (const ClassId c : kAllClasses) {
     Span* span = lab.hot->hot[c];
     lab.hot->hot[c] = nullptr;
     lab.hot->list[c] = nullptr;

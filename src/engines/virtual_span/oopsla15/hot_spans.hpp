@@ -7,6 +7,8 @@
 #include "base/assert.hpp"
 #include "base/bits.hpp"
 #include "base/poison.hpp"
+#include "engines/virtual_span/oopsla15/directory.hpp"
+#include "engines/virtual_span/oopsla15/numbers.hpp"
 #include "engines/virtual_span/oopsla15/size_classes.hpp"
 #include "engines/virtual_span/oopsla15/span.hpp"
 #include "os/os.hpp"
@@ -14,8 +16,8 @@
 namespace spanalloc::oopsla15 {
 
 /// Before others may get at the block: its link stays accessible.
-inline void poison_free(void* block, std::size_t size_class) {
-  poison(static_cast<FreeBlock*>(block) + 1, kSizeClasses[size_class].block_size - sizeof(FreeBlock));
+inline void poison_free(void* block, ClassId size_class) {
+  poison(static_cast<FreeBlock*>(block) + 1, info(size_class).block_size - sizeof(FreeBlock));
 }
 
 inline bool links_within(const Span* span, const FreeBlock* next) {
@@ -47,16 +49,32 @@ inline std::uint32_t owned_free(const Span* span, FreeBlock* list) {
          (span->blocks - span->carved.load_relaxed());
 }
 
-/// What the fast paths touch, indexed by a mark: entries of marks that are no class stay null, so that no
-/// other mark ever matches.
+/// A pointer for each mark; those of marks that are no class stay null, so that no such mark ever matches.
+template <class T>
+struct PerMark {
+  T* entries[kClassEntries];
+
+  T*& operator[](Mark mark) { return entries[mark.index()]; }
+  T*& operator[](ClassId c) { return entries[index_of(c)]; }
+  T* operator[](ClassId c) const { return entries[index_of(c)]; }
+
+  bool are_null() const {
+    for (const T* entry : entries) {
+      if (entry != nullptr) return false;
+    }
+    return true;
+  }
+};
+
+/// What the fast paths touch.
 ///
 /// Invariant O7: list[c] is a chain of free blocks of hot[c]; hot[c] is a span of class c, in state hot,
 /// whose owner is the LAB that these spans are of; it is no other LAB's hot span.
 struct HotSpans {
-  FreeBlock* list[kClassEntries];
-  Span* hot[kClassEntries];
+  PerMark<FreeBlock> list;
+  PerMark<Span> hot;
 
-  void* pop(unsigned size_class) {
+  void* pop(ClassId size_class) {
     FreeBlock* block = list[size_class];
     SPANALLOC_ASSERT(hot[size_class] != nullptr && links_within(hot[size_class], block));  // O7
     FreeBlock* next = block->next;
@@ -64,11 +82,11 @@ struct HotSpans {
       os::fatal("free list corrupted (written after free) at", block);
     }
     list[size_class] = next;
-    unpoison(block, kSizeClasses[size_class].block_size);
+    unpoison(block, info(size_class).block_size);
     return block;
   }
 
-  void push(unsigned size_class, void* p) {
+  void push(ClassId size_class, void* p) {
     auto* block = static_cast<FreeBlock*>(p);
     if (SPANALLOC_UNLIKELY(list[size_class] == block)) os::fatal("double free of", p);
     SPANALLOC_ASSERT(links_within(hot[size_class], block));  // O7
@@ -77,18 +95,13 @@ struct HotSpans {
   }
 
   /// Whether allocating from the class's hot span needs no other span.
-  bool has_blocks(unsigned size_class) const {
+  bool has_blocks(ClassId size_class) const {
     const Span* span = hot[size_class];
     return list[size_class] != nullptr ||
            (span != nullptr && (span->local_list != nullptr || span->carved.load_relaxed() != span->blocks));
   }
 
-  bool are_none() const {
-    for (unsigned c = 0; c < kClassEntries; ++c) {
-      if (hot[c] != nullptr || list[c] != nullptr) return false;
-    }
-    return true;
-  }
+  bool are_none() const { return hot.are_null() && list.are_null(); }
 };
 
 }  // namespace spanalloc::oopsla15

@@ -9,6 +9,8 @@
 #include "base/bits.hpp"
 #include "base/intrusive_list.hpp"
 #include "engines/virtual_span/oopsla15/hot_spans.hpp"
+#include "engines/virtual_span/oopsla15/numbers.hpp"
+#include "engines/virtual_span/oopsla15/size_classes.hpp"
 #include "engines/virtual_span/oopsla15/span.hpp"
 #include "sync/spin_lock.hpp"
 
@@ -90,6 +92,8 @@ struct alignas(kCacheLine) Lab {
   Lab* next_of_all = nullptr;
 
   ReusableSet sets[kClasses];
+
+  ReusableSet& set(ClassId c) { return sets[index_of(c)]; }
 
   OwnerWord owner_word() const { return owner.load_relaxed(); }  // for the owner itself
 };

@@ -7,6 +7,7 @@
 #include <cstdint>
 
 #include "base/bits.hpp"
+#include "engines/virtual_span/oopsla15/numbers.hpp"
 
 namespace spanalloc::oopsla15 {
 
@@ -66,15 +67,34 @@ inline constexpr std::array<SizeClass, kClasses> kSizeClasses = {{
     {1048576, 1028 * kKiB, 4096, 1, 4096},
 }};
 
-/// The class of a request of `size` bytes, size <= kSpanMax. 0 for size 0.
-constexpr unsigned class_of(std::size_t size) {
-  if (size <= kSmallMax) return static_cast<unsigned>((size + 15) / 16);
-  return log2_floor(size - 1) + 9;  // 512 is class 17: log2_floor(511) == 8
+constexpr const SizeClass& info(ClassId c) {
+  return kSizeClasses[index_of(c)];
+}
+constexpr bool is_class(ClassId c) {
+  return c != ClassId::kNone && index_of(c) < kClasses;
+}
+
+/// All classes, by size of block.
+inline constexpr std::array<ClassId, kClasses - 1> kAllClasses = [] {
+  std::array<ClassId, kClasses - 1> classes{};
+  for (std::uint32_t i = 0; i < classes.size(); ++i) classes[i] = ClassId{i + 1};
+  return classes;
+}();
+inline constexpr ClassId kSmallestClass = kAllClasses.front();
+
+/// class_of(size) as an index, size <= kSmallMax.
+constexpr std::size_t small_class_index(std::size_t size) {
+  return (size + 15) / 16;
+}
+/// The class of a request of `size` bytes, size <= kSpanMax. kNone for size 0.
+constexpr ClassId class_of(std::size_t size) {
+  if (size <= kSmallMax) return ClassId{static_cast<std::uint32_t>(small_class_index(size))};
+  return ClassId{log2_floor(size - 1) + 9};  // 512 is class 17: log2_floor(511) == 8
 }
 
 /// The largest alignment that every block of a class has.
-constexpr std::size_t natural_alignment(unsigned size_class) {
-  const SizeClass& c = kSizeClasses[size_class];
+constexpr std::size_t natural_alignment(ClassId size_class) {
+  const SizeClass& c = info(size_class);
   return std::size_t{1} << std::countr_zero(c.block_size | c.first_block);
 }
 
@@ -97,11 +117,11 @@ constexpr std::array<std::uint8_t, kClasses> make_real_span_indexes() {
   std::array<std::uint8_t, kClasses> index{};
   std::array<std::uint32_t, kClasses> sizes{};
   unsigned known = 0;
-  for (unsigned c = 1; c < kClasses; ++c) {
+  for (const ClassId c : kAllClasses) {
     unsigned i = 0;
-    while (i < known && sizes[i] != kSizeClasses[c].real_span) ++i;
-    if (i == known) sizes[known++] = kSizeClasses[c].real_span;
-    index[c] = static_cast<std::uint8_t>(i);
+    while (i < known && sizes[i] != info(c).real_span) ++i;
+    if (i == known) sizes[known++] = info(c).real_span;
+    index[index_of(c)] = static_cast<std::uint8_t>(i);
   }
   index[0] = static_cast<std::uint8_t>(known);  // how many there are
   return index;
@@ -116,19 +136,20 @@ inline constexpr std::array<std::uint64_t, kClasses> kRealSpans = [] {
 }();
 
 constexpr bool class_table_is_sound() {
-  for (unsigned c = 1; c < kClasses; ++c) {
-    const SizeClass& k = kSizeClasses[c];
+  for (const ClassId id : kAllClasses) {
+    const std::uint32_t c = index_of(id);
+    const SizeClass& k = info(id);
     const std::size_t payload = std::size_t{k.blocks} * k.block_size;
     const std::size_t wanted = c <= 16 ? 16 * std::size_t{c} : std::size_t{512} << (c - 17);
-    if (k.block_size != wanted || class_of(k.block_size) != c || class_of(k.block_size - 1) != c)
+    if (k.block_size != wanted || class_of(k.block_size) != id || class_of(k.block_size - 1) != id)
       return false;
-    if (c > 1 && class_of(kSizeClasses[c - 1].block_size + 1) != c) return false;
+    if (c > 1 && class_of(kSizeClasses[c - 1].block_size + 1) != id) return false;
     if (k.first_block < kHeaderBytes || k.first_block + payload > k.real_span) return false;
     if (k.real_span - k.first_block - payload >= k.block_size) return false;  // one more block would fit
     if (k.waste != k.real_span - payload || k.waste * 31 > k.real_span) return false;  // at most 3.2 %
     if (k.real_span % (4 * kKiB) != 0 || k.real_span > kVirtualSpan) return false;
     if (c <= 16 ? k.real_span != kMadviseThreshold : k.real_span <= kMadviseThreshold) return false;
-    if (k.block_size <= 4096 && is_power_of_two(k.block_size) && natural_alignment(c) < k.block_size)
+    if (k.block_size <= 4096 && is_power_of_two(k.block_size) && natural_alignment(id) < k.block_size)
       return false;
     const auto shift = static_cast<unsigned>(std::countr_zero(k.block_size));
     const std::uint32_t inverse = inverse_of(k.block_size);

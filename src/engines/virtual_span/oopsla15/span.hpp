@@ -8,6 +8,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "engines/virtual_span/oopsla15/numbers.hpp"
 #include "engines/virtual_span/oopsla15/size_classes.hpp"
 #include "engines/virtual_span/oopsla15/span_word.hpp"
 
@@ -31,8 +32,9 @@ struct alignas(kCacheLine) Span {
   Plain<std::uint8_t> shift{0};
   Plain<std::uint8_t> real_span_index{0};
   Plain<std::uint16_t> first_block{0};
-  // Shared, a mark of size_classes.hpp: any thread may read it; the span word tells whether it still holds.
-  Atomic<std::uint32_t> size_class{0};
+  // Shared; a free span's is that of its last life. Any thread may read it; the span word tells whether it
+  // still holds.
+  Atomic<ClassId> size_class{ClassId::kNone};
   // Shared: {generation : 16, address of the LAB : 48}. Written by whoever takes the span from the pool, and
   // by an adopter under the lock of the former owner's set.
   Atomic<std::uint64_t> owner{0};

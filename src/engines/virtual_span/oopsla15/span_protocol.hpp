@@ -113,10 +113,10 @@ class SpanProtocol {
       if (!seen.is_idle()) return;
       // Acquire, after the word: from the same epoch or a later one, and then the compare-and-swap fails.
       const std::uint32_t freed = span->local_free.load_acquire();
-      const std::uint32_t mark = span->size_class.load_acquire();
+      const ClassId size_class = span->size_class.load_acquire();
       const OwnerWord owner = span->owner.load_acquire();
-      if (mark == 0 || mark >= kClasses) continue;  // moved on between two loads
-      const std::uint32_t blocks = kSizeClasses[mark].blocks;
+      if (!is_class(size_class)) continue;  // moved on between two loads
+      const std::uint32_t blocks = info(size_class).blocks;
       const std::uint32_t free = seen.count() + freed;
       if (free > blocks) {  // O1
         if (span->load_word().bits() != seen.bits()) continue;
@@ -124,23 +124,23 @@ class SpanProtocol {
       }
       if (free == blocks && Config::kEagerReturn) {
         Config::at(Step::kBeforeClaim, span);
-        if (claim(span, seen, owner, mark, self)) return;
+        if (claim(span, seen, owner, size_class, self)) return;
         continue;
       }
       if (seen.listed()) return;
       const bool reusable = free == blocks || is_reusable<Config>(blocks, blocks - free);
       if (!reusable && !(seen.mixed() && seen.count() > 0)) return;
       Config::at(Step::kBeforeListing, span);
-      if (list(span, seen, owner, mark, reusable ? SetList::kReusable : SetList::kSuspects)) return;
+      if (list(span, seen, owner, size_class, reusable ? SetList::kReusable : SetList::kSuspects)) return;
       // Refused because the span changed, or because its owner is gone: then it becomes ours.
-      adopt(span, owner, mark, self.adopter);
+      adopt(span, owner, size_class, self.adopter);
     }
   }
 
   /// Makes an idle span free on the word `seen` in which it was found empty, and pools it. False: it changed.
   /// `owner` was read between `seen` and now: if the span is listed, it is so in that owner's set, because a
   /// listed span does not change hands.
-  bool claim(Span* span, SpanWord seen, OwnerWord owner, unsigned size_class, const Identity& self) {
+  bool claim(Span* span, SpanWord seen, OwnerWord owner, ClassId size_class, const Identity& self) {
     const bool listed = seen.listed();
     if (!span->try_mark_free(seen)) return false;
     Config::at(Step::kAfterClaim, span);
@@ -154,11 +154,11 @@ class SpanProtocol {
 
   /// If the span's owner has terminated, makes `adopter` its owner. True if it is so now. The lock keeps the
   /// owner's LAB from starting a new life meanwhile, which might carry the same 16-bit generation again.
-  bool adopt(Span* span, OwnerWord owner, unsigned size_class, OwnerWord adopter) {
+  bool adopt(Span* span, OwnerWord owner, ClassId size_class, OwnerWord adopter) {
     SPANALLOC_ASSERT(adopter != kTerminated);
     if (owner == kTerminated) return false;
     Lab& former = *lab_of(owner);
-    if (former.sets[size_class].owner.load_relaxed() == owner) return false;  // lives; not worth the lock
+    if (former.set(size_class).owner.load_relaxed() == owner) return false;  // lives; not worth the lock
     SetGuard set(*this, former, size_class);
     if (set->owner.load_relaxed() == owner) return false;
     // A LAB that terminates closes its sets one by one, each after it gave that class's hot span up: only
@@ -171,8 +171,8 @@ class SpanProtocol {
 
   /// Empties one class's suspects: each becomes free, reusable, or floating again. For the owner alone, whose
   /// local_free is exact.
-  void examine_suspects(Lab& lab, unsigned size_class, const Identity& self) {
-    if (lab.sets[size_class].first_suspect() == nullptr) return;  // a missed one waits for the next search
+  void examine_suspects(Lab& lab, ClassId size_class, const Identity& self) {
+    if (lab.set(size_class).first_suspect() == nullptr) return;  // a missed one waits for the next search
     SpanChain empty;
     {
       SetGuard set(*this, lab, size_class);
@@ -187,7 +187,7 @@ class SpanProtocol {
 
   /// Makes every span free that is listed in the set and empty. For any thread: it changes nothing else. True
   /// if there was one.
-  bool reclaim_listed(Lab& lab, unsigned size_class, const Identity& self) {
+  bool reclaim_listed(Lab& lab, ClassId size_class, const Identity& self) {
     SpanChain empty;
     {
       SetGuard set(*this, lab, size_class);
@@ -200,7 +200,7 @@ class SpanProtocol {
   }
 
   /// reusable -> hot: takes a span out of the set, if there is one.
-  TakenSpan take_reusable(Lab& lab, unsigned size_class) {
+  TakenSpan take_reusable(Lab& lab, ClassId size_class) {
     SetGuard set(*this, lab, size_class);
     while (Span* span = set->first_reusable()) {
       set->unlink(span);
@@ -210,14 +210,14 @@ class SpanProtocol {
   }
 
   /// The same for an idle span of the LAB that may be in no set. None: it is free by now.
-  TakenSpan take_idle(Lab& lab, Span* span, unsigned size_class) {
+  TakenSpan take_idle(Lab& lab, Span* span, ClassId size_class) {
     SetGuard set(*this, lab, size_class);  // whoever would list the span is kept out until it is hot
     set->unlink(span);
     return mark_hot(span);
   }
 
   /// Closes a set for good (thread termination): what it held floats on as orphans.
-  void close(Lab& lab, unsigned size_class, const Identity& self) {
+  void close(Lab& lab, ClassId size_class, const Identity& self) {
     SpanChain empty;
     {
       SetGuard set(*this, lab, size_class);
@@ -234,8 +234,8 @@ class SpanProtocol {
   /// Holds the lock of a LAB's set; its lists are whole.
   class [[nodiscard]] SetGuard {
    public:
-    SetGuard(SpanProtocol& protocol, Lab& lab, unsigned size_class)
-        : set_(lab.sets[size_class]), guard_(set_.lock) {
+    SetGuard(SpanProtocol& protocol, Lab& lab, ClassId size_class)
+        : set_(lab.set(size_class)), guard_(set_.lock) {
       if (SPANALLOC_UNLIKELY(guard_.owner_died())) protocol.repair(lab, size_class);
     }
     ReusableSet& operator*() const { return set_; }
@@ -250,8 +250,8 @@ class SpanProtocol {
   // In a fork's child, with the lock of a set whose last holder vanished: its lists are made anew from the
   // words. `listed` and the linking are one critical section, so a span with that bit belongs in its owner's
   // set, whether it had come there or not.
-  void repair(Lab& lab, unsigned size_class) {
-    ReusableSet& set = lab.sets[size_class];
+  void repair(Lab& lab, ClassId size_class) {
+    ReusableSet& set = lab.set(size_class);
     set.forget();
     backend_.directory().for_each_span([&](Span* span, Mark mark) {
       if (mark != Mark::of_class(size_class) || lab_of(span->owner.load_relaxed()) != &lab) return;
@@ -265,9 +265,9 @@ class SpanProtocol {
   // What becomes of an idle span that its owner, under its set's lock, has unlinked: free (true; the caller
   // pools it); reusable and linked again, if it is given its set; or floating. Or nothing: another thread's
   // last free has made it free.
-  static bool is_made_free(Span* span, unsigned size_class, ReusableSet* set) {
+  static bool is_made_free(Span* span, ClassId size_class, ReusableSet* set) {
     SPANALLOC_ASSERT(span->set_list == SetList::kNone);
-    const std::uint32_t blocks = kSizeClasses[size_class].blocks;
+    const std::uint32_t blocks = info(size_class).blocks;
     SpanWord seen = span->load_word();
     while (seen.is_idle()) {
       const std::uint32_t free = seen.count() + span->local_free.load_relaxed();
@@ -305,7 +305,7 @@ class SpanProtocol {
   }
 
   // Links the span into its owner's set if the word is still `seen` and the owner still lives.
-  bool list(Span* span, SpanWord seen, OwnerWord owner, unsigned size_class, SetList where) {
+  bool list(Span* span, SpanWord seen, OwnerWord owner, ClassId size_class, SetList where) {
     if (owner == kTerminated) return false;
     SetGuard set(*this, *lab_of(owner), size_class);
     // The set being this owner's, the owner has not terminated, so the span cannot be adopted either.
@@ -317,13 +317,12 @@ class SpanProtocol {
   }
 
   // Of the spans of a list from `span` on.
-  static void collect_empty(ReusableSet& set, Span* span, unsigned size_class, SpanChain& empty) {
+  static void collect_empty(ReusableSet& set, Span* span, ClassId size_class, SpanChain& empty) {
     while (span != nullptr) {
       Span* next = span->set_next;
       SpanWord seen = span->load_word();
       const std::uint32_t freed = span->local_free.load_acquire();  // after the word, as in settle
-      if (seen.is_idle() && seen.count() + freed == kSizeClasses[size_class].blocks &&
-          span->try_mark_free(seen)) {
+      if (seen.is_idle() && seen.count() + freed == info(size_class).blocks && span->try_mark_free(seen)) {
         set.unlink(span);
         empty.push(span);
       }

@@ -70,17 +70,18 @@ class Census {
   void mark_pooled(SpanCensus& out) {
     for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
       for (unsigned core = 0; core < heap_.pool().cores(); ++core) {
-        const std::uint32_t first = heap_.pool().take_all(row, core);
-        std::uint32_t last = 0;
-        for (std::uint32_t number = first; number != 0; number = pages_.pool_links()(number).load_relaxed()) {
-          const SpanRef span = pages_.span(SpanNumber{number});
+        const SpanNumber first = heap_.pool().take_all(row, core);
+        SpanNumber last = SpanNumber::kNone;
+        for (SpanNumber number = first; number != SpanNumber::kNone;
+             number = Heap::Pool::next_of(number, pages_.pool_links())) {
+          const SpanRef span = pages_.span(number);
           span->mark = static_cast<std::uint8_t>(span->mark + kMarkPooled);
           const ClassInfo& info = Classes::info(span->class_id());
           const bool fits = info.pool_row == row && pages_.granules_of(span).count == info.granules;
           if (!fits || !heap_.has(span)) ++out.broken;
           last = number;
         }
-        if (first != 0) heap_.pool().put_chain(row, core, first, last, pages_.pool_links());
+        if (first != SpanNumber::kNone) heap_.pool().put_chain(row, core, first, last, pages_.pool_links());
       }
     }
   }

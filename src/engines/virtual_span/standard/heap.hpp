@@ -45,7 +45,7 @@ class Heap {
   using Protocol = SpanProtocol<Pages>;
   using Reuse = typename Pages::Arena::Reuse;
   using Arena = typename Pages::Arena;
-  using Pool = SpanPool<Classes::kPoolRows, 256, true>;
+  using Pool = SpanPool<SpanNumber, Classes::kPoolRows, 256, true>;
   /// What is zero at first and large: apart from the heap, which is neither.
   struct Storage {
     Pool pool{};

@@ -50,9 +50,9 @@ SPANALLOC_COLD inline bool Heap<Config>::make_orphanages() {
 template <class Config>
 inline SpanRef Heap<Config>::take_pooled(ClassId c, unsigned core) {
   const unsigned row = Classes::info(c).pool_row;
-  std::uint32_t number = pool().get_local(row, core, pages_.pool_links());
-  if (number == 0) number = pool().get_from_other_core(row, core, pages_.pool_links());
-  return number == 0 ? SpanRef{} : pages_.span(SpanNumber{number});
+  SpanNumber number = pool().get_local(row, core, pages_.pool_links());
+  if (number == SpanNumber::kNone) number = pool().get_from_other_core(row, core, pages_.pool_links());
+  return number == SpanNumber::kNone ? SpanRef{} : pages_.span(number);
 }
 
 template <class Config>
@@ -181,8 +181,7 @@ template <class Config>
          c == Classes::kLarge ? granules.count << Config::kGranuleBits : info.virtual_span);
   // Spans of kLarge have no row; nor has one that a thread was resizing when a fork left it behind.
   const bool odd = info.blocks == 1 && granules.count != info.granules;
-  if (odd ||
-      !pool().put_bounded(info.pool_row, core, index_of(span.number), info.pool_most, pages_.pool_links())) {
+  if (odd || !pool().put_bounded(info.pool_row, core, span.number, info.pool_most, pages_.pool_links())) {
     pages_.give(span);
   }
   purge_by_decay(os::now_ms());
@@ -194,9 +193,9 @@ SPANALLOC_COLD inline void Heap<Config>::give_pool_back() {
     for (unsigned core = 0; core < pool().cores(); ++core) {
       if (pool().looks_empty(row, core)) continue;  // what this thread knows to be in the pool it sees
       std::uint32_t count = 0;
-      for (std::uint32_t number = pool().take_all(row, core); number != 0; ++count) {
-        const std::uint32_t next = pages_.pool_links()(number).load_relaxed();  // ours: taken with acquire
-        pages_.arena.give(number);
+      for (SpanNumber number = pool().take_all(row, core); number != SpanNumber::kNone; ++count) {
+        const SpanNumber next = Pool::next_of(number, pages_.pool_links());  // ours: taken with acquire
+        pages_.arena.give(index_of(number));
         number = next;
       }
       if (count != 0) pool().taken(row, core, count);

@@ -5,7 +5,8 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
-#include <type_traits>
+
+#include "base/number.hpp"
 
 namespace spanalloc::standard {
 
@@ -19,13 +20,6 @@ enum class ClassId : std::uint32_t { kNone = 0 };
 enum class HeapNumber : std::uint16_t {};
 /// A block, by its offset in its span: no division, and never 0.
 enum class BlockMark : std::uint32_t { kNone = 0 };
-
-/// The number as an index or for arithmetic.
-template <class Number>
-  requires std::is_enum_v<Number>
-constexpr std::underlying_type_t<Number> index_of(Number number) {
-  return static_cast<std::underlying_type_t<Number>>(number);
-}
 
 constexpr BlockMark mark_of_offset(std::uint64_t offset) {
   return BlockMark{static_cast<std::uint32_t>(offset >> 4) + 1};

@@ -100,7 +100,7 @@ class PageLayer : public thread::ForkWatch {
   }
   /// Where a free span says which is behind it in its stack of a pool.
   auto pool_links() {
-    return [this](std::uint32_t number) -> Atomic<std::uint32_t>& { return spans_[number].pool_link; };
+    return [this](SpanNumber number) -> Atomic<std::uint32_t>& { return span(number)->pool_link; };
   }
 
   GranuleCount granules_of(SpanRef span) const { return {arena.count_of(index_of(span.number))}; }

@@ -9,39 +9,41 @@
 namespace spanalloc {
 namespace {
 
+enum class Number : std::uint32_t { kNone = 0 };
+
 struct LinkTable {
   explicit LinkTable(std::size_t n) : cells(new Atomic<std::uint32_t>[n + 1]) {}
-  Atomic<std::uint32_t>& operator()(std::uint32_t n) { return cells[n]; }
+  Atomic<std::uint32_t>& operator()(Number n) { return cells[index_of(n)]; }
   std::unique_ptr<Atomic<std::uint32_t>[]> cells;
 };
 
 TEST(SpanPool, OwnStackIsLastInFirstOut) {
-  auto pool = std::make_unique<SpanPool<2>>();
+  auto pool = std::make_unique<SpanPool<Number, 2>>();
   LinkTable links(8);
   pool->set_cores(4);
-  pool->put(1, 2, 5, links);
-  pool->put(1, 2, 6, links);
-  EXPECT_EQ(pool->get_local(0, 2, links), 0u);
-  EXPECT_EQ(pool->get_local(1, 3, links), 0u);
-  EXPECT_EQ(pool->get_local(1, 2, links), 6u);
-  EXPECT_EQ(pool->get_local(1, 2, links), 5u);
-  EXPECT_EQ(pool->get_local(1, 2, links), 0u);
+  pool->put(1, 2, Number{5}, links);
+  pool->put(1, 2, Number{6}, links);
+  EXPECT_EQ(pool->get_local(0, 2, links), Number::kNone);
+  EXPECT_EQ(pool->get_local(1, 3, links), Number::kNone);
+  EXPECT_EQ(pool->get_local(1, 2, links), Number{6});
+  EXPECT_EQ(pool->get_local(1, 2, links), Number{5});
+  EXPECT_EQ(pool->get_local(1, 2, links), Number::kNone);
 }
 
 TEST(SpanPool, SearchesTheOtherCoresStartingAfterItsOwn) {
-  auto pool = std::make_unique<SpanPool<1>>();
+  auto pool = std::make_unique<SpanPool<Number, 1>>();
   LinkTable links(8);
   pool->set_cores(4);
-  for (std::uint32_t core = 0; core < 4; ++core) pool->put(0, core, core + 1, links);
-  EXPECT_EQ(pool->get_from_other_core(0, 2, links), 4u);
-  EXPECT_EQ(pool->get_from_other_core(0, 2, links), 1u);
-  EXPECT_EQ(pool->get_from_other_core(0, 2, links), 2u);
-  EXPECT_EQ(pool->get_from_other_core(0, 2, links), 0u) << "the own stack is not searched";
-  EXPECT_EQ(pool->get_local(0, 2, links), 3u);
+  for (std::uint32_t core = 0; core < 4; ++core) pool->put(0, core, Number{core + 1}, links);
+  EXPECT_EQ(pool->get_from_other_core(0, 2, links), Number{4});
+  EXPECT_EQ(pool->get_from_other_core(0, 2, links), Number{1});
+  EXPECT_EQ(pool->get_from_other_core(0, 2, links), Number{2});
+  EXPECT_EQ(pool->get_from_other_core(0, 2, links), Number::kNone) << "the own stack is not searched";
+  EXPECT_EQ(pool->get_local(0, 2, links), Number{3});
 }
 
 TEST(SpanPool, CoresAreCappedAndNeverZero) {
-  auto pool = std::make_unique<SpanPool<1, 8>>();
+  auto pool = std::make_unique<SpanPool<Number, 1, 8>>();
   EXPECT_EQ(pool->cores(), 1u);
   pool->set_cores(0);
   EXPECT_EQ(pool->cores(), 1u);
@@ -51,46 +53,48 @@ TEST(SpanPool, CoresAreCappedAndNeverZero) {
 }
 
 TEST(SpanPool, TakeAllHandsOutTheWholeChain) {
-  auto pool = std::make_unique<SpanPool<1>>();
+  auto pool = std::make_unique<SpanPool<Number, 1>>();
   LinkTable links(8);
-  for (std::uint32_t span = 1; span <= 5; ++span) pool->put(0, 0, span, links);
+  for (std::uint32_t span = 1; span <= 5; ++span) pool->put(0, 0, Number{span}, links);
   std::vector<std::uint32_t> seen;
-  for (std::uint32_t s = pool->take_all(0, 0); s != 0; s = links(s).load_relaxed()) seen.push_back(s);
+  for (Number n = pool->take_all(0, 0); n != Number::kNone; n = pool->next_of(n, links)) {
+    seen.push_back(index_of(n));
+  }
   EXPECT_EQ(seen, (std::vector<std::uint32_t>{5, 4, 3, 2, 1}));
   EXPECT_TRUE(pool->looks_empty(0, 0));
 }
 
 TEST(SpanPool, EachStackHasItsOwnCacheLine) {
-  EXPECT_GE(sizeof(SpanPool<3, 16>), 3 * 16 * kCacheLine);
-  EXPECT_EQ(alignof(SpanPool<3, 16>), kCacheLine);
+  EXPECT_GE(sizeof(SpanPool<Number, 3, 16>), 3 * 16 * kCacheLine);
+  EXPECT_EQ(alignof(SpanPool<Number, 3, 16>), kCacheLine);
 }
 
 // Threads put and get at random; every span is held by at most one thread at a time and none gets lost.
 TEST(SpanPool, NothingIsLostOrInventedUnderContention) {
   constexpr std::uint32_t kSpans = 64;
   constexpr unsigned kThreads = 4;
-  auto pool = std::make_unique<SpanPool<1>>();
+  auto pool = std::make_unique<SpanPool<Number, 1>>();
   LinkTable links(kSpans);
   std::vector<Atomic<std::uint32_t>> holders(kSpans + 1);
   pool->set_cores(2);
-  for (std::uint32_t span = 1; span <= kSpans; ++span) pool->put(0, span % 2, span, links);
+  for (std::uint32_t span = 1; span <= kSpans; ++span) pool->put(0, span % 2, Number{span}, links);
 
   Atomic<std::uint32_t> errors{0};
   test::in_threads(kThreads, [&](unsigned t) {
     const unsigned core = pool->core_of(t);
     for (int i = 0; i < 50000; ++i) {
-      std::uint32_t span = pool->get_local(0, core, links);
-      if (span == 0) span = pool->get_from_other_core(0, core, links);
-      if (span == 0) continue;
-      if (holders[span].fetch_add_relaxed(1) != 0) errors.fetch_add_relaxed(1);
-      holders[span].fetch_sub_relaxed(1);
+      Number span = pool->get_local(0, core, links);
+      if (span == Number::kNone) span = pool->get_from_other_core(0, core, links);
+      if (span == Number::kNone) continue;
+      if (holders[index_of(span)].fetch_add_relaxed(1) != 0) errors.fetch_add_relaxed(1);
+      holders[index_of(span)].fetch_sub_relaxed(1);
       pool->put(0, core, span, links);
     }
   });
   EXPECT_EQ(errors.load_relaxed(), 0u);
   std::vector<bool> seen(kSpans + 1);
   for (unsigned core = 0; core < 2; ++core) {
-    while (const std::uint32_t span = pool->get_local(0, core, links)) {
+    while (const std::uint32_t span = index_of(pool->get_local(0, core, links))) {
       EXPECT_FALSE(seen[span]) << span;
       seen[span] = true;
     }

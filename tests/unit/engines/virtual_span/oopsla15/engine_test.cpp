@@ -21,8 +21,6 @@
 namespace spanalloc {
 namespace {
 
-using oopsla15::kSizeClasses;
-
 template <class E>
 class Oopsla15 : public testing::Test {};
 template <class T>
@@ -61,14 +59,15 @@ TYPED_TEST(Oopsla15, EverySizeIsServedByTheSmallestClass) {
 
 TYPED_TEST(Oopsla15, BlocksOfAClassAreDistinctAndInTheirSpan) {
   using E = TypeParam;
-  for (unsigned c = 1; c < oopsla15::kClasses; ++c) {
-    const auto blocks = make_floating_span<E>(kSizeClasses[c].block_size);
+  for (const oopsla15::ClassId c : oopsla15::kAllClasses) {
+    const oopsla15::SizeClass& k = oopsla15::info(c);
+    const auto blocks = make_floating_span<E>(k.block_size);
     std::set<void*> distinct(blocks.begin(), blocks.end());
     EXPECT_EQ(distinct.size(), blocks.size());
     for (std::size_t i = 0; i + 1 < blocks.size(); ++i) {
       const std::size_t offset = span_of(blocks[i])->offset_of(blocks[i]);
       EXPECT_GE(offset, oopsla15::kHeaderBytes);
-      EXPECT_LE(offset + kSizeClasses[c].block_size, kSizeClasses[c].real_span);
+      EXPECT_LE(offset + k.block_size, k.real_span);
     }
     for (void* p : blocks) E::deallocate(p);
   }

@@ -93,7 +93,7 @@ std::vector<void*> make_floating_span(H& heap, std::size_t size) {
       break;
     }
   }
-  EXPECT_EQ(blocks.size() - 1, oopsla15::kSizeClasses[oopsla15::class_of(size)].blocks);
+  EXPECT_EQ(blocks.size() - 1, oopsla15::info(oopsla15::class_of(size)).blocks);
   EXPECT_EQ(first->load_word().state(), oopsla15::State::kFloating);
   return blocks;
 }

@@ -255,7 +255,7 @@ TEST_F(Oopsla15Traps, RemoteFreesWhileTheHotSpanIsGivenUp) {
 
   for (const std::size_t size : {std::size_t{kMiB}, std::size_t{256}}) {
     std::vector<void*> blocks;
-    const std::size_t count = oopsla15::kSizeClasses[oopsla15::class_of(size)].blocks;
+    const std::size_t count = oopsla15::info(oopsla15::class_of(size)).blocks;
     while (blocks.size() < count) blocks.push_back(heap->allocate(size));
     Config::arm(Step::kBeforeFloating, [&](Span*) {
       on_another_thread([&] {
