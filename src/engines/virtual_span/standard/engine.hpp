@@ -287,7 +287,7 @@ class StandardEngineOf {
   static inline constinit typename Heap::Storage storage{};
   static inline constinit Heap heap{pages, &storage, &Frontend::on_thread_exit};
   SPANALLOC_TLS static inline constinit thread_local Frontend frontend{heap, pages};
-  // Thread-local storage of ours besides: 8 bytes of CallWithoutLab, 4 of sync/spin_lock.hpp, 1 of
+  // Thread-local storage of ours besides: 8 bytes of inside_without_lab, 4 of sync/spin_lock.hpp, 1 of
   // os::thread_mark(). (check_library.py adds up what the linker has made of them.)
   static_assert(sizeof(Frontend) + 8 + 4 + 1 <= 1024);
 };

@@ -8,7 +8,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <new>
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
@@ -21,29 +20,11 @@
 
 namespace spanalloc::standard {
 
-/// While it lives the calling thread is in a call in some heap of the page layer, without a LAB. Such calls
-/// nest: what one of them calls of libc may use another page layer's heap, and a signal handler any.
-class [[nodiscard]] CallWithoutLab {
- public:
-  explicit CallWithoutLab(const void* pages) : pages_(pages), outer_(innermost.load_relaxed()) {
-    innermost.store_release(this);  // release, here and below: for this thread's signal handlers
-  }
-  ~CallWithoutLab() { innermost.store_release(outer_); }
-  CallWithoutLab(const CallWithoutLab&) = delete;
-  CallWithoutLab& operator=(const CallWithoutLab&) = delete;
-
-  static bool is_in(const void* pages) {
-    const CallWithoutLab* call = innermost.load_relaxed();
-    while (call != nullptr && call->pages_ != pages) call = call->outer_;
-    return call != nullptr;
-  }
-
- private:
-  SPANALLOC_TLS static inline constinit thread_local Atomic<const CallWithoutLab*> innermost{nullptr};
-
-  const void* pages_;
-  const CallWithoutLab* outer_;
-};
+/// The page layer in whose heaps the calling thread is in a call without a LAB; read by its signal handlers,
+/// too. The innermost one: what such a call calls of libc may use another page layer's heap (pthread_setspecific
+/// may allocate), and a handler that forks there recovers the outer one at once. That is no harm: the outer call
+/// has nothing in its hands then.
+SPANALLOC_TLS inline constinit thread_local Atomic<const void*> inside_without_lab{nullptr};
 
 template <class Config>
 class ForkRecovery {
@@ -66,7 +47,7 @@ class ForkRecovery {
 
   /// Unless a call of the calling thread has been interrupted, which does it at its end then.
   SPANALLOC_COLD static void recover_if_outside(Pages& pages) {
-    bool inside = CallWithoutLab::is_in(&pages);
+    bool inside = inside_without_lab.load_relaxed() == &pages;
     pages.for_each_lab(
         [&](Lab& lab) { inside = inside || (lab.inside.load_relaxed() != 0 && pages.is_mine(lab.number)); });
     if (!inside) recover(pages);
@@ -75,12 +56,14 @@ class ForkRecovery {
  private:
   // The calling thread is alone and in no call of its own.
   SPANALLOC_COLD static void recover(Pages& pages) {
+    const void* outer = inside_without_lab.load_relaxed();
     // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on in that
     // child: there was no second thread to lose.
     while (pages.recovery_is_due.load_relaxed() != 0) {
-      const CallWithoutLab call(&pages);
+      inside_without_lab.store_relaxed(&pages);
       pages.recovery_is_due.store_relaxed(0);
       put_right(pages);
+      inside_without_lab.store_release(outer);
     }
   }
 
@@ -194,7 +177,9 @@ class [[nodiscard]] InsideHeap {
       outer_ = lab_->inside.load_relaxed();
       lab_->inside.store_relaxed(1);
     } else {
-      new (&call_) CallWithoutLab(state.pages);
+      outer_layer_ = inside_without_lab.load_relaxed();
+      inside_without_lab.store_relaxed(state.pages);
+      generation_ = SpinLock::generation();
       state_.pages->inside_without_lab.fetch_add_acq_rel(1);
     }
   }
@@ -203,8 +188,12 @@ class [[nodiscard]] InsideHeap {
       // A LAB that was given back meanwhile may be somebody else's.
       if (SPANALLOC_LIKELY(lab_ == state_.lab)) lab_->inside.store_release(outer_);
     } else {
-      state_.pages->inside_without_lab.fetch_sub_acq_rel(1);
-      call_.~CallWithoutLab();
+      // In a child that has been put right meanwhile the count is of calls that began there.
+      if (SPANALLOC_LIKELY(generation_ == SpinLock::generation()) ||
+          state_.pages->recovery_is_due.load_relaxed() != 0) {
+        state_.pages->inside_without_lab.fetch_sub_acq_rel(1);
+      }
+      inside_without_lab.store_release(outer_layer_);
     }
     if (SPANALLOC_UNLIKELY(state_.pages->recovery_is_due.load_relaxed() != 0)) {
       ForkRecovery<Config>::recover_if_outside(*state_.pages);
@@ -216,10 +205,9 @@ class [[nodiscard]] InsideHeap {
  private:
   ThreadState<Config>& state_;
   Lab<Config>* lab_;
-  std::uint32_t outer_ = 0;  // of the LAB's flag
-  union {
-    CallWithoutLab call_;  // if there is no LAB
-  };
+  std::uint32_t outer_ = 0;            // of the LAB's flag
+  const void* outer_layer_ = nullptr;  // of inside_without_lab
+  std::uint16_t generation_ = 0;
 };
 
 }  // namespace spanalloc::standard

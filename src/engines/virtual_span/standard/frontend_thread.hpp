@@ -42,7 +42,8 @@ template <class Config>
 inline void Frontend<Config>::detach() {
   SPANALLOC_ASSERT(pages->is_mine(lab->number));
   // For signal handlers that fork while the thread has given its LAB up and is still busy with it.
-  const CallWithoutLab call(pages);
+  const void* outer = inside_without_lab.load_relaxed();
+  inside_without_lab.store_relaxed(pages);
   flush_run();
   run.number = SpanNumber::kNone;  // without a LAB nothing is gathered
   for (std::uint64_t& classes : lab->hot_classes) {
@@ -62,6 +63,7 @@ inline void Frontend<Config>::detach() {
   Lab* mine = lab;
   lab = nullptr;
   heap->end_lab(mine);
+  inside_without_lab.store_release(outer);
 }
 
 // Moves the hot list in front of the span's reserve and counts both and what was never carved.

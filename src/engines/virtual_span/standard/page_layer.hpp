@@ -128,7 +128,7 @@ class PageLayer : public thread::ForkWatch {
 
   /// A LAB for the calling thread, or an orphanage, of a heap; nullptr when there is none left.
   SPANALLOC_COLD Lab* take_lab(HeapNumber heap) {
-    if (!start()) return nullptr;
+    SPANALLOC_ASSERT(is_started());
     Lab* lab = lab_registry_.take([this](bool) { return make_lab(); });
     if (lab == nullptr) return nullptr;
     SPANALLOC_ASSERT(lab->thread.load_relaxed() == 0 && !lab->is_orphanage() && lab->has_no_hot_span());
