@@ -21,9 +21,9 @@
 namespace spanalloc::standard {
 
 /// The page layer in whose heaps the calling thread is in a call without a LAB; read by its signal handlers,
-/// too. The innermost one: what such a call calls of libc may use another page layer's heap (pthread_setspecific
-/// may allocate), and a handler that forks there recovers the outer one at once. That is no harm: the outer call
-/// has nothing in its hands then.
+/// too. The innermost one: what such a call calls of libc may use another page layer's heap
+/// (pthread_setspecific may allocate), and a handler that forks there recovers the outer one at once. That is
+/// no harm: the outer call has nothing in its hands then.
 SPANALLOC_TLS inline constinit thread_local Atomic<const void*> inside_without_lab{nullptr};
 
 template <class Config>
