@@ -261,7 +261,6 @@ class LargeObjects {
         if (const Table* table = table_.load_relaxed(); table != nullptr) {
           if (2 * (entries_ + graves_ + promised_ + 1) <= table->capacity) {
             ++promised_;
-            SPANALLOC_ASSERT(has_room_for_promises());
             return true;
           }
           // As large as it is if it is graves that fill it, else twice as large.

@@ -52,8 +52,10 @@ void ExitKey::stay_away(void* mark) {
 }
 
 void ExitKey::remove() {
-  const unsigned known = key_plus_one_.exchange_acq_rel(0);
-  if (known != 0) pthread_key_delete(known - 1);
+  const unsigned known = key_plus_one_.load_acquire();
+  if (known == 0) return;
+  pthread_key_delete(known - 1);  // first: a fork's child that finds it half done does both
+  key_plus_one_.store_release(0);
 }
 
 // --- ForkWatch ---------------------------------------------------------------------------------------------
@@ -64,10 +66,7 @@ namespace {
 // without it. Hence it is read without the lock there.
 constinit SpinLock list_lock;
 constinit Atomic<ForkWatch*> watches{nullptr};
-// Who makes libc call enter_child(): 0 nobody yet, then that thread's mark, 1 when it is done.
-constinit Atomic<std::uintptr_t> registered{0};
-constexpr std::uintptr_t kRegistered = 1;  // no thread's mark: nothing lies at address 1
-constinit Atomic<int> registering_process{0};
+constinit Atomic<std::uint32_t> registered{0};
 
 void enter_child() {
   SpinLock::enter_child();
@@ -77,32 +76,18 @@ void enter_child() {
   }
 }
 
-// Nobody goes on before it is done, and so into a fork whose child would not know of it; but for the thread
-// that does it itself, whose pthread_atfork may call malloc.
-SPANALLOC_COLD void register_with_libc() {
-  os::ErrnoGuard keep;
-  const std::uintptr_t me = address_of(os::thread_mark());
-  const int process = os::process_id();
-  for (;;) {
-    // Before the mark: whoever finds the mark knows whose it is.
-    const int before = registering_process.exchange_acq_rel(process);
-    std::uintptr_t who = 0;
-    if (registered.compare_exchange_strong_acq_rel(who, me)) break;
-    if (who == kRegistered || who == me) return;
-    // The mark of a thread that a fork has left behind: libc has been told, or not. Twice does no harm.
-    if (before != 0 && before != process && registered.compare_exchange_strong_acq_rel(who, me)) break;
-    os::yield();
-  }
-  // ENOMEM: a child then waits for locks that are lost.
-  pthread_atfork(SpinLock::begin_fork, SpinLock::end_fork, enter_child);
-  registered.store_release(kRegistered);
-}
-
 }  // namespace
 
 void watch_forks(ForkWatch& watch) {
-  // Before anything else: a fork may find another thread in the middle of it.
-  if (registered.load_acquire() != kRegistered) register_with_libc();
+  // Before anything else: a fork may find another thread in the middle of it. Nobody waits for who is first:
+  // libc's own lock may be held around the handlers of a fork. Until that one is done the child of a fork by
+  // another thread does not know of us, which only happens where no library's constructor has come before all
+  // threads.
+  if (registered.exchange_acq_rel(1) == 0) {
+    os::ErrnoGuard keep;
+    // ENOMEM: a child then waits for locks that are lost.
+    pthread_atfork(SpinLock::begin_fork, SpinLock::end_fork, enter_child);
+  }
   LockGuard guard(list_lock);
   for (const ForkWatch* at = watches.load_relaxed(); at != nullptr; at = at->next) {
     if (at == &watch) return;

@@ -238,7 +238,7 @@ void limit_at_run_time(const Arguments&) {
   }
 }
 
-// The lower quartile of several times, in microseconds: the machine may be busy with others.
+// The middle one of several times, in microseconds.
 template <class Work>
 double microseconds(int times, Work work) {
   std::vector<double> all;
@@ -253,7 +253,7 @@ double microseconds(int times, Work work) {
                   static_cast<double>(end.tv_nsec - begin.tv_nsec) / 1e3);
   }
   std::sort(all.begin(), all.end());
-  return all[all.size() / 4];
+  return all[all.size() / 2];
 }
 
 // A refusal does not turn the heap upside down each time: large objects beside many free small ones, and

@@ -215,6 +215,24 @@ TEST_F(SpanAssertionDeathTest, TheRemoteListHoldsWhatTheWordCounts) {
   EXPECT_DEATH(count_one_more(), "length_of\\(list\\) == remotes.count");
 }
 
+TEST_F(SpanAssertionDeathTest, ASpanGoesToAStackThatThePoolHas) {
+  constexpr std::size_t kSingle = 40 * kKiB;
+  own_.heap.deallocate(own_.heap.allocate(kSingle));
+  const auto put_where_nobody_looks = [&] {
+    const auto taken = heap().take_span(Classes::of(kSingle), 0);
+    heap().put_in_pool(taken.span, 1u << 20);
+  };
+  EXPECT_DEATH(put_where_nobody_looks(), "core < pool\\(\\).cores\\(\\)");
+}
+
+TEST_F(SpanAssertionDeathTest, ALabIsReturnedOnce) {
+  auto* lab = own_.pages.take_lab(heap().number());
+  auto* other = own_.pages.take_lab(heap().number());
+  own_.pages.return_lab(lab);
+  own_.pages.return_lab(other);
+  EXPECT_DEATH(own_.pages.return_lab(lab), "is_idle\\(record\\)");
+}
+
 TEST_F(SpanAssertionDeathTest, ALabIsGivenBackWithoutHotSpansAndByItsThread) {
   auto* lab = own_.heap.frontend()->lab;
   EXPECT_DEATH(heap().end_lab(lab), "has_no_hot_span\\(\\)");

@@ -40,7 +40,7 @@ class ForkRecovery {
     pages.start_lock.abandon_if_owner_died();
     pages.lab_registry().enter_child();
     pages.abandon_heaps_lock();
-    if (!pages.is_started()) return;
+    if (!pages.is_started()) return count_calls_anew(pages);
     pages.recovery_is_due.store_relaxed(1);
     recover_if_outside(pages);
   }
@@ -92,10 +92,15 @@ class ForkRecovery {
     pages.lists_repaired = false;
   }
 
+  static void count_calls_anew(Pages& pages) {
+    pages.inside_without_lab.store_relaxed(0);
+    pages.counted_since = SpinLock::generation();
+  }
+
   SPANALLOC_COLD static bool vanished_threads_were_inside(Pages& pages) {
     bool inside = pages.lists_repaired || pages.inside_without_lab.load_relaxed() != 0 ||
                   pages.arena.someone_is_inside();
-    pages.inside_without_lab.store_relaxed(0);
+    count_calls_anew(pages);
     pages.for_each_lab([&](Lab& lab) {
       inside =
           inside || lab.lock.owner_died() || (lab.inside.load_relaxed() != 0 && !pages.is_mine(lab.number));
@@ -188,9 +193,8 @@ class [[nodiscard]] InsideHeap {
       // A LAB that was given back meanwhile may be somebody else's.
       if (SPANALLOC_LIKELY(lab_ == state_.lab)) lab_->inside.store_release(outer_);
     } else {
-      // In a child that has been put right meanwhile the count is of calls that began there.
-      if (SPANALLOC_LIKELY(generation_ == SpinLock::generation()) ||
-          state_.pages->recovery_is_due.load_relaxed() != 0) {
+      // Unless calls have been counted anew since, in a child that was put right in the middle of this one.
+      if (SPANALLOC_LIKELY(static_cast<std::int16_t>(generation_ - state_.pages->counted_since) >= 0)) {
         state_.pages->inside_without_lab.fetch_sub_acq_rel(1);
       }
       inside_without_lab.store_release(outer_layer_);

@@ -96,13 +96,17 @@ class Heap {
     LockGuard guard(pages_.purge_lock);
     pages_.leave(number_);
   }
-  /// In a fork's child, with no span in use: what a vanished thread's destroy() has left, or its start.
+  /// In a fork's child, when none of its spans is in use: ends what a vanished thread's destroy() has left,
+  /// or undoes its start, which is made anew.
   void leave_if_not_started() {
     if (is_started()) return;
     pages_.for_each_lab([this](Lab& lab) { forget_lists(lab); });
     return_labs();
+    exit_key.remove();
     pages_.leave(number_);
   }
+  /// The page layer's, before anybody finds the heap there.
+  void take_number(HeapNumber number) { number_ = number; }
 
   constexpr Pages& pages() { return pages_; }
   Protocol& protocol() { return protocol_; }
@@ -205,7 +209,7 @@ class Heap {
 
   bool start_slow();
   bool make_orphanages();
-  // At the heap's end.
+  // At the heap's end, under the LAB's lock: an idle one becomes another heap's at any time.
   bool is_of_this_heap(const Lab& lab) const {
     return lab.heap.load_relaxed() == number_ && (lab.thread.load_relaxed() != 0 || lab.is_orphanage());
   }
@@ -217,9 +221,12 @@ class Heap {
   }
   void return_labs() {
     pages_.for_each_lab([this](Lab& lab) {
-      if (!is_of_this_heap(lab)) return;
-      lab.orphanage = 0;
-      pages_.return_lab(&lab);
+      {
+        LockGuard guard(lab.lock);
+        if (!is_of_this_heap(lab)) return;
+        lab.orphanage = 0;
+      }
+      pages_.return_lab(&lab);  // ours until then: it was not idle
     });
   }
   static FreshSpan as_fresh(Pages& pages, const typename Arena::Taken& taken) {

@@ -12,9 +12,7 @@ SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
   if (storage_ == nullptr || !pages_.start()) return false;
   LockGuard guard(pages_.start_lock);
   if (started_.load_relaxed() != 0) return true;
-  const auto entered = pages_.enter(this);
-  if (!entered.good) return false;
-  number_ = entered.number;
+  if (!pages_.enter(this)) return false;
   orphanages_.of_class = storage_->orphans;
   pool().set_cores(os::cpu_count());
   started_.store_release(1);  // release: pairs with is_started()

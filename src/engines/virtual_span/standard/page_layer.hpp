@@ -165,30 +165,25 @@ class PageLayer : public thread::ForkWatch {
 
   // --- Heaps -----------------------------------------------------------------------------------------------
 
-  /// `good` false: there are kMaxHeaps already.
-  struct Entered {
-    bool good = false;
-    HeapNumber number{};
-  };
-  /// Gives the heap a number, under which records name it; if it has one, the same. (A thread that was about
-  /// to note it may have vanished in a fork.)
-  Entered enter(Heap* heap) {
+  /// Gives the heap a number, under which records name it; if it has one, that stays. False: there are
+  /// kMaxHeaps already, or no memory.
+  bool enter(Heap* heap) {
     LockGuard guard(heaps_lock_);
     for (std::uint32_t n = 0; n < end_of_heaps_.load_relaxed(); ++n) {
-      const HeapNumber number{static_cast<std::uint16_t>(n)};
-      if (place_of(number).load_relaxed() == heap) return {true, number};
+      if (place_of(HeapNumber{static_cast<std::uint16_t>(n)}).load_relaxed() == heap) return true;
     }
     for (std::uint16_t n = 0; n < kMaxHeaps; ++n) {
       // Of a page layer's first heap nothing but a word is needed.
-      if (n != 0 && (!more_heaps_.start(kMaxHeaps) || !more_heaps_.ensure(n + std::size_t{1}))) return {};
+      if (n != 0 && (!more_heaps_.start(kMaxHeaps) || !more_heaps_.ensure(n + std::size_t{1}))) return false;
       Atomic<Heap*>& place = place_of(HeapNumber{n});
       if (place.load_relaxed() != nullptr) continue;
-      place.store_release(heap);  // release: who finds the heap finds it constructed
-      // Release: the table is open so far.
+      heap->take_number(HeapNumber{n});
+      // Release: the table is open so far. Before the heap stands there: a fork's child looks at all that do.
       if (n >= end_of_heaps_.load_relaxed()) end_of_heaps_.store_release(n + 1u);
-      return {true, HeapNumber{n}};
+      place.store_release(heap);  // release: who finds the heap finds it constructed, and with its number
+      return true;
     }
-    return {};
+    return false;
   }
   void leave(HeapNumber number) { place_of(number).store_release(nullptr); }
   /// In a fork's child, first of all.
@@ -212,10 +207,11 @@ class PageLayer : public thread::ForkWatch {
   Atomic<std::uint64_t> next_purge{0};  ///< milliseconds
   std::uint64_t decay_ms = 0;           ///< constant after start
   // In a fork's child; see fork_recovery.hpp.
-  Atomic<std::uint32_t> inside_without_lab{0};  ///< threads that are inside and have no LAB
-  Atomic<std::uint32_t> recovery_is_due{0};     ///< read by every slow path, written in a fork's child only
-  bool lists_repaired = false;                  ///< in a child, before its recovery
-  SpinLock start_lock;                          ///< the start of the layer, and of each heap
+  Atomic<std::uint32_t> inside_without_lab{0};  ///< calls that are inside without a LAB,
+  std::uint16_t counted_since = 0;           ///< of those that began in this SpinLock::generation() or later
+  Atomic<std::uint32_t> recovery_is_due{0};  ///< read by every slow path, written in a fork's child only
+  bool lists_repaired = false;               ///< in a child, before its recovery
+  SpinLock start_lock;                       ///< the start of the layer, and of each heap
 
  private:
   Atomic<Heap*>& place_of(HeapNumber number) {

@@ -105,7 +105,7 @@ struct SizeClassRules : Config {
         if (has_little_overhead(span)) return span;
       }
     }
-    return {size, 0, 0, 0};  // none: rows_hold() refuses it
+    return {size, 0, 0, 0};  // none: row_holds() refuses it
   }
 
   static constexpr ClassInfo make_class(const SizeClass& span) {
@@ -219,6 +219,7 @@ template <class Config>
 constexpr bool classes_hold() {
   using Classes = SizeClasses<Config>;
   static_assert(Classes::kMaxBlock / Classes::kGranule <= 255, "ClassInfo has a byte for a span's granules");
+  static_assert(Classes::kPoolRows <= 255, "ClassInfo has a byte for a span's row of the pool");
   static_assert(Classes::first_bad_row() == 0, "see first_bad_row() for what a row must keep to");
   static_assert(Classes::multiples_are_aligned());
   static_assert(Classes::kSmallClasses <= Classes::kThreadClasses, "the short path knows no other lists");
