@@ -20,13 +20,20 @@ std::atomic<void (*)()> before_setspecific{nullptr};
 }  // namespace
 }  // namespace spanalloc
 
-// In place of libc's, for this program: the library's calls come through here.
+#ifndef SPANALLOC_TEST_TSAN  // whose runtime calls it in threads that it does not know yet
+// In place of libc's, for this program: the library's calls come through here, of several threads at once.
 extern "C" int pthread_setspecific(pthread_key_t key, const void* value) noexcept {
   using Function = int (*)(pthread_key_t, const void*);
-  static const auto libcs = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "pthread_setspecific"));
+  static constinit std::atomic<Function> libcs{nullptr};
+  Function function = libcs.load();
+  if (function == nullptr) {
+    function = reinterpret_cast<Function>(dlsym(RTLD_NEXT, "pthread_setspecific"));
+    libcs = function;
+  }
   if (auto* hook = spanalloc::before_setspecific.exchange(nullptr); hook != nullptr) hook();
-  return libcs(key, value);
+  return function(key, value);
 }
+#endif
 
 namespace spanalloc {
 namespace {
