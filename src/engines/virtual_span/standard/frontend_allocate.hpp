@@ -122,8 +122,8 @@ inline typename Frontend<Config>::Refilled Frontend<Config>::refill(ClassId c) {
     } else if (info.blocks - span->load_word().outstanding() >= info.refill_remotes) {
       const RemoteList remotes = take_remotes(span->word, info.blocks);
       list = pages->block_of_mark(span, remotes.first);
-      SPANALLOC_ASSERT(length_of(list) ==
-                       remotes.count);  // span_word.hpp's equation: a hot span publishes none
+      // span_word.hpp's equation: of a hot span no frees are published.
+      SPANALLOC_ASSERT(length_of(list) == remotes.count);
     } else {
       leave_hot(c);
       park(span, 0);

@@ -365,6 +365,7 @@ class SpanProtocol : public SpanRepair<Pages> {
 
   // Under both LABs' locks.
   void orphan_span(Lists& lab, LabNumber heir, SpanRef span, SpanChain& emptied) {
+    SPANALLOC_ASSERT(Base::may_change(lab) && Base::may_change(pages_.lab(heir)));  // I3
     const std::uint32_t unpublished = span->unpublished.load_relaxed();
     SpanWord before = span->load_word();
     SpanWord after{};
