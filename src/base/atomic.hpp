@@ -102,3 +102,29 @@ inline void spin_hint() noexcept {
 
 }  // namespace spanalloc
 #endif
+
+namespace spanalloc {
+
+/// A word that is 0 until somebody sets it, and constant from then on; read by instructions that take it as
+/// their operand, which compilers allow of no atomic. A reader that races with the setting gets either value,
+/// and must be content with both. The models see neither reads nor writes.
+class SetOnce {
+ public:
+  unsigned long long read() const noexcept {
+#ifdef __SANITIZE_THREAD__
+    return __atomic_load_n(&word_, __ATOMIC_RELAXED);
+#else
+    return word_;
+#endif
+  }
+  /// The first one's value stays.
+  void set(unsigned long long value) noexcept {
+    unsigned long long unset = 0;
+    __atomic_compare_exchange_n(&word_, &unset, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  }
+
+ private:
+  unsigned long long word_ = 0;
+};
+
+}  // namespace spanalloc

@@ -71,11 +71,12 @@ class Frontend : public ThreadState<Config> {
     const std::size_t c = kThreadClassOf<Config>[n];  // of 0: class 0, whose list is always empty
     Block* block = head[c];
     keep_in_result_register(block);
-    const std::uint64_t link = block->link;
-    // Too large: the list's last block, no block at all, or a link that the program has overwritten. Zero: a
-    // block that follows itself; an overwritten link again.
-    if (SPANALLOC_UNLIKELY(link - 1 >= kGranule - 1)) return allocate_missed<Policy>(n, *this);
-    head[c] = pointer_to<Block>(address_of(block) ^ link);
+    const std::uint64_t link = link_of(block);
+    // The list's last block, no block at all, a block that was handed out already, or a link that the program
+    // has overwritten.
+    if (SPANALLOC_UNLIKELY(!leads_to_block(link, kGranule))) return allocate_missed<Policy>(n, *this);
+    head[c] = block_behind(block, link);
+    clear_link(block);
     unpoison(block, Classes::kTable[c].block_size);
     return block;
   }
@@ -92,7 +93,7 @@ class Frontend : public ThreadState<Config> {
       return deallocate_missed(p, *this);  // no block's start
     }
     Block* block = static_cast<Block*>(p);
-    block->link = link;
+    set_link(block, link);
     head[c] = block;
     poison(block + 1, Classes::kTable[c].block_size - sizeof(Block));
   }
@@ -148,8 +149,16 @@ class Frontend : public ThreadState<Config> {
   void flush_run_if_any() {
     if (run.count != 0) flush_run();
   }
-  static void push_hot(Block*& list, Block* block, ClassId c);
+  void push_hot(SpanRef span, Block* block, ClassId c);
   SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) { os::fatal("double free of", p); }
+  /// A block is given back that has a link where the program's first word is: almost surely it is on a list.
+  static bool looks_free(const Block* block) {
+    return SPANALLOC_UNLIKELY(is_link(link_of(block), kMostSpan));
+  }
+  /// Then it is looked for; the lists are those that this thread may read.
+  void refuse_if_listed(SpanRef span, const Block* block) {
+    if (is_listed(span, block)) freed_twice(block);
+  }
 
   /// Where an address lies; the one look-up of everything but the short paths. Relaxed: as long as the
   /// caller's block is out, what is read here (owner me or not me, class) stands still.
@@ -231,14 +240,11 @@ class Frontend : public ThreadState<Config> {
   void leave_hot(ClassId c);
   void park(SpanRef span, std::uint32_t free_blocks);
   std::uint32_t gather_free_blocks(ClassId c, SpanRef span);
-  /// Blocks of a list; for assertions.
-  static std::uint32_t length_of(Block* list) {
-    std::uint32_t count = 0;
-    for (; list != no_block(); list = next_of(list)) ++count;
-    return count;
-  }
   bool retire_hot_if_empty(ClassId c);
-  static void check_listed(std::uint64_t link, const Block* block, ClassId c);
+  Block* pop(Block*& list, const ClassInfo& info);
+  bool is_listed(SpanRef span, const Block* block);
+  [[noreturn]] static void broken_list(const Block* block);
+  static Block* check_length(Block* list, const ClassInfo& info, std::uint32_t expected);
 };
 
 }  // namespace standard
@@ -250,6 +256,7 @@ class StandardEngineOf {
   using Heap = standard::Heap<Config>;
   using Frontend = standard::Frontend<Config>;
   static_assert(standard::classes_hold<Config>());
+  static_assert(standard::SizeClasses<Config>::kGranule << Config::kMaxOrder <= standard::kMostSpan);
 
  public:
   static constexpr const char* kName = Config::kName;

@@ -17,9 +17,10 @@ SPANALLOC_INLINE void* Frontend<Config>::allocate_slow(std::size_t n) {
     if (SPANALLOC_LIKELY(c < Classes::kFirstSingle && lab != nullptr)) {
       Block*& list = head_of(c);
       Block* block = list;
-      const std::uint64_t link = block->link;
-      if (SPANALLOC_LIKELY(link - 1 < Classes::info(c).virtual_span - std::uint64_t{1})) {
-        list = pointer_to<Block>(address_of(block) ^ link);
+      const std::uint64_t link = link_of(block);
+      if (SPANALLOC_LIKELY(leads_to_block(link, Classes::info(c).virtual_span))) {
+        list = block_behind(block, link);
+        clear_link(block);
         unpoison(block, Classes::info(c).block_size);
         return block;
       }
@@ -60,18 +61,20 @@ inline void* Frontend<Config>::allocate_listed(ClassId c) {
   Block*& list = head_of(c);
   const ClassInfo& info = Classes::info(c);
   for (;;) {
-    Block* block = list;
-    if (SPANALLOC_LIKELY(block != no_block())) {
-      Block* next = next_of(block);
-      if (SPANALLOC_UNLIKELY(block->link - 1 >= info.virtual_span - std::uint64_t{1}) && next != no_block()) {
-        os::fatal("free list overwritten (write after free?) at", block);
-      }
-      list = next;
-      unpoison(block, info.block_size);
-      return block;
-    }
+    if (SPANALLOC_LIKELY(list != no_block())) return pop(list, info);
     if (refill(c) == Refilled::kNothing) return nullptr;
   }
+}
+
+// The first block of a list that is not empty.
+template <class Config>
+SPANALLOC_INLINE Block* Frontend<Config>::pop(Block*& list, const ClassInfo& info) {
+  Block* block = list;
+  if (SPANALLOC_UNLIKELY(!is_link(link_of(block), info.virtual_span))) broken_list(block);
+  list = next_of(block);
+  clear_link(block);
+  unpoison(block, info.block_size);
+  return block;
 }
 
 // One block a span: it is never hot.
@@ -121,9 +124,10 @@ inline typename Frontend<Config>::Refilled Frontend<Config>::refill(ClassId c) {
       // A stale look only delays the choice.
     } else if (info.blocks - span->load_word().outstanding() >= info.refill_remotes) {
       const RemoteList remotes = take_remotes(span->word, info.blocks);
-      list = pages->block_of_mark(span, remotes.first);
-      // span_word.hpp's equation: of a hot span no frees are published.
-      SPANALLOC_ASSERT(length_of(list) == remotes.count);
+      Block* first = pages->block_of_mark(span, remotes.first);
+      // span_word.hpp's equation: of a hot span no frees are published. Not so if a block was freed twice.
+      check_length(first, info, remotes.count);
+      list = first;
     } else {
       leave_hot(c);
       park(span, 0);
@@ -267,7 +271,7 @@ inline typename Frontend<Config>::MaybeZero Frontend<Config>::allocate_listed_pa
   }
   void* p = allocate_listed(c);
   if (refilled != Refilled::kZeroBlocks) return {p, false};
-  return {std::memset(p, 0, sizeof(Block)), true};
+  return {p, true};
 }
 
 }  // namespace spanalloc::standard

@@ -28,8 +28,10 @@ SPANALLOC_INLINE typename Frontend<Config>::Location Frontend<Config>::locate(co
 }
 
 template <class Config>
-SPANALLOC_INLINE void Frontend<Config>::push_hot(Block*& list, Block* block, ClassId c) {
+SPANALLOC_INLINE void Frontend<Config>::push_hot(SpanRef span, Block* block, ClassId c) {
+  Block*& list = head_of(c);
   if (SPANALLOC_UNLIKELY(list == block)) return freed_twice(block);
+  if (looks_free(block)) refuse_if_listed(span, block);
   link_to(block, list);
   list = block;
   poison(block + 1, Classes::info(c).block_size - sizeof(Block));
@@ -62,9 +64,10 @@ template <class Config>
 SPANALLOC_INLINE void Frontend<Config>::deallocate_in_span(SpanRef span, SpanWord word, void* p) {
   const ClassId c = span->class_id();
   Block* block = static_cast<Block*>(p);
-  if (is_hot_here(word)) return push_hot(head_of(c), block, c);
+  if (is_hot_here(word)) return push_hot(span, block, c);
   if (!is_parked_here(word)) return deallocate_remote(span, p);
   if (SPANALLOC_UNLIKELY(span->free_list.load_relaxed() == block)) return freed_twice(p);
+  if (looks_free(block)) refuse_if_listed(span, block);
   poison(block + 1, Classes::info(c).block_size - sizeof(Block));
   if (SPANALLOC_UNLIKELY(Heap::Protocol::free_parked(*span.record, word, block))) {
     settle_parked(span, word.owner());
@@ -88,6 +91,8 @@ template <class Config>
   const SpanWord word = span->load_word();  // to name mistakes and see the end; the protocol looks again
   if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) bad_pointer(p, Misuse::kFree);
   if (SPANALLOC_UNLIKELY(word.head() == mark_of_offset(offset_in(span, p)))) freed_twice(p);
+  // (The only block of its span has no link, and its page may never have been touched.)
+  if (span->class_id() < Classes::kFirstSingle && looks_free(block)) refuse_if_listed(span, block);
   poison(block + 1, block_bytes(span->class_id(), span) - sizeof(Block));
   // A thread without a LAB has no exit hook that would give a run back: it never gathers. Nor is there
   // anything to gather of a span of one block.
@@ -104,12 +109,10 @@ template <class Config>
 template <class Config>
 inline void Frontend<Config>::gather(SpanRef span, SpanWord word, Block* block) {
   SPANALLOC_ASSERT(run.number == span.number && run.count < Config::kMaxRun && lab != nullptr);
-  if (run.count == 0) {
-    run.oldest = block;
-  } else {
-    if (SPANALLOC_UNLIKELY(run.newest == block)) freed_twice(block);
-    link_to(block, run.newest);
-  }
+  if (SPANALLOC_UNLIKELY(run.count != 0 && run.newest == block)) freed_twice(block);
+  // (The oldest one's link is written anew when the run is given back.)
+  link_to(block, run.count == 0 ? no_block() : run.newest);
+  if (run.count == 0) run.oldest = block;
   run.newest = block;
   ++run.count;
   const std::uint32_t unpublished = span->unpublished.load_relaxed();  // a hint, as `word` is

@@ -65,11 +65,35 @@ inline bool Frontend<Config>::is_newest_free(const void* p, const Location& at) 
   return mine && at.span->free_list.load_relaxed() == p;
 }
 
+// Whether the block is on the span's own list, among what others have freed of it, in this thread's run, or
+// on this thread's hot list. Other threads may be using the first two meanwhile: then a search ends early,
+// where a block has lost its link. A block that is out is on none of them.
 template <class Config>
-inline void Frontend<Config>::check_listed(std::uint64_t link, const Block* block, ClassId c) {
-  if (link - 1 < Classes::info(c).virtual_span - std::uint64_t{1}) return;
-  if ((link ^ address_of(block)) == address_of(no_block())) return;
-  os::fatal("free list overwritten (write after free?) at", block);
+SPANALLOC_COLD inline bool Frontend<Config>::is_listed(SpanRef span, const Block* block) {
+  const ClassId c = span->class_id();
+  const ClassInfo& info = Classes::info(c);
+  const auto has = [&](Block* list) { return list_has(list, block, info.virtual_span, info.blocks); };
+  const SpanWord word{span->word.load_acquire()};  // acquire: the links behind its head
+  if (word.head() != BlockMark::kNone && has(pages->block_of_mark(span, word.head()))) return true;
+  if (run.count != 0 && run.number == span.number && has(run.newest)) return true;
+  if (has(span->free_list.load_acquire())) return true;  // acquire: with free_parked()
+  return is_hot_here(word) && has(head_of(c));
+}
+
+// A list holds a block that has no good link: something has written to it since its free, or it was freed
+// twice, and has been handed out since.
+template <class Config>
+SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::broken_list(const Block* block) {
+  os::fatal("free list overwritten (write after free, or double free) at", block);
+}
+
+// Of a list that nobody changes. Returns its last block.
+template <class Config>
+inline Block* Frontend<Config>::check_length(Block* list, const ClassInfo& info, std::uint32_t expected) {
+  const ListLength length = length_of(list, info.virtual_span, info.blocks);
+  if (SPANALLOC_LIKELY(length.whole && length.blocks == expected)) return length.last;
+  if (!length.whole && length.blocks < info.blocks) broken_list(length.last);
+  os::fatal("more free blocks than were freed, or fewer (double free) in the list at", list);
 }
 
 }  // namespace spanalloc::standard

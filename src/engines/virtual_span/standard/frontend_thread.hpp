@@ -73,16 +73,25 @@ inline std::uint32_t Frontend<Config>::gather_free_blocks(ClassId c, SpanRef spa
   Block*& list = head_of(c);
   std::uint32_t count = info.blocks - span->carved.load_relaxed();
   const auto walk = [&](Block* block) {
-    Block* last = nullptr;
-    for (; block != no_block(); block = next_of(block)) {
-      check_listed(block->link, block, c);
-      if (++count > info.blocks) os::fatal("more free blocks than the span has (double free) at", block);
-      last = block;
+    const ListLength length = length_of(block, info.virtual_span, info.blocks);
+    if (!length.whole && length.blocks < info.blocks) broken_list(length.last);
+    count += length.blocks;
+    if (!length.whole || count > info.blocks) {
+      os::fatal("more free blocks than the span has (double free) at", length.last);
     }
-    return last;
+    return length.last;
   };
   Block* last = walk(list);
-  walk(span->free_list.load_relaxed());
+  Block* last_of_reserve = walk(span->free_list.load_relaxed());
+  // What was freed once into each of two lists has made one of them, from there on. Others may go on freeing:
+  // what stands behind the head that is read here stays as it is.
+  const SpanWord word{span->word.load_acquire()};
+  Block* last_of_remotes = nullptr;
+  if (SPANALLOC_UNLIKELY(word.head() != BlockMark::kNone)) {
+    Block* remotes = pages->block_of_mark(span, word.head());
+    last_of_remotes = check_length(remotes, info, info.blocks - word.outstanding());
+  }
+  if (last != nullptr && (last == last_of_reserve || last == last_of_remotes)) freed_twice(last);
   SPANALLOC_ASSERT(count <= info.blocks);
   if (last != nullptr) {
     link_to(last, span->free_list.load_relaxed());

@@ -10,6 +10,9 @@
 
 namespace spanalloc::standard {
 
+/// Every block's size and address is a multiple of it.
+inline constexpr std::size_t kQuantum = 16;
+
 /// A span, by the number of its first granule in the arena. Granule 0 is never handed out.
 enum class SpanNumber : std::uint32_t { kNone = 0 };
 /// A local allocation buffer, by its place in the table of all.

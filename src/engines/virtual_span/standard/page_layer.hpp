@@ -224,6 +224,7 @@ class PageLayer : public thread::ForkWatch {
     thread::watch_forks(*this);
     LockGuard guard(start_lock);
     if (started_.load_relaxed() != 0) return true;
+    link_key.choose(os::random_bits());
     // As the spans of several blocks are aligned, so must the arena be, whatever the page size.
     if (!arena.start(Classes::kGranule << Config::kMaxOrder) || !spans_.start(arena.capacity())) return false;
     // One LAB a living thread and heap. Under a limit, tables may take 1/256 of it.

@@ -26,7 +26,6 @@
 
 namespace spanalloc::standard {
 
-inline constexpr std::size_t kQuantum = 16;              // every block is a multiple of it
 inline constexpr std::size_t kPageForTail = 4 * kKiB;    // real spans end on such a boundary
 inline constexpr std::size_t kRecordBytes = kCacheLine;  // of a span: what counts as overhead
 

@@ -1,5 +1,4 @@
-// A span's record in the side table (one a granule; the record of the first granule of a span speaks for it)
-// and the free lists inside blocks.
+// A span's record in the side table (one a granule; the record of the first granule of a span speaks for it).
 //
 // From any granule of a span of several blocks `order` leads to its first one. A span of one block is only
 // ever asked for by the address of its block, in its first granule; the records of its other granules are
@@ -11,31 +10,11 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "engines/virtual_span/standard/block.hpp"
 #include "engines/virtual_span/standard/numbers.hpp"
 #include "engines/virtual_span/standard/span_word.hpp"
 
 namespace spanalloc::standard {
-
-/// A free block. `link` is the address of the next free block, xor this block's own address: within a span
-/// the result is smaller than the span, so one comparison tells a good link from an overwritten one, and no
-/// list can lead out of its span. The last block links to kNoBlock, which lies in no span: its link is always
-/// too large.
-struct Block {
-  std::uint64_t link;
-};
-
-inline constexpr Block kNoBlock{~std::uint64_t{0}};
-
-// kNoBlock is never written: no block is ever pushed at its address.
-inline Block* no_block() {
-  return const_cast<Block*>(&kNoBlock);
-}
-SPANALLOC_INLINE Block* next_of(Block* b) {
-  return pointer_to<Block>(address_of(b) ^ b->link);
-}
-SPANALLOC_INLINE void link_to(Block* b, Block* next) {
-  b->link = address_of(b) ^ address_of(next);
-}
 
 /// Which of its LAB's lists a span stands on; kFull: one of no free block, passed by when memory was out.
 enum class ListId : std::uint8_t { kNone = 0, kFloating, kReusable, kAttention, kFull };

@@ -108,10 +108,8 @@ class SpanRepair : public SpanPlacement<Pages> {
     }
     const std::uint32_t capacity = pages_.capacity(span->class_id());
     std::uint32_t free =
-        capacity - span->carved.load_relaxed() + length_of(span->free_list.load_relaxed(), capacity);
-    if (word.head() != BlockMark::kNone) {
-      free += length_of(pages_.block_of_mark(span, word.head()), capacity);
-    }
+        capacity - span->carved.load_relaxed() + free_blocks(span, span->free_list.load_relaxed());
+    if (word.head() != BlockMark::kNone) free += free_blocks(span, pages_.block_of_mark(span, word.head()));
     if (free > capacity) pages_.corrupted(span);
     SpanWord after = word.with_outstanding(capacity - free).with_listed(false);
     if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
@@ -120,11 +118,10 @@ class SpanRepair : public SpanPlacement<Pages> {
     if (after.state() != SpanState::kFree) place(span, after);
   }
 
-  // Blocks of a list; more than `most` are as good as `most` + 1.
-  static std::uint32_t length_of(Block* block, std::uint32_t most) {
-    std::uint32_t length = 0;
-    for (; block != no_block() && length <= most; block = next_of(block)) ++length;
-    return length;
+  std::uint32_t free_blocks(SpanRef span, Block* list) const {
+    const ListLength length = length_of(list, kMostSpan, pages_.capacity(span->class_id()));
+    if (!length.whole) pages_.corrupted(span);
+    return length.blocks;
   }
 };
 

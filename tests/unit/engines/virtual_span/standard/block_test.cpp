@@ -1,0 +1,259 @@
+// The links of free blocks: what cannot be forged, and what becomes of a block that is freed twice, whichever
+// two lists it has come to stand on. (docs/security.md says which of it is promised.)
+#include "engines/virtual_span/standard/block.hpp"
+
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "engines/virtual_span/standard/test_support.hpp"
+#include "random.hpp"
+#include "sanitizers.hpp"
+#include "threads.hpp"
+
+namespace spanalloc {
+namespace {
+
+using large::Classes;
+using large::E;
+using large::free_all;
+
+// A list in thread-local storage, one in the LAB, spans of several granules.
+constexpr std::size_t kSizes[] = {16, 64, 400, 1280, 2000, 7000, 30000};
+
+std::uint64_t& first_word(void* p) {
+  return *static_cast<std::uint64_t*>(p);
+}
+std::size_t blocks_a_span(std::size_t size) {
+  return Classes::info(Classes::of(size)).blocks;
+}
+const standard::Span* span_of(const void* p) {
+  return E::pages.span_of(E::pages.granule_at(address_of(p))).record;
+}
+
+constexpr int kHandedOutTwice = 7;
+
+// Blocks of one span, which is hot here.
+std::vector<void*> hot_blocks(std::size_t size, std::size_t count) {
+  std::vector<void*> blocks;
+  std::vector<void*> others;
+  while (blocks.size() < count) {
+    void* p = E::allocate(size);
+    if (!blocks.empty() && span_of(blocks[0]) != span_of(p)) {
+      others.insert(others.end(), blocks.begin(), blocks.end());
+      blocks.clear();
+    }
+    blocks.push_back(p);
+  }
+  free_all(others);
+  return blocks;
+}
+// All blocks of one span, which is parked with this thread; and others, which are never given back.
+std::vector<void*> parked_blocks(std::size_t size) {
+  std::vector<void*> blocks;
+  while (blocks.size() < 3 * blocks_a_span(size)) blocks.push_back(E::allocate(size));
+  const void* middle = blocks[blocks_a_span(size)];
+  std::erase_if(blocks, [&](void* p) { return span_of(p) != span_of(middle); });
+  EXPECT_EQ(blocks.size(), blocks_a_span(size));
+  EXPECT_EQ(span_of(middle)->load_word().state(), standard::SpanState::kParked);
+  return blocks;
+}
+
+// --- Links that cannot be forged ---------------------------------------------------------------------------
+
+TEST(StandardLinks, ABlockThatIsHandedOutShowsNoLink) {
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks;
+    for (int round = 0; round < 3; ++round) {
+      for (std::size_t i = 0; i < 3 * blocks_a_span(size) / 2; ++i) {
+        blocks.push_back(E::allocate(size));
+        ASSERT_EQ(first_word(blocks.back()), 0u) << size;
+      }
+      free_all(blocks);
+      blocks.clear();
+    }
+  }
+}
+
+TEST(StandardLinks, ALinkTellsNoAddress) {
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks = hot_blocks(size, 3);
+    for (void* p : blocks) {
+      E::deallocate(p);
+      const std::uint64_t word = first_word(p);
+      for (const void* secret : {static_cast<const void*>(standard::no_block()), static_cast<const void*>(p)}) {
+        EXPECT_NE(word >> 16, address_of(secret) >> 16) << size;
+        EXPECT_NE((word ^ address_of(p)) >> 16, address_of(secret) >> 16) << size;
+      }
+    }
+  }
+}
+
+// A value is as good as any other: all of a word but the offset in the span must be guessed.
+TEST(StandardLinks, AWordThatIsNoLinkPassesWithAChanceBelow2ToMinus40) {
+  test::Random random(1);
+  for (const std::size_t span : {64 * kKiB, 128 * kKiB, 256 * kKiB}) {
+    const std::uint64_t good = span / standard::kQuantum;  // of 2^64 words
+    EXPECT_LT(good, std::uint64_t{1} << 24);
+    std::size_t counted = 0;
+    for (std::uint64_t low = 0; low < 2 * span; ++low) counted += standard::leads_to_block(low, span);
+    EXPECT_EQ(counted, good);
+    for (unsigned bit = 0; bit < 64; ++bit) {
+      const std::uint64_t mask = std::uint64_t{1} << bit;
+      EXPECT_EQ(standard::leads_to_block(mask, span), mask >= standard::kQuantum && mask < span) << bit;
+      EXPECT_EQ(standard::is_link(mask, span), mask >= standard::kEndOfList && mask < span) << bit;
+    }
+    for (int i = 0; i < 1'000'000; ++i) ASSERT_FALSE(standard::is_link(random.next(), span));
+  }
+  EXPECT_FALSE(standard::is_link(standard::link_of(standard::no_block()), standard::kMostSpan));
+}
+
+using StandardLinksDeathTest = testing::Test;
+
+TEST(StandardLinksDeathTest, AnOverwrittenLinkIsNotFollowed) {
+  constexpr std::uint64_t kLow = 0x88;
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks = hot_blocks(size, 4);
+    for (const std::uint64_t word : {std::uint64_t{0}, kLow, ~std::uint64_t{0}, std::uint64_t{16},
+                                     static_cast<std::uint64_t>(address_of(blocks[0])),
+                                     std::uint64_t{0x4141414141414141}}) {
+      const auto write_into_free = [&] {
+        for (void* p : blocks) E::deallocate(p);
+        first_word(blocks.back()) = word;
+        (void)E::allocate(size);
+        (void)E::allocate(size);
+      };
+      EXPECT_DEATH(write_into_free(), "free list overwritten") << size << " " << word;
+    }
+    free_all(blocks);
+  }
+}
+
+// --- Freed twice, with others in between -------------------------------------------------------------------
+
+TEST(StandardLinksDeathTest, OnTheHotListItIsNotHandedOutTwice) {
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks = hot_blocks(size, 5);
+    const auto free_all_twice = [&] {
+      for (int i = 0; i < 2; ++i) {
+        for (void* p : blocks) E::deallocate(p);
+      }
+    };
+    const auto then_allocate = [&] {
+      free_all_twice();
+      std::set<void*> seen;
+      while (seen.insert(E::allocate(size)).second) {
+      }
+      _exit(kHandedOutTwice);
+    };
+    EXPECT_DEATH(then_allocate(), "double free") << size;
+    const auto then_trim = [&] {
+      free_all_twice();
+      E::trim();
+    };
+    EXPECT_DEATH(then_trim(), "double free") << size;
+    const auto then_end = [&] {
+      free_all_twice();
+      E::frontend.thread_exit();
+    };
+    EXPECT_DEATH(then_end(), "double free") << size;
+    free_all(blocks);
+  }
+}
+
+TEST(StandardLinksDeathTest, IntoAParkedSpanItIsRefused) {
+  for (const std::size_t size : kSizes) {
+    const auto free_twice = [&] {
+      const std::vector<void*> blocks = parked_blocks(size);
+      for (void* p : {blocks[0], blocks[1], blocks[2], blocks[0]}) E::deallocate(p);
+    };
+    EXPECT_DEATH(free_twice(), "double free of") << size;
+    const auto last_of_list = [&] {
+      const std::vector<void*> blocks = parked_blocks(size);
+      for (void* p : {blocks[1], blocks[0], blocks[1]}) E::deallocate(p);
+    };
+    EXPECT_DEATH(last_of_list(), "double free of") << size;
+  }
+}
+
+TEST(StandardLinksDeathTest, ByAnotherThreadItIsRefused) {
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks = hot_blocks(size, 4);
+    const auto free_elsewhere = [&](std::vector<unsigned> order) {
+      test::on_another_thread([&] {
+        void* mine = E::allocate(16);  // so that it gathers
+        for (const unsigned i : order) E::deallocate(blocks[i]);
+        E::deallocate(mine);
+      });
+    };
+    for (const auto& order : {std::vector<unsigned>{0, 1, 0}, {0, 1, 2, 3, 1}, {0, 1, 2, 2}}) {
+      EXPECT_DEATH(free_elsewhere(order), "double free of") << size;
+    }
+    // One after the other, by threads that end: each run has been given back.
+    const auto one_thread_each = [&] {
+      for (const unsigned i : {0u, 1u, 2u, 0u}) free_elsewhere({i});
+    };
+    EXPECT_DEATH(one_thread_each(), "double free of") << size;
+    free_all(blocks);
+  }
+}
+
+// The other thread cannot see this one's hot list: found out at the latest when that or the other's is settled.
+TEST(StandardLinksDeathTest, HereAndByAnotherThreadItIsNotHandedOutTwice) {
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks = hot_blocks(size, 5);
+    for (const bool here_first : {true, false}) {
+      const auto here = [&] {
+        for (unsigned i : {0u, 1u, 2u}) E::deallocate(blocks[i]);
+      };
+      const auto elsewhere = [&] {
+        test::on_another_thread([&] {
+          for (unsigned i : {3u, 1u}) E::deallocate(blocks[i]);
+        });
+      };
+      const auto free_twice = [&] {
+        if (here_first) here();
+        elsewhere();
+        if (!here_first) here();
+      };
+      const auto then_allocate = [&] {
+        free_twice();
+        std::set<void*> seen;
+        for (std::size_t i = 0; i < 3 * blocks_a_span(size); ++i) {
+          if (!seen.insert(E::allocate(size)).second) _exit(kHandedOutTwice);
+        }
+        _exit(0);  // the rest of the span has not been settled yet
+      };
+      EXPECT_EXIT(
+          then_allocate(), [](int status) { return status != kHandedOutTwice << 8; }, "")
+          << size;
+      const auto then_end = [&] {
+        free_twice();
+        E::frontend.thread_exit();
+      };
+      EXPECT_DEATH(then_end(), "double free") << size << here_first;
+    }
+    free_all(blocks);
+  }
+}
+
+// A program may copy what it finds in memory that it was given: a word that looks like a link is none.
+TEST(StandardLinks, AWordThatLooksLikeALinkIsNoDoubleFree) {
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks = hot_blocks(size, 3);
+    E::deallocate(blocks[0]);
+    const std::uint64_t link = first_word(blocks[0]);
+    blocks[0] = E::allocate(size);
+    for (void* p : blocks) first_word(p) = link;
+    test::on_another_thread([&] { E::deallocate(blocks[2]); });
+    E::deallocate(blocks[1]);
+    E::deallocate(blocks[0]);
+  }
+}
+
+}  // namespace
+}  // namespace spanalloc
