@@ -10,6 +10,7 @@ namespace spanalloc {
 inline constexpr std::size_t kKiB = 1024;
 inline constexpr std::size_t kMiB = 1024 * kKiB;
 inline constexpr std::size_t kGiB = 1024 * kMiB;
+inline constexpr std::size_t kTiB = 1024 * kGiB;
 inline constexpr std::size_t kCacheLine = 64;
 
 constexpr bool is_power_of_two(std::size_t x) {

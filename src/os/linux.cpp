@@ -82,9 +82,9 @@ void* reserve(std::size_t bytes, std::size_t alignment) {
   return map_aligned(bytes, alignment, PROT_NONE, MAP_NORESERVE);
 }
 
-bool reserve_at(void* address, std::size_t bytes) {
+Placed reserve_at(void* address, std::size_t bytes) {
   ErrnoGuard keep;
-  return map_exactly(address, bytes, PROT_NONE, MAP_NORESERVE) == Placed::kYes;
+  return map_exactly(address, bytes, PROT_NONE, MAP_NORESERVE);
 }
 
 bool open(void* address, std::size_t bytes) {
@@ -240,6 +240,15 @@ std::size_t address_space_left() {
   return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
 }
 
+bool has_memory_limit() {
+  ErrnoGuard keep;
+  for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
+    rlimit limit{};
+    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) return true;
+  }
+  return false;
+}
+
 unsigned cpu_count() {
   ErrnoGuard keep;
   unsigned long mask[16384 / (8 * sizeof(unsigned long))] = {};  // the kernel refuses too short a mask
@@ -258,17 +267,44 @@ std::uint64_t now_ms() {
   return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1000000;
 }
 
+namespace {
+
+constexpr std::uint64_t mixed(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+// Asked once, so that what is wrong with it is told once. (Two threads that ask at once may tell it twice.)
+constexpr std::uint64_t kNoSeed = UINT64_MAX;
+std::uint64_t seed() {
+  constexpr std::uint64_t kNotAsked = UINT64_MAX - 1;
+  static constinit Atomic<std::uint64_t> known{kNotAsked};  // any thread finds the same: no ordering needed
+  std::uint64_t value = known.load_relaxed();
+  if (value == kNotAsked) {
+    value = option_number("SEED", 0, INT64_MAX, kNoSeed);
+    known.store_relaxed(value);
+  }
+  return value;
+}
+
+}  // namespace
+
 std::uint64_t random_bits() {
-  // AT_RANDOM: 16 bytes from the kernel, no system call. Mixed, because libc takes its canary from them.
-  static constinit Atomic<std::uint64_t> counter{0};
-  std::uint64_t seed = counter.fetch_add_relaxed(0x9E3779B97F4A7C15u);
-  const void* bytes = pointer_to(getauxval(AT_RANDOM));
-  std::uint64_t word = 0;
-  if (bytes != nullptr) memcpy(&word, static_cast<const char*>(bytes) + 8, sizeof word);
-  seed ^= word;
-  seed = (seed ^ (seed >> 30)) * 0xBF58476D1CE4E5B9u;
-  seed = (seed ^ (seed >> 27)) * 0x94D049BB133111EBu;
-  return seed ^ (seed >> 31);
+  static constinit Atomic<std::uint64_t> drawn{0};
+  const std::uint64_t counter = drawn.fetch_add_relaxed(0x9E3779B97F4A7C15u);
+  if (seed() != kNoSeed) return mixed(mixed(seed()) + counter);
+  ErrnoGuard keep;
+  std::uint64_t bits = 0;
+  constexpr unsigned kDoNotWait = 1;  // GRND_NONBLOCK
+  if (syscall(SYS_getrandom, &bits, sizeof bits, kDoNotWait) == sizeof bits) return bits;
+  // An early boot, or a filter of system calls. AT_RANDOM: 16 bytes from the kernel; libc takes its canary
+  // and its pointer guard from them, which must not follow from what we show: 128 bits become 64.
+  std::uint64_t words[2] = {};
+  if (const void* at = pointer_to(getauxval(AT_RANDOM)); at != nullptr) memcpy(words, at, sizeof words);
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return mixed(mixed(mixed(words[0]) ^ words[1]) + counter + static_cast<std::uint64_t>(now.tv_nsec));
 }
 
 SPANALLOC_TLS constinit thread_local char thread_mark_byte = 0;

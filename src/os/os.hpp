@@ -17,14 +17,14 @@ std::size_t page_size();
 
 /// Address space only: PROT_NONE, not charged, `alignment` a power of two. nullptr when refused.
 void* reserve(std::size_t bytes, std::size_t alignment);
-/// Reserves exactly [address, address + bytes) if nothing is mapped there; false otherwise.
-bool reserve_at(void* address, std::size_t bytes);
 /// Makes a reserved range readable and writable; fresh pages are zero. False when the kernel refuses.
 bool open(void* address, std::size_t bytes);
 /// What became of a mapping that must lie at one address.
 enum class Placed { kYes, kTaken, kRefused };
 /// Maps [address, address + bytes) readable and writable if nothing is mapped there.
 Placed open_at(void* address, std::size_t bytes);
+/// The same as address space only.
+Placed reserve_at(void* address, std::size_t bytes);
 /// Makes an open range address space only again: pages and charge are gone. False when the kernel refuses.
 bool close(void* address, std::size_t bytes);
 /// Gives address space back for good. False: refused, the range is as it was (a hole in a mapping makes two
@@ -61,11 +61,14 @@ bool memory_is_locked();
 bool is_locked(void* page);
 /// What RLIMIT_AS still leaves, SIZE_MAX when there is no limit.
 std::size_t address_space_left();
+/// Whether a limit on address space or on data is set just now.
+bool has_memory_limit();
 /// Number of CPUs the process may run on, at least 1. SPANALLOC_CPUS overrides it (simulated machines).
 unsigned cpu_count();
 /// Milliseconds of a coarse monotonic clock.
 std::uint64_t now_ms();
-/// A random number, for placing mappings; not for secrets.
+/// A random number that nobody can foretell, from the kernel: a system call. With SPANALLOC_SEED the next one
+/// of a sequence that this number decides.
 std::uint64_t random_bits();
 /// An address that no two living threads share; the same before and after a fork, in the thread that forks.
 #ifdef SPANALLOC_ATOMIC_BACKEND

@@ -1,16 +1,19 @@
-// One contiguous range of address space, opened from its beginning on: reserve big, open little.
+// One contiguous range of address space, opened from its beginning on.
 //
 // Two ways to claim it:
+//  - placed: only an address is chosen, at random, far from where the kernel places mappings, and each step
+//    maps exactly what it opens. A step that collides with a foreign mapping is halved until it ends before
+//    it; what lies in the way is skipped, a granule or what it covers. A guard page of ours stands before
+//    what is open, and one behind it.
 //  - reserved: PROT_NONE over the whole range (2^kMaxBits, halving on refusal). Costs no memory and is not
 //    charged; opening is mprotect, so neighbouring steps merge into one mapping.
-//  - unreserved, under a finite RLIMIT_AS (where a reservation would eat the limit) or when every
-//    reservation was refused: only an address is chosen, far from where the kernel places mappings, and each
-//    step maps exactly what it opens. A step that collides with a foreign mapping is halved until it ends
-//    before it; what lies in the way is skipped, a granule at first, twice as much each time in a row.
+// kClaim says which is tried first. Under a finite RLIMIT_AS (where a reservation would eat the limit) or
+// when every reservation was refused a range is placed; and reserved, when no place was found.
 //
-// Opening: the first step is what was asked, then steps double up to kMaxStep; a refused step is retried with
-// exactly what is needed (strict overcommit charges the whole step). When the process locks its memory
-// (mlockall(MCL_FUTURE) makes what is opened resident at once) only what is used is opened.
+// Opening: the first step is what was asked, then steps double up to kMaxStep, or under a limit to a
+// sixteenth of that; a refused step is retried with exactly what is needed (strict overcommit charges the
+// whole step). When the process locks its memory (mlockall(MCL_FUTURE) makes what is opened resident at once)
+// only what is used is opened.
 //
 // The range is counted in granules; granule 0 is never opened. Not synchronised: the owner's lock gives
 // access; base() and capacity() are constant after start().
@@ -23,26 +26,13 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "os/os.hpp"
+#include "pages/page_calls.hpp"
 
 namespace spanalloc {
 
 enum class HugePages { kKernelDefault, kForbid, kPrefer };
 
-/// The kernel as page sources use it; tests replace it to make calls fail.
-struct PageCalls {
-  static void* reserve(std::size_t bytes, std::size_t alignment) { return os::reserve(bytes, alignment); }
-  static bool open(void* address, std::size_t bytes) { return os::open(address, bytes); }
-  static os::Placed open_at(void* address, std::size_t bytes) { return os::open_at(address, bytes); }
-  static bool close(void* address, std::size_t bytes) { return os::close(address, bytes); }
-  static bool reserve_at(void* address, std::size_t bytes) { return os::reserve_at(address, bytes); }
-  static bool release(void* address, std::size_t bytes) { return os::release(address, bytes); }
-  static bool purge(void* address, std::size_t bytes) { return os::purge(address, bytes); }
-  static bool replace(void* address, std::size_t bytes) { return os::replace(address, bytes); }
-  static os::Moved move_pages(void* from, void* to, std::size_t bytes) {
-    return os::move_pages(from, to, bytes);
-  }
-  static bool would_grant(std::size_t bytes) { return os::would_grant(bytes); }
-};
+enum class Claim { kPlace, kReserve };
 
 /// What an arena over a range tells about itself: reserved_bytes >= opened_bytes >= bytes handed out.
 struct ArenaStatistics {
@@ -51,39 +41,30 @@ struct ArenaStatistics {
   std::size_t lost_bytes = 0;  ///< address ranges that another mapping took from under us
 };
 
-/// kLimitSlackBits: under a limit on address space the range is the limit times 2^this, for callers that give
-/// parts of what they were handed back to the kernel (the range costs nothing, what is mapped does).
+/// kLimitSlackBits: where a reservation was to be made and a limit on address space stands, the range is the
+/// limit times 2^this, for callers that give parts of what they were handed back to the kernel (the range
+/// costs nothing, what is mapped does).
 template <unsigned kGranuleBits, HugePages kHugePages, std::size_t kMaxStep, unsigned kLimitSlackBits,
-          class Calls = PageCalls>
+          Claim kClaim = Claim::kReserve, class Calls = PageCalls>
 class AddressRange {
  public:
   static constexpr std::size_t kGranule = std::size_t{1} << kGranuleBits;
   static constexpr unsigned kMinBits = 30;
-  static constexpr unsigned kMaxBits = 45;
+  static constexpr unsigned kMaxBits = kClaim == Claim::kPlace ? 44 : 45;
   /// Without a reservation and without a limit (a reservation of every size was refused).
   static constexpr unsigned kUnreservedBits = 36;
 
   /// Claims the range, `alignment` bytes aligned. False when no place was found.
   SPANALLOC_COLD bool start(std::size_t alignment) {
     if (started()) return true;
-    const std::uint64_t cap = os::option_number("ARENA_BITS", kMinBits, kMaxBits, kMaxBits);
+    const std::uint64_t option = os::option_number("ARENA_BITS", kMinBits, 45, kMaxBits);
+    const auto cap = static_cast<unsigned>(min_of(option, kMaxBits));
+    if constexpr (kClaim == Claim::kPlace) return place(alignment, cap) || reserve(alignment, cap);
     const std::size_t left = os::address_space_left();
-    if (left == SIZE_MAX) {
-      for (unsigned bits = static_cast<unsigned>(cap); bits >= kMinBits; --bits) {
-        const std::size_t bytes = std::size_t{1} << bits;
-        void* base = Calls::reserve(bytes, alignment);
-        if (base == nullptr) continue;
-        advise(base, bytes);
-        claim(address_of(base), bytes, true);
-        return true;
-      }
-    }
-    const unsigned bits = static_cast<unsigned>(min_of(
-        cap, left == SIZE_MAX ? kUnreservedBits : max_of(kMinBits, log2_ceil(left) + kLimitSlackBits)));
-    const std::uintptr_t place = free_place(alignment);
-    if (place == 0) return false;
-    claim(place, std::size_t{1} << bits, false);
-    return true;
+    if (left == SIZE_MAX && reserve(alignment, cap)) return true;
+    const std::size_t bits =
+        left == SIZE_MAX ? kUnreservedBits : max_of(kMinBits, log2_ceil(left) + kLimitSlackBits);
+    return place(alignment, static_cast<unsigned>(min_of(cap, bits)));
   }
   bool started() const { return base_.load_relaxed() != 0; }
 
@@ -107,8 +88,8 @@ class AddressRange {
     const std::size_t needed = end - opened();
     if (end > capacity_) return OpenResult::kRefused;
     const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened());
-    // Without a reservation what is opened ahead takes from the limit that everything else needs too.
-    const std::size_t largest = reserved_ ? kMaxStep : kMaxStep / 16;
+    // Under a limit what is opened ahead takes from what everything else needs, too.
+    const std::size_t largest = !reserved_ && os::has_memory_limit() ? kMaxStep / 16 : kMaxStep;
     step_ = min_of(step * 2, max_of(largest >> kGranuleBits, 1));
     if (step > needed && !is_locked() && try_open(step) == os::Placed::kYes) return OpenResult::kOpened;
     for (std::size_t part = needed; part != 0; part /= 2) {
@@ -123,8 +104,19 @@ class AddressRange {
     return skip();
   }
 
+  /// Goes on at granule `end` (as far as that is not behind opened() already): what lies before is not opened
+  /// any more. False: the capacity ends there.
+  bool skip_to(std::size_t end) {
+    if (end >= capacity_) return false;
+    if (end > opened()) {
+      leave_out(end - opened());
+      guarded_ = reserved_;
+    }
+    return true;
+  }
+
   /// Makes open granules inaccessible, their memory uncharged; reopen() undoes it, and they are zero. False:
-  /// refused, nothing has changed. An unreserved range is unmapped: somebody else may map there, and then it
+  /// refused, nothing has changed. A placed range is unmapped: somebody else may map there, and then it
   /// cannot be reopened.
   bool close(std::size_t first, std::size_t count) {
     if (reserved_) return Calls::close(address(first), count * kGranule);
@@ -143,7 +135,7 @@ class AddressRange {
   }
 
   /// Gives the whole range back to the kernel, while nobody uses anything in it; start() may follow. Of an
-  /// unreserved range only what is still ours: of an opened granule its first left_of(granule) bytes (whole
+  /// placed range only what is still ours: of an opened granule its first left_of(granule) bytes (whole
   /// pages), which is less than a granule where the owner has closed or unmapped some of it.
   template <class LeftOf>
   void destroy(LeftOf&& left_of) {
@@ -153,21 +145,20 @@ class AddressRange {
       release_opened(left_of);
     }
     base_.store_relaxed(0);
-    reserved_ = false;
+    reserved_ = guarded_ = false;
     claimed_bytes_ = capacity_ = 0;
     opened_.store_relaxed(0);
     step_ = 1;
     skipped_.store_relaxed(0);
-    next_skip_ = 1;
     skips_ = 0;
   }
   void destroy() {
     destroy([](std::size_t) { return kGranule; });
   }
 
-  /// Opening more than is used would make it resident at once. (Granule 0 is never opened: it tells whether
-  /// mlockall(MCL_CURRENT) has locked the reservation.)
-  bool is_locked() const { return os::memory_is_locked() || (reserved_ && os::is_locked(address(0))); }
+  /// Opening more than is used would make it resident at once. (The page before granule 1 is ours from the
+  /// start on and never opened: it tells whether mlockall(MCL_CURRENT) has locked what is there.)
+  bool is_locked() const { return os::memory_is_locked() || os::is_locked(guard_before(1)); }
 
   void* address(std::size_t granule) const {
     return pointer_to(base_.load_relaxed() + (granule << kGranuleBits));
@@ -177,7 +168,7 @@ class AddressRange {
   void claim(std::uintptr_t base, std::size_t bytes, bool reserved) {
     capacity_ = bytes >> kGranuleBits;
     if (capacity_ > UINT32_MAX) capacity_ = UINT32_MAX;
-    reserved_ = reserved;
+    reserved_ = guarded_ = reserved;
     claimed_bytes_ = bytes;
     opened_.store_relaxed(1);
     base_.store_release(base);  // release: start() may have been called by another thread
@@ -188,51 +179,81 @@ class AddressRange {
     if constexpr (kHugePages == HugePages::kPrefer) os::prefer_huge_pages(address, bytes);
   }
 
-  // An address for an unreserved arena: below where the kernel and the loader place anything by themselves,
-  // with nothing mapped at its start (what lies further on is stepped over). Kernels with 39-bit addresses
-  // have only the lower half of these. 0: none of many candidates was free.
-  SPANALLOC_COLD static std::uintptr_t free_place(std::size_t alignment) {
-    for (unsigned attempt = 0; attempt < 32; ++attempt) {
-      const unsigned low = attempt < 16 ? 40 : 35;  // in [2^low, 2^(low+3))
-      const std::uintptr_t span = (std::uintptr_t{1} << (low + 3)) - (std::uintptr_t{1} << low);
-      const std::uintptr_t place =
-          align_down((std::uintptr_t{1} << low) + os::random_bits() % span, max_of(alignment, kGiB));
-      if (!Calls::reserve_at(pointer_to(place), kGranule)) continue;
-      Calls::release(pointer_to(place), kGranule);
-      return place;
+  // Far from the kernel's own mappings, in whichever direction it lays them out: a range of 2^44 bytes from
+  // the first window ends below a third of the address space. Kernels with 39-bit addresses have the last
+  // one.
+  static constexpr PlaceWindow kWindows[] = {
+      {5 * kTiB, 25 * kTiB}, {44 * kTiB, 60 * kTiB}, {32 * kGiB, 128 * kGiB}};
+
+  SPANALLOC_COLD bool place(std::size_t alignment, unsigned bits) {
+    const std::uintptr_t place = random_place<Calls>(kWindows, alignment);
+    if (place == 0) return false;
+    claim(place, std::size_t{1} << bits, false);
+    if (place_guards() == os::Placed::kYes) return true;
+    base_.store_relaxed(0);
+    return false;
+  }
+  SPANALLOC_COLD bool reserve(std::size_t alignment, unsigned most) {
+    for (unsigned bits = most; bits >= kMinBits; --bits) {
+      const std::size_t bytes = std::size_t{1} << bits;
+      void* base = Calls::reserve(bytes, alignment);
+      if (base == nullptr) continue;
+      advise(base, bytes);
+      claim(address_of(base), bytes, true);
+      return true;
     }
-    return 0;
+    return false;
   }
 
-  // Twice as much each time in a row: large mappings cost few calls, and no more than their size is lost
-  // besides.
+  // No more is lost than is covered.
   SPANALLOC_COLD OpenResult skip() {
-    const std::size_t granules = min_of(next_skip_, capacity_ - 1 - opened());
+    const std::size_t behind = capacity_ - 1 - opened();
+    const std::size_t granules = steps_in_the_way<Calls>(address_of(address(opened())), kGranule, behind);
     if (granules == 0) return OpenResult::kRefused;  // nothing is behind it
-    next_skip_ = granules * 2;
+    leave_out(granules);
+    guarded_ = false;
+    return OpenResult::kSkipped;
+  }
+  void leave_out(std::size_t granules) {
     skipped_.store_relaxed(skipped_.load_relaxed() + granules);
     note_skip(opened(), granules);
     // Release: a fork's child that finds the range behind them finds them skipped.
     opened_.store_release(opened_.load_relaxed() + granules);
     SPANALLOC_ASSERT(opened() <= capacity_ && skipped() < opened());
-    return OpenResult::kSkipped;
+  }
+
+  char* guard_before(std::size_t granule) const {
+    return static_cast<char*>(address(granule)) - os::page_size();
+  }
+  // The pages before and at the beginning of what will be opened next. (Behind something foreign, too.)
+  os::Placed place_guards() {
+    if (guarded_) return os::Placed::kYes;
+    const os::Placed placed = Calls::reserve_at(guard_before(opened()), 2 * os::page_size());
+    guarded_ = placed == os::Placed::kYes;
+    return placed;
   }
 
   os::Placed try_open(std::size_t granules) {
-    void* start = address(opened());
+    char* start = static_cast<char*>(address(opened()));
     const std::size_t bytes = granules * kGranule;
-    if (reserved_) {
-      // A reservation is not charged, so opening it is granted whatever its size: ask what a mapping of this
-      // size would be told; not where the mapping itself would take the memory.
-      if (bytes >= kAskFirst && !is_locked() && !Calls::would_grant(bytes)) return os::Placed::kRefused;
-      if (!Calls::open(start, bytes)) return os::Placed::kRefused;
-    } else {
-      const os::Placed placed = Calls::open_at(start, bytes);
+    if (const os::Placed placed = place_guards(); placed != os::Placed::kYes) return placed;
+    // What is not reserved, or is mapped without being charged, is granted whatever its size: ask what a
+    // mapping of this size would be told; not where the mapping itself would take the memory.
+    if (bytes >= kAskFirst && !is_locked() && !Calls::would_grant(bytes)) return os::Placed::kRefused;
+    if (!reserved_) {
+      // The guard at the start becomes memory, and the end of what is mapped the new guard.
+      char* behind = start + os::page_size();
+      const os::Placed placed = Calls::reserve_at(behind, bytes);
       if (placed != os::Placed::kYes) return placed;
+      if (!Calls::open(start, bytes)) {
+        Calls::release(behind, bytes);
+        return os::Placed::kRefused;
+      }
       advise(start, bytes);
+    } else if (!Calls::open(start, bytes)) {
+      return os::Placed::kRefused;
     }
     opened_.store_relaxed(opened() + granules);
-    next_skip_ = 1;
     SPANALLOC_ASSERT(opened() >= 1 && opened() <= capacity_);
     return os::Placed::kYes;
   }
@@ -255,7 +276,7 @@ class AddressRange {
     skip_[skips_++] = {first, first + count};
   }
 
-  // Whole granules that follow each other go with one call.
+  // Whole granules that follow each other go with one call; then the guards.
   template <class LeftOf>
   void release_opened(LeftOf&& left_of) {
     std::size_t first = 1;  // of the run of whole granules that ends at `granule`
@@ -279,6 +300,15 @@ class AddressRange {
       ++granule;
     }
     release_run(granule);
+    std::size_t begin = 1;
+    for (unsigned i = 0; i <= skips_; ++i) {
+      const std::size_t end = i < skips_ ? skip_[i].first : opened();
+      if (begin < end || guarded_) {
+        Calls::release(guard_before(begin), os::page_size());
+        Calls::release(address(end), os::page_size());
+      }
+      if (i < skips_) begin = skip_[i].end;
+    }
   }
 
   // Equation: 1 <= opened_ <= capacity_ after start().
@@ -289,7 +319,7 @@ class AddressRange {
   Atomic<std::size_t> opened_{0};
   std::size_t step_ = 1;
   Atomic<std::size_t> skipped_{0};
-  std::size_t next_skip_ = 1;
+  bool guarded_ = false;  // reserved, or guard pages stand before and at opened()
   unsigned skips_ = 0;
   Piece skip_[kMaxSkips];  // ascending
 };

@@ -26,9 +26,9 @@
 
 namespace spanalloc {
 
-/// `Books`, the arena's: lose(block): it is nobody's for ever; lost_in_part(block), in a fork's child:
-/// whether that was being said, and now is; closed(block): its pages are gone; memory_came_back(). `kSet`:
-/// which of the manager's sets of units tells what is closed.
+/// `Books`, the arena's: lose(block): it is nobody's for ever; is_lost(block), is_gap(block); closed(block):
+/// its pages are gone; memory_came_back(); gap_behind(unit): the next units that have no metadata, no block
+/// where there are none. `kSet`: which of the manager's sets of units tells what is closed.
 template <class Range, class Manager, class Books, class Calls, unsigned kSet>
 class ClosedRanges {
   using Block = coalescing::Block;
@@ -76,7 +76,7 @@ class ClosedRanges {
     if (!range_.reserved()) return Calls::would_grant(least_.size * Range::kGranule);
     Block first{};
     Block last{};
-    for_ranges(set().next_run(everything(), 0), [&](Block range) {
+    for_ranges(next_run(0), [&](Block range) {
       if (!first) first = range;
       last = range;
     });
@@ -100,10 +100,15 @@ class ClosedRanges {
     std::size_t refused = SIZE_MAX;  // when the kernel has refused a range it is only asked for smaller ones
     for_runs([&](Block run) {
       const Block room = manager_.with_free_neighbours(run);
+      if (!has_room_for(room, count, alignment)) return true;
       const std::size_t start = manager_.aligned(room.first, alignment);
-      if (start >= room.end() || room.end() - start < count) return true;
+      bool enough = false;  // what is open is charged
       for_ranges(run, [&](Block range) {
+        if (enough) return;
+        range = end_with_room(range, count, alignment);
         const os::Placed placed = range.size < refused ? reopen(range) : os::Placed::kRefused;
+        enough = placed == os::Placed::kYes &&
+                 (has_room_for(range, count, alignment) || !set().any({start, count}));
         if (placed == os::Placed::kRefused) refused = min_of(refused, range.size);
         has_room = has_room || placed != os::Placed::kTaken;
         reopened = reopened || placed == os::Placed::kYes;
@@ -159,8 +164,8 @@ class ClosedRanges {
   /// took out because it was lost is somebody else's mapping.
   SPANALLOC_COLD void recover_in_child() {
     manager_.walk([&](Block block, coalescing::BlockState state, bool) {
-      if (state != coalescing::BlockState::kUsed || !contains(block)) return;
-      const bool lost = books_.lost_in_part(block);
+      if (state != coalescing::BlockState::kUsed || books_.is_gap(block) || !contains(block)) return;
+      const bool lost = books_.is_lost(block);
       if (!lost && set().next_run(block, block.first) == block) return;
       set().erase(block);
       if (!lost) manager_.free(block.first);
@@ -171,7 +176,6 @@ class ClosedRanges {
  private:
   coalescing::UnitSet& set() { return manager_.extra_set(kSet); }
   const coalescing::UnitSet& set() const { return manager_.extra_set(kSet); }
-  Block everything() const { return {0, manager_.limit()}; }
 
   // There is one, it is closed, and not, in a fork's child that is not put right yet, half closed.
   bool is_whole(Block closed) const {
@@ -195,6 +199,22 @@ class ClosedRanges {
     manager_.free(block.first, true);
     books_.memory_came_back();
   }
+  bool has_room_for(Block range, std::size_t count, std::size_t alignment) const {
+    const std::size_t start = manager_.aligned(range.first, alignment);
+    return start < range.end() && range.end() - start >= count;
+  }
+  // A range in which there is room alone is opened from its end on, as far as that is worth the call.
+  Block end_with_room(Block range, std::size_t count, std::size_t alignment) {
+    const std::size_t wanted = max_of(count, kWorthOpening);
+    if (range.size <= wanted) return range;
+    // Alignments count from elsewhere: the last aligned unit is less than an alignment before the end.
+    const std::size_t latest = range.end() - wanted;
+    const std::size_t start = manager_.aligned(latest - min_of(latest, alignment - 1), alignment);
+    if (start <= range.first || start > latest || !manager_.split(range.first, start - range.first)) {
+      return range;
+    }
+    return {start, range.end() - start};
+  }
   void lose(Block block) {
     books_.lose(block);
     remove(block);
@@ -208,10 +228,23 @@ class ClosedRanges {
   // visit(run) until it returns false. True: for all.
   template <class Visit>
   bool for_runs(Visit visit) {
-    for (Block run = set().next_run(everything(), 0); run; run = set().next_run(everything(), run.end())) {
+    for (Block run = next_run(0); run; run = next_run(run.end())) {
       if (!visit(run)) return false;
     }
     return true;
+  }
+  // From `from` on; what has no metadata is passed by.
+  Block next_run(std::size_t from) const {
+    for (;;) {
+      const std::size_t limit = manager_.limit();
+      const Block gap = books_.gap_behind(from);
+      const std::size_t end = gap ? min_of(gap.first, limit) : limit;
+      if (from < end) {
+        if (const Block run = set().next_run({from, end - from}, from)) return run;
+      }
+      if (end == limit) return {};
+      from = gap.end();
+    }
   }
   // Neighbours were closed one by one.
   template <class Visit>
@@ -224,6 +257,7 @@ class ClosedRanges {
     }
   }
 
+  static constexpr std::size_t kWorthOpening = kMiB / Range::kGranule;
   static constexpr std::size_t kLostIfTaken = 16 * kMiB / Range::kGranule;
 
   Range& range_;

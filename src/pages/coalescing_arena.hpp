@@ -7,14 +7,15 @@
 //   purge --- by decay or on demand; close_free -- when memory is out: free ranges lose their charge, too
 //
 // A range is a run of granules (the manager's units); number 0 means "none": granule 0 is never handed out.
-// The manager's tables (mapper, index, sets of units) stand in one reservation and are opened as the arena
-// grows, each just as far as there are granules.
+// The manager's tables (index, mapper and sets of units) grow with the arena, each in a place of its own
+// (guarded_table.hpp). Where something foreign is in a table's way the granules that would have their entries
+// there are lost: they are one block in use, of which nobody touches more than the first entry and the last.
 //
 // Who holds what, as equations at rest, in granules:
 //   opened = 1 + taken + free + closed + lost        taken: handed out by take() and not given back
 //   closed: in its set, in use for the manager, no memory and no charge
-//   lost:   in its set, in use for the manager for ever: foreign mappings (of closed ranges, too), targets
-//           of a failed move
+//   lost:   its first granule in its set, in use for the manager for ever: foreign mappings (of closed
+//           ranges, too), what has no metadata (a gap), targets of a failed move
 #pragma once
 
 #include <cstddef>
@@ -28,7 +29,7 @@
 #include "pages/closed_ranges.hpp"
 #include "pages/closing_policy.hpp"
 #include "pages/coalescing/manager.hpp"
-#include "pages/growing_table.hpp"
+#include "pages/guarded_table.hpp"
 #include "pages/refusal_memo.hpp"
 #include "sync/spin_lock.hpp"
 
@@ -41,7 +42,7 @@ struct CoalescingArenaTestAccess;  // defined by unit tests only
 template <unsigned kGranuleBits, HugePages kHugePages, class Calls = PageCalls,
           std::size_t kMaxStep = 16 * kMiB>
 class CoalescingArena {
-  using Range = AddressRange<kGranuleBits, kHugePages, kMaxStep, 1, Calls>;
+  using Range = AddressRange<kGranuleBits, kHugePages, kMaxStep, 1, Claim::kPlace, Calls>;
   struct Environment {
     CoalescingArena* arena;
     bool pause() {
@@ -54,20 +55,19 @@ class CoalescingArena {
   struct Books {
     CoalescingArena* arena;
     void lose(coalescing::Block block) { arena->lose(block); }
-    bool lost_in_part(coalescing::Block block) {
-      if (!arena->lost_set().any(block)) return false;
-      arena->lost_set().insert(block);
-      return true;
-    }
+    bool is_lost(coalescing::Block block) const { return arena->is_lost(block); }
+    bool is_gap(coalescing::Block block) const { return arena->gap_behind(block.first) == block; }
+    coalescing::Block gap_behind(std::size_t unit) const { return arena->gap_behind(unit); }
     void closed(coalescing::Block block) {
       if (arena->moved_set().any(block)) arena->note_pages(block, false);
     }
     void memory_came_back() { arena->memory_came_back(); }
   };
-  // Sets of granules. closed: changed under grow_lock_; lost: never to be used again; moved: where move() has
-  // put pages, until they are replaced, written by the owner of the block; seams: see note_pages().
+  // Sets of granules. closed: changed under grow_lock_; lost: where what is lost begins; moved: where move()
+  // has put pages, until they are replaced, written by the owner of the block; seams: see note_pages().
   enum Set : unsigned { kClosed, kLost, kMoved, kSeams, kExtraSets };
   using Manager = coalescing::CoalescingManager<Environment, 16, 6, kExtraSets>;
+  using Tables = typename Manager::Tables;
   using Closed = ClosedRanges<Range, Manager, Books, Calls, kClosed>;
 
  public:
@@ -83,21 +83,30 @@ class CoalescingArena {
   /// Claims the range and its tables. False: not even tables could be had. One caller at a time, repeatable.
   SPANALLOC_COLD bool start(std::size_t alignment) {
     generation_ = SpinLock::generation();
-    if (!range_.start(alignment) || !reserve_tables()) return false;
+    if (!range_.start(alignment) || !start_tables()) return false;
     if (limit() != 0) return true;
-    return open_tables(1) && manager_.extend_used(1);
+    return tables_reach(1).end == 1 && manager_.extend_used(1);
   }
 
   /// Gives everything back to the kernel, while nobody uses the arena or anything from it; not started again.
   void destroy() {
-    if (tables_ == nullptr) return range_.destroy();
-    SPANALLOC_ASSERT(books_add_up());
-    range_.destroy([this](std::size_t granule) {
-      const coalescing::Block block{granule, 1};
-      return closed_.contains(block) || lost_set().any(block) ? std::size_t{0} : kGranule;
-    });
-    os::release(tables_, tables_bytes_);
+    if (limit() == 0) {
+      range_.destroy();
+    } else {
+      SPANALLOC_ASSERT(books_add_up());
+      std::size_t end_of_lost = 0;
+      range_.destroy([&](std::size_t granule) {
+        const coalescing::Block block{granule, 1};
+        if (granule >= end_of_lost && is_lost(block)) end_of_lost = granule + count_of_used(granule);
+        return granule < end_of_lost || closed_.contains(block) ? std::size_t{0} : kGranule;
+      });
+    }
+    for (auto& table : tables_) table.destroy();
+    region_.forget();
   }
+
+  /// Where the tables beside the arena's have their places, too. For who starts the arena.
+  TableRegion& table_region() { return region_; }
 
   std::uintptr_t base() const { return range_.base(); }
   std::size_t capacity() const { return range_.capacity(); }
@@ -116,8 +125,9 @@ class CoalescingArena {
   enum class Effort { kGrow, kSearch, kClose };
 
   /// After a failed take(): makes room, or finds that there is room again, and takes. `before_use(end)` is
-  /// called before granules up to `end` can be handed out for the first time; when it returns false they
-  /// cannot. first == 0: memory or address space is out; with Effort::kGrow, out of what is quickly found.
+  /// called before granules up to `end` can be handed out for the first time, and says how far the caller's
+  /// own table reaches (TableReach): those behind it cannot be. first == 0: memory or address space is out;
+  /// with Effort::kGrow, out of what is quickly found.
   template <class BeforeUse>
   SPANALLOC_COLD Taken take_growing(std::size_t count, std::size_t alignment, BeforeUse before_use,
                                     Effort effort = Effort::kSearch) {
@@ -158,7 +168,8 @@ class CoalescingArena {
       }
       // All the others only now: they take the memory that the new range needs. But together they may do; or
       // a few of them make the mappings fewer, of which the kernel allows only so many.
-      if (may_reopen() && closed_.reopen_runs(reopen_at_most)) {
+      const auto could_do = [&] { return count <= closed_.count() + manager_.free_units(); };
+      if (may_reopen() && could_do() && closed_.reopen_runs(reopen_at_most)) {
         reopen_at_most *= 2;
         continue;
       }
@@ -196,8 +207,10 @@ class CoalescingArena {
   /// Gives a range back. `zero`: all of it reads as zero. The whole range that take() returned (or resizing
   /// made of it).
   void give(std::uint32_t first, bool zero = false) {
+    const std::size_t count = SPANALLOC_UNLIKELY(is_tight()) ? count_of(first) : 0;
     manager_.free(first, zero);
     memory_came_back();
+    if (SPANALLOC_UNLIKELY(count != 0)) close_what_came_back(count);
   }
 
   /// Granules of the range taken at `first`.
@@ -222,7 +235,7 @@ class CoalescingArena {
     // A move of more than one mapping is refused by the kernel (before Linux 6.17) or may end half-way.
     // Locked memory stays where it is: the kernel would unlock what is left behind. (To ask takes the pages
     // of the target away, as moving would.)
-    if (!may_move() || seams_set().any({from + std::size_t{1}, count - 1}) || os::memory_is_locked() ||
+    if (!may_move() || seams_set().any({from + std::size_t{1}, count - 1}) || range_.is_locked() ||
         os::is_locked(range_.address(to))) {
       give(to);
       return false;
@@ -252,6 +265,17 @@ class CoalescingArena {
   /// A tick of the decay clock.
   void age() { manager_.age(); }
 
+  /// A limit of the process has refused what was asked for, and still stood when look_at_limit() last looked.
+  /// While it does, what is given back loses its charge soon, an eighth of what is open at a time: the
+  /// program has other uses for it (threads' stacks, mappings of its own). Who keeps free memory elsewhere
+  /// should not.
+  bool is_tight() const { return tight_.load_relaxed() != 0; }
+  /// Now and then. Under a limit what is free loses its charge before that refuses something.
+  SPANALLOC_COLD void look_at_limit() {
+    if (!os::has_memory_limit()) return tight_.store_relaxed(0);
+    close_free();
+  }
+
   /// Memory is out: takes the charge off everything free; take_growing() opens it again. Bytes closed.
   SPANALLOC_COLD std::size_t close_free() {
     LockGuard guard(grow_lock_);
@@ -265,7 +289,8 @@ class CoalescingArena {
   template <class Visit>
   void walk(Visit visit) const {
     manager_.walk([&](coalescing::Block block, coalescing::BlockState state, bool) {
-      if (block.first == 0 || closed_.contains(block) || lost_set().any(block)) return;
+      const bool used = state == coalescing::BlockState::kUsed;
+      if (block.first == 0 || (used && (is_lost(block) || closed_.contains(block)))) return;
       visit(static_cast<std::uint32_t>(block.first), block.size, state != coalescing::BlockState::kUsed);
     });
   }
@@ -287,7 +312,7 @@ class CoalescingArena {
   bool someone_is_inside() const { return manager_.someone_holds() || grow_lock_.owner_died(); }
 
   /// Who opens address space books it only when it is open, and opening again what is open does no harm (of
-  /// an unreserved range: what was mapped and not booked looks like a foreign mapping, and is stepped over).
+  /// a placed range: what was mapped and not booked looks like a foreign mapping, and is stepped over).
   /// Who closes says so before: see recover_in_child().
   SPANALLOC_COLD void recover_lock() {
     generation_ = SpinLock::generation();
@@ -315,8 +340,12 @@ class CoalescingArena {
     manager_.walk([&](coalescing::Block block, coalescing::BlockState state, bool) {
       all += block.size;
       const bool used = state == coalescing::BlockState::kUsed;
-      if (used && closed_.contains(block)) closed += block.size;
-      if (used && lost_set().any(block)) lost += block.size;
+      if (!used) return;
+      if (is_lost(block)) {
+        lost += block.size;
+      } else if (closed_.contains(block)) {
+        closed += block.size;
+      }
     });
     return all == limit() && closed == closed_.count() && lost == lost_count_.load_relaxed();
   }
@@ -346,16 +375,21 @@ class CoalescingArena {
     return {static_cast<std::uint32_t>(got.block.first), got.zero};
   }
 
-  SPANALLOC_COLD bool reserve_tables() {
-    if (tables_ != nullptr) return true;
-    const std::size_t capacity = range_.capacity();
-    tables_bytes_ = align_up(Manager::metadata_bytes(capacity), os::page_size());
-    auto* tables = static_cast<char*>(Calls::reserve(tables_bytes_, os::page_size()));
-    if (tables == nullptr) return false;
-    manager_.attach(tables, capacity, range_.base() >> kGranuleBits);
-    tables_ = tables;  // last: in a fork's child it says that the rest is done
+  SPANALLOC_COLD bool start_tables() {
+    if (capacity_is_set()) return true;
+    region_.choose<Calls>();
+    void* places[Tables::kCount] = {};
+    for (unsigned t = 0; t < Tables::kCount; ++t) {
+      const std::size_t bytes = Tables::bytes(t, capacity(), capacity());
+      if (bytes == 0) continue;  // a range that needs fewer levels
+      if (!tables_[t].started() && !tables_[t].start(region_.place_for(bytes), bytes)) return false;
+      places[t] = tables_[t].base();
+    }
+    // Last: in a fork's child it says that the rest is done.
+    manager_.attach_tables(places, capacity(), range_.base() >> kGranuleBits);
     return true;
   }
+  bool capacity_is_set() const { return manager_.capacity() != 0; }
 
   // Under grow_lock_: where a range that needs new address space begins. What is free at the end already need
   // not be opened again. It may be gone by the time it is needed: then the next round opens the rest.
@@ -375,62 +409,126 @@ class CoalescingArena {
       const std::size_t old_end = range_.opened();
       const std::size_t start = place_behind(alignment);
       if (!has_space_behind(count, alignment)) return false;
-      if (range_.open_up_to(max_of(start + count, old_end + 1)) == Range::OpenResult::kRefused) return false;
+      if (range_.open_up_to(max_of(start + count, old_end + 1)) == Range::OpenResult::kRefused) {
+        // Not for what could never have been granted. Relaxed: a hint.
+        if (count <= old_end + kReasonable && os::has_memory_limit()) tight_.store_relaxed(1);
+        return false;
+      }
     }
     return book_opened(before_use);
   }
 
-  // What the range has opened or skipped becomes the manager's. False: no memory for the tables; it stays
+  // What the range has opened or skipped becomes the manager's, as far as the tables reach; where they do not
+  // for somebody else's mapping, what they cannot have is lost. False: no memory for the tables; it stays
   // behind for the next time.
   template <class BeforeUse>
   SPANALLOC_COLD bool book_opened(BeforeUse before_use) {
     SPANALLOC_ASSERT(grow_lock_.is_mine() && range_.opened() >= manager_.limit());
-    const std::size_t units = range_.opened() - manager_.limit();
-    if (!open_tables(range_.opened()) || !before_use(range_.opened())) return false;
+    const std::size_t limit = manager_.limit();
+    std::size_t end = range_.opened();
+    std::size_t next = limit;
+    const TableReach reaches[] = {tables_reach(end), before_use(end)};
+    for (const TableReach& reach : reaches) {
+      end = min_of(end, reach.end);
+      if (reach.end <= limit) next = max_of(next, reach.next);
+    }
+    if (end <= limit) return book_gap(next);
     const std::size_t skipped = range_.skipped() - booked_skipped_;
     if (skipped == 0) {
-      if (!manager_.extend(units, true)) return false;
+      lost_set().erase({limit, 1});  // in a fork's child: somebody may have been about to lose it
+      if (!manager_.extend(end - limit, true)) return false;
       refused_.memory_came_back();
       return true;
     }
     // In this order: a fork's child that finds it half done may lose more, but takes no foreign mapping for
     // its own.
-    lose({manager_.limit(), units});
-    if (!manager_.extend_used(units)) return false;
-    booked_skipped_ = range_.skipped();
+    lose({limit, end - limit});
+    if (!manager_.extend_used(end - limit)) return false;
+    booked_skipped_ += end - limit;
     return true;
+  }
+
+  // Granules from the limit up to `next` have no entries in some table: one lost block. Of its first granule
+  // they are there (tables_reach() keeps one in hand), of its last one the mapper's must be.
+  SPANALLOC_COLD bool book_gap(std::size_t next) {
+    const std::size_t limit = manager_.limit();
+    if (next <= limit || gaps_ == kMaxGaps) return false;
+    Sparing sparing{range_};
+    for (std::size_t row = next;;) {
+      const TableReach reach = table_reach(Tables::kRows, row, row + 1, sparing);
+      if (reach.end == row + 1) break;
+      if (reach.next <= row + 1) return false;
+      row = next = reach.next;
+    }
+    const std::size_t opened = range_.opened();
+    const bool was_skipped = range_.skipped() != booked_skipped_;
+    if (!range_.skip_to(next + 1)) return false;
+    // What had been opened there is of no use. (Refused: it costs addresses only.)
+    const std::size_t unused = min_of(next + 1, opened) - limit;
+    if (was_skipped) {
+      booked_skipped_ += unused;
+    } else if (unused != 0) {
+      range_.close(limit, unused);
+    }
+    booked_skipped_ += range_.opened() - opened;
+    const coalescing::Block gap{limit, next + 1 - limit};
+    gap_[gaps_++] = gap;
+    lose(gap);
+    return manager_.extend_used(gap.size);
+  }
+  // The first gap whose end is behind `unit`.
+  coalescing::Block gap_behind(std::size_t unit) const {
+    for (unsigned i = 0; i < gaps_; ++i) {
+      if (gap_[i].end() > unit) return gap_[i];
+    }
+    return {};
   }
 
   // Granules that are nobody's for ever. In the set before anybody can see them in use.
   SPANALLOC_COLD void lose(coalescing::Block block) {
-    lost_set().insert(block);
+    lost_set().insert({block.first, 1});
     lost_count_.fetch_add_relaxed(block.size);
   }
+  // Of a block in use.
+  bool is_lost(coalescing::Block block) const { return lost_set().any({block.first, 1}); }
+  std::size_t count_of_used(std::size_t first) const { return max_of(manager_.size_of(first), 1); }
 
-  // The manager's tables lie one behind the other; the part that `units` units need of each is opened. Steps
-  // of neighbouring tables may overlap: the small ones cost one call together.
-  SPANALLOC_COLD bool open_tables(std::size_t units) {
-    const unsigned tables = Manager::tables_for(capacity());
-    const std::size_t page = os::page_size();
+  // Whether the process's memory is locked: several system calls, and one answer for all tables.
+  struct Sparing {
+    Range& range;
     bool asked = false;
     bool locked = false;
-    std::size_t begin = 0;
-    for (unsigned t = 0; t < tables; ++t) {
-      const std::size_t needed = Manager::table_bytes(t, capacity(), units);
-      const std::size_t whole = Manager::table_bytes(t, capacity(), capacity());
-      std::size_t open = max_of(table_end_[t], align_down(begin, page));
-      if (t != 0) open = max_of(open, min_of(table_end_[t - 1], align_up(begin + whole, page)));
-      if (open < begin + needed) {
-        // A page that two tables share may be opened twice; asking it whether it is locked would empty it.
-        if (!asked) locked = range_.is_locked();
-        asked = true;
-        open = open_table(tables_, open, begin + needed, tables_bytes_, locked, Calls::open);
-        if (open == 0) return false;
-      }
-      table_end_[t] = open;
-      begin += whole;
+    bool is_asked_for() {
+      if (!asked) locked = range.is_locked();
+      asked = true;
+      return locked;
     }
-    return true;
+  };
+
+  // How far all tables of the manager reach for `end` granules; those below the limit have entries.
+  SPANALLOC_COLD TableReach tables_reach(std::size_t end) {
+    TableReach all{end, end};
+    Sparing sparing{range_};
+    for (unsigned t = 0; t < Tables::kCount; ++t) {
+      const TableReach reach = table_reach(t, manager_.limit(), end, sparing);
+      if (reach.end < all.end) all = reach;
+    }
+    return all;
+  }
+  SPANALLOC_COLD TableReach table_reach(unsigned table, std::size_t from, std::size_t end, Sparing& sparing) {
+    const std::size_t capacity = this->capacity();
+    // A row more than there are granules: what is lost begins there.
+    const std::size_t in_hand = table == Tables::kRows ? 1 : 0;
+    const auto bytes = [&](std::size_t units) {
+      return Tables::bytes(table, capacity, min_of(units + in_hand, capacity));
+    };
+    if (tables_[table].is_open_up_to(bytes(end))) return {end, end};
+    const TableReach reach = tables_[table].open_up_to(bytes(from), bytes(end), sparing.is_asked_for());
+    if (reach.end == bytes(end)) return {end, end};
+    std::size_t units = Tables::units_within(table, capacity, reach.end);
+    units = max_of(units - min_of(units, in_hand), from);
+    const bool gap = reach.next != reach.end;
+    return {units, gap ? Tables::units_behind(table, capacity, reach.next) : units};
   }
 
   // The manager's, for a run of free granules that it holds.
@@ -468,6 +566,16 @@ class CoalescingArena {
     seam_count_.fetch_add_relaxed(made - gone);  // never less than none: what has gone was counted once
   }
 
+  SPANALLOC_COLD void close_what_came_back(std::size_t count) {
+    const std::size_t open = limit() - min_of(closed_.count(), limit());
+    const std::size_t enough = max_of(open / 8, kMiB / kGranule);
+    if (came_back_.fetch_add_relaxed(count) + count < enough) return;
+    if (!grow_lock_.try_lock()) return;  // who has it may be closing
+    came_back_.store_relaxed(0);
+    closed_.close_free(false);
+    grow_lock_.unlock();
+  }
+
   // Under grow_lock_. Whether closing everything that is free could make room (closing_policy.hpp).
   SPANALLOC_COLD bool closing_may_help(ClosingPolicy::Case& a_case, std::size_t count,
                                        std::size_t alignment) {
@@ -499,13 +607,14 @@ class CoalescingArena {
   Environment environment_{this};
   Manager manager_{environment_};
   Closed closed_{range_, manager_, Books{this}};  // changed under grow_lock_
-  char* tables_ = nullptr;                        // constant after start()
-  std::size_t tables_bytes_ = 0;
+  TableRegion region_;                            // "
 
   SpinLock grow_lock_;  // opening and closing; gives access to what follows, up to the next constant
-  // Offset in tables_ up to which each table is open.
-  std::size_t table_end_[Manager::kMaxTables] = {};
+  GuardedTable<Calls> tables_[Tables::kCount];
   std::size_t booked_skipped_ = 0;
+  static constexpr unsigned kMaxGaps = 16;
+  unsigned gaps_ = 0;  // written before the limit is behind them
+  coalescing::Block gap_[kMaxGaps];
   ClosingPolicy policy_;
 
   static constexpr unsigned kLooksAgain = 3;
@@ -514,7 +623,10 @@ class CoalescingArena {
   static constexpr std::size_t kMaxSeams = 16384;  // of the 65,530 mappings that a process may have
   Atomic<std::size_t> seam_count_{0};
   Atomic<std::uint32_t> move_no_more_{0};  // a target was lost
-  std::uint16_t generation_ = 0;           // of the process that it has been put right in
+  static constexpr std::size_t kReasonable = 64 * kMiB / kGranule;
+  Atomic<std::uint32_t> tight_{0};
+  Atomic<std::size_t> came_back_{0};  // granules given back since anything was closed
+  std::uint16_t generation_ = 0;      // of the process that it has been put right in
 };
 
 }  // namespace spanalloc

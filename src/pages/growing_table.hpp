@@ -1,6 +1,5 @@
-// A table of records indexed by number, in address space of its own: reserved for the largest number there
-// can be, opened (zero-filled) as numbers come into use. Records never move, and go away with the whole table
-// only.
+// A table of records indexed by number, in address space of its own (guarded_table.hpp): opened, zero-filled,
+// as numbers come into use. Records never move, and go away with the whole table only.
 #pragma once
 
 #include <cstddef>
@@ -10,60 +9,46 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "os/os.hpp"
+#include "pages/guarded_table.hpp"
 
 namespace spanalloc {
-
-/// Opens the part of a reserved table of `capacity_bytes` at `base` that lies in [open_bytes, needed), and no
-/// page more if `sparing` (memory is locked: what is opened is resident at once). Returns how far it is open
-/// then (whole pages, or the capacity), 0 when the kernel, open(address, bytes), refuses; then nothing has
-/// changed.
-template <class Open>
-std::size_t open_table(char* base, std::size_t open_bytes, std::size_t needed, std::size_t capacity_bytes,
-                       bool sparing, Open open) {
-  const std::size_t page = os::page_size();
-  // Steps of 64 KiB keep the number of system calls small; a refused step is retried exactly.
-  std::size_t target = min_of(align_up(needed, max_of(page, 64 * kKiB)), capacity_bytes);
-  if (sparing || !open(base + open_bytes, target - open_bytes)) {
-    target = align_up(needed, page);
-    if (!open(base + open_bytes, target - open_bytes)) return 0;
-  }
-  return target;
-}
 
 template <class T>
 class GrowingTable {
  public:
-  /// Reserves room for `records`; safe to call again. The caller serialises start() and ensure(). False when
-  /// refused.
-  bool start(std::size_t records) {
+  /// Room for `records`, placed in the region, or reserved wherever the kernel likes (nullptr); safe to call
+  /// again. The caller serialises start() and ensure(). False when refused.
+  bool start(std::size_t records, TableRegion* region = nullptr) {
     if (records_.load_relaxed() != nullptr) return true;
-    const std::size_t bytes = align_up(records * sizeof(T), os::page_size());
-    void* p = os::reserve(bytes, os::page_size());
-    if (p == nullptr) return false;
-    capacity_bytes_ = bytes;
-    records_.store_release(static_cast<T*>(p));  // release: readers that see the address see the mapping
+    const std::size_t bytes = records * sizeof(T);
+    if (!table_.start(region == nullptr ? TablePlace{} : region->place_for(bytes), bytes)) return false;
+    capacity_ = records;
+    // Release: readers that see the address see the mapping.
+    records_.store_release(reinterpret_cast<T*>(table_.base()));
     return true;
   }
 
-  /// Makes records [0, end) usable. False when the kernel refuses; then nothing has changed.
-  bool ensure(std::size_t end) {
-    const std::size_t needed = end * sizeof(T);
-    if (needed <= open_bytes_) return true;
-    if (needed > capacity_bytes_) return false;
-    char* base = reinterpret_cast<char*>(records_.load_relaxed());
-    const bool locked = os::memory_is_locked() || os::is_locked(base + open_bytes_);
-    const std::size_t open = open_table(base, open_bytes_, needed, capacity_bytes_, locked, os::open);
-    if (open == 0) return false;
-    open_bytes_ = open;
-    SPANALLOC_ASSERT(needed <= open_bytes_ && open_bytes_ <= capacity_bytes_);
-    return true;
+  /// Makes the records [0, end) usable, of which those below `from` are in use.
+  TableReach reach(std::size_t from, std::size_t end) {
+    if (end > capacity_) return {from, from};
+    if (table_.is_open_up_to(end * sizeof(T))) return {end, end};
+    const bool locked = os::memory_is_locked() || os::is_locked(table_.next_page());
+    const TableReach bytes = table_.open_up_to(from * sizeof(T), end * sizeof(T), locked);
+    if (bytes.end == end * sizeof(T)) return {end, end};
+    const std::size_t below = max_of(bytes.end / sizeof(T), from);
+    const bool gap = bytes.next != bytes.end;
+    return {below, gap ? (bytes.next + sizeof(T) - 1) / sizeof(T) : below};
   }
+  /// The same for a table that all users know to be without gaps: false when it cannot be.
+  bool ensure(std::size_t end) { return reach(0, end).end == end; }
+  /// Whether there is such a record, of a number below some end that has been reached.
+  bool has(std::size_t number) const { return table_.has(number * sizeof(T), (number + 1) * sizeof(T)); }
 
   /// Gives the table's address space back, while nobody uses it; start() may follow.
   void destroy() {
-    if (T* records = records_.load_relaxed()) os::release(records, capacity_bytes_);
+    table_.destroy();
     records_.store_relaxed(nullptr);
-    capacity_bytes_ = open_bytes_ = 0;
+    capacity_ = 0;
   }
 
   T& operator[](std::size_t number) { return records_.load_relaxed()[number]; }
@@ -75,8 +60,8 @@ class GrowingTable {
 
  private:
   Atomic<T*> records_{nullptr};  // constant after start()
-  std::size_t capacity_bytes_ = 0;
-  std::size_t open_bytes_ = 0;
+  std::size_t capacity_ = 0;     // "
+  GuardedTable<> table_;
 };
 
 }  // namespace spanalloc

@@ -1,5 +1,5 @@
-// What the library holds of the address space: the full 2^45 where nothing forbids it, less where asked, and
-// few mappings in any case.
+// What the library holds of the address space: few mappings in any case; and where it reserves, the full 2^45
+// where nothing forbids it, less where asked.
 #include <malloc.h>
 #include <stdio.h>
 #include <stdlib.h>

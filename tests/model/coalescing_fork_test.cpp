@@ -39,15 +39,18 @@ class OpenRegion {
 
   OpenRegion() {
     manager.attach(metadata_, kUnits);
-    constexpr unsigned kLevels = Manager::Index::levels_for(kUnits);
+    using Tables = Manager::Tables;
+    unsigned char* table[Tables::kCount] = {metadata_};
+    for (unsigned t = 1; t < Tables::kCount; ++t) {
+      table[t] = table[t - 1] + Tables::bytes(t - 1, kUnits, kUnits);
+    }
     index_.attach(kUnits);
-    unsigned char* next = metadata_;
-    for (unsigned level = kLevels; level-- > 0;) {
-      index_.attach_level(level, next);
-      next += Manager::table_bytes(kLevels - 1 - level, kUnits, kUnits);
+    for (unsigned level = 0; level < Manager::Index::levels_for(kUnits); ++level) {
+      index_.attach_level(level,
+                          table[Tables::table_of_level(level)] + Tables::offset_of_level(level, kUnits));
     }
     index_.set_limit(kUnits);
-    mapper_.attach(metadata_ + sizeof(metadata_) - coalescing::WordMapper::bytes_for(kUnits), kUnits);
+    mapper_.attach(table[Tables::kRows], kUnits, Manager::kSets);
   }
   BlockState state_at(std::size_t unit) const { return mapper_.load(unit).state(); }
   // visit(list, unit) for each bit of the index in lists of blocks of up to kUnits units.

@@ -101,6 +101,9 @@ unsigned cpu_count() {
 std::size_t address_space_left() {
   return SIZE_MAX;
 }
+bool has_memory_limit() {
+  return false;
+}
 bool memory_is_locked() {
   return false;
 }
@@ -125,8 +128,8 @@ void* reserve(std::size_t bytes, std::size_t alignment) {
   }
   return p;
 }
-bool reserve_at(void*, std::size_t) {
-  return true;
+Placed reserve_at(void*, std::size_t) {
+  return Placed::kRefused;  // what is placed is reserved
 }
 bool open(void* address, std::size_t bytes) {
   const std::size_t offset = address_of(address) - model::first_range;

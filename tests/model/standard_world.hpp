@@ -52,7 +52,8 @@ struct ModelPages {
   bool torn[kLabs] = {};
   Atomic<std::uint64_t> shown_orphans[3];
   standard::Orphanages orphanages;
-  Block blocks[kMaxSpans + 1][kMaxBlocks + 1] = {};
+  struct alignas(standard::kQuantum) PlacedBlock : Block {};
+  PlacedBlock blocks[kMaxSpans + 1][kMaxBlocks + 1] = {};
 
   explicit ModelPages(StandardShape the_shape) : shape(the_shape) {
     // A LAB's bit is its number; where a LAB leaves its spans is set by set_heir.
@@ -85,6 +86,8 @@ struct ModelPages {
   static bool is_mine(LabNumber) { return false; }  // who forks has nothing here
   LabNumber end_of_labs() const { return LabNumber{kLabs}; }
   SpanNumber end_of_spans() const { return SpanNumber{shape.spans + 1}; }
+  bool has_lab(LabNumber) const { return true; }
+  bool has_record(SpanNumber) const { return true; }
   bool is_torn(LabNumber number) const { return torn[index_of(number)]; }
   void set_torn(LabNumber number, bool value) { torn[index_of(number)] = value; }
   static void note_repair() {}
@@ -304,7 +307,7 @@ class StandardWorld {
   }
 
   std::uint32_t number_of(std::uint32_t number, const Block* b) const {
-    const auto index = b - pages_.blocks[number];
+    const auto index = static_cast<const ModelPages::PlacedBlock*>(b) - pages_.blocks[number];
     MODEL_CHECK(index >= 1 && index <= static_cast<std::ptrdiff_t>(shape_.capacity));
     return static_cast<std::uint32_t>(index);
   }

@@ -36,6 +36,7 @@ class FreeIndex {
  public:
   static constexpr unsigned kLists = 2 * BlockClasses::kCount;
   static constexpr std::size_t kNone = SIZE_MAX;
+  static constexpr std::size_t kFan = std::size_t{1} << kFanBits;
 
   /// Dirty blocks have lists of their own: memory that is warm is reused first.
   static constexpr unsigned list_of(std::size_t size, bool dirty) {
@@ -84,11 +85,20 @@ class FreeIndex {
   }
 
   /// The lowest unit from `from` on at which a block of `list` may begin, or kNone. Clearings take `hold`.
+  /// Reads words only of units that some list has, or that share a group with `from`: others may have none.
   template <class Hold>
   std::size_t find(unsigned list, std::size_t from, Hold& hold) {
     const std::size_t limit = limit_.load_seq_cst();
     unsigned level = 0;
     std::size_t position = from;
+    // Behind a group's end: whether the next one has words is known above.
+    const auto leave_group = [&] {
+      while (position % kFan == 0 && level < top_) {
+        ++level;
+        position /= kFan;
+      }
+    };
+    if (from != 0) leave_group();
     for (;;) {
       if (position << (level * kFanBits) >= limit) return kNone;
       const std::uint64_t rest = word(level, list, position).load_seq_cst() >> (position % kFan);
@@ -96,6 +106,7 @@ class FreeIndex {
         if (level == top_) return kNone;
         ++level;
         position = position / kFan + 1;
+        leave_group();
         continue;
       }
       position += static_cast<unsigned>(std::countr_zero(rest));
@@ -103,10 +114,7 @@ class FreeIndex {
       if (word(level - 1, list, position * kFan).load_seq_cst() == 0) {
         clear_summary(level, list, position, hold);
         ++position;
-        if (position % kFan == 0 && level < top_) {
-          ++level;
-          position /= kFan;
-        }
+        leave_group();
         continue;
       }
       --level;
@@ -139,8 +147,6 @@ class FreeIndex {
 
  private:
   using Word = Atomic<std::uint64_t>;
-  static constexpr std::size_t kFan = std::size_t{1} << kFanBits;
-
   static constexpr std::size_t words_over(std::size_t bits) { return (bits + kFan - 1) / kFan; }
   static constexpr std::uint64_t bit(std::size_t position) { return std::uint64_t{1} << (position % kFan); }
   static constexpr std::uint64_t list_bit(unsigned list) { return std::uint64_t{1} << (list % 64); }

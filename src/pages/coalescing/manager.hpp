@@ -38,6 +38,7 @@
 #include "pages/coalescing/controller.hpp"
 #include "pages/coalescing/hold_registry.hpp"
 #include "pages/coalescing/mapper.hpp"
+#include "pages/coalescing/metadata_tables.hpp"
 #include "pages/coalescing/static_controller.hpp"
 #include "pages/coalescing/unit_set.hpp"
 
@@ -68,47 +69,48 @@ class CoalescingManager {
  public:
   using Registry = HoldRegistry<kShards>;
   using Index = FreeIndex<kFanBits>;
+  static constexpr unsigned kSets = 2 + kExtraSets;
 
   constexpr explicit CoalescingManager(Environment& environment)
       : environment_(environment), controller_(mapper_) {}
 
   // --- Metadata --------------------------------------------------------------------------------------------
   //
-  // A few tables, each growing with the range: of table t in a range with room for `capacity` units the first
-  // table_bytes(t, limit) bytes are touched while there are `limit` units. The small tables come first.
+  // A few tables, each growing with the range; which they are: MetadataTables.
 
-  static constexpr unsigned kMaxTables = Index::kMaxLevels + 2;
-  static constexpr unsigned tables_for(std::size_t capacity) { return Index::levels_for(capacity) + 2; }
-  static constexpr std::size_t table_bytes(unsigned table, std::size_t capacity, std::size_t units) {
-    const unsigned levels = Index::levels_for(capacity);
-    if (table < levels) return Index::level_bytes(levels - 1 - table, units);
-    return table == levels ? UnitSet::bytes_for(units, kSets) : WordMapper::bytes_for(units);
-  }
+  using Tables = MetadataTables<Index, kSets>;
+
   /// Bytes of metadata for a range of at most `capacity` units.
   static constexpr std::size_t metadata_bytes(std::size_t capacity) {
     std::size_t bytes = 0;
-    for (unsigned t = 0; t < tables_for(capacity); ++t) bytes += table_bytes(t, capacity, capacity);
+    for (unsigned t = 0; t < Tables::kCount; ++t) bytes += Tables::bytes(t, capacity, capacity);
     return bytes;
   }
 
   /// `metadata`: zeroed, metadata_bytes(capacity) bytes, aligned to 8. The range is empty at first.
   /// Alignments count from `origin` units before its first unit.
   void attach(void* metadata, std::size_t capacity, std::size_t origin = 0) {
-    controller_.attach(capacity, origin);
+    void* tables[Tables::kCount];
     char* next = static_cast<char*>(metadata);
-    const unsigned levels = Index::levels_for(capacity);
-    for (unsigned t = 0; t < tables_for(capacity); ++t) {
-      if (t < levels) {
-        controller_.index().attach_level(levels - 1 - t, next);
-      } else if (t == levels) {
-        dirty_.attach(next, kSets, 0);
-        aged_.attach(next, kSets, 1);
-        for (unsigned s = 0; s < kExtraSets; ++s) extra_[s].attach(next, kSets, 2 + s);
-      } else {
-        mapper_.attach(next, 0);
-      }
-      next += table_bytes(t, capacity, capacity);
+    for (unsigned t = 0; t < Tables::kCount; ++t) {
+      tables[t] = next;
+      next += Tables::bytes(t, capacity, capacity);
     }
+    attach_tables(tables, capacity, origin);
+  }
+  /// The same with each table in a place of its own.
+  void attach_tables(void* const (&tables)[Tables::kCount], std::size_t capacity, std::size_t origin) {
+    controller_.attach(capacity, origin);
+    for (unsigned level = 0; level < Index::levels_for(capacity); ++level) {
+      const unsigned table = Tables::table_of_level(level);
+      char* place = static_cast<char*>(tables[table]) + Tables::offset_of_level(level, capacity);
+      controller_.index().attach_level(level, place);
+    }
+    void* rows = tables[Tables::kRows];
+    dirty_.attach(rows, Tables::kRowWords, 0);
+    aged_.attach(rows, Tables::kRowWords, 1);
+    for (unsigned s = 0; s < kExtraSets; ++s) extra_[s].attach(rows, Tables::kRowWords, 2 + s);
+    mapper_.attach(rows, 0, kSets);
     capacity_ = capacity;
   }
 
@@ -259,6 +261,16 @@ class CoalescingManager {
     return true;
   }
 
+  /// Makes two blocks in use of the one handed out at `first`: its first `size` units, and the rest. False when
+  /// there is no such block, or it is not larger.
+  bool split(std::size_t first, std::size_t size) {
+    const std::size_t old = size_of(first);
+    if (size == 0 || old <= size) return false;
+    mapper_.store(first + size, BlockWord::header(BlockState::kUsed, old - size));
+    mapper_.store(first, BlockWord::header(BlockState::kUsed, size));
+    return true;
+  }
+
   /// Purges dirty free units, at most `at_most` of them; with `only_aged` only those that
   /// have been free since before the last age(). Returns the units that became clean.
   std::size_t purge(bool only_aged, std::size_t at_most = SIZE_MAX) {
@@ -355,7 +367,6 @@ class CoalescingManager {
   using Guard = Hold<Registry>;
   using Controller = StaticController<WordMapper, Index>;
   static_assert(BlockController<Controller, Guard>);
-  static constexpr unsigned kSets = 2 + kExtraSets;
   // Units whose dirt is looked at where it need not be known, only better is.
   static constexpr std::size_t kWorthLooking = 64 * 64;
 

@@ -107,9 +107,11 @@ class WordMapper {
  public:
   static constexpr std::size_t bytes_for(std::size_t units) { return units * sizeof(Word); }
 
-  /// `words`: zeroed memory for bytes_for(capacity) bytes. `limit` units exist at once.
-  void attach(void* words, std::size_t limit) {
+  /// `words`: zeroed memory for bytes_for(capacity) bytes. `limit` units exist at once. `beside`: words of
+  /// somebody else's that stand before each 64 of the mapper's.
+  void attach(void* words, std::size_t limit, std::size_t beside = 0) {
     words_ = static_cast<Word*>(words);
+    beside_ = beside;
     limit_.store_seq_cst(limit);
   }
 
@@ -117,11 +119,11 @@ class WordMapper {
   /// Only the one who extends the range calls this, before the new units' first header is published.
   void set_limit(std::size_t limit) { limit_.store_seq_cst(limit); }
 
-  BlockWord load(std::size_t unit) const { return BlockWord::from_bits(words_[unit].load_seq_cst()); }
-  void store(std::size_t unit, BlockWord word) { words_[unit].store_seq_cst(word.bits()); }
+  BlockWord load(std::size_t unit) const { return BlockWord::from_bits(word(unit).load_seq_cst()); }
+  void store(std::size_t unit, BlockWord word) { this->word(unit).store_seq_cst(word.bits()); }
   bool exchange_if(std::size_t unit, BlockWord& expected, BlockWord desired) {
     std::uint64_t bits = expected.bits();
-    if (words_[unit].compare_exchange_strong_seq_cst(bits, desired.bits())) return true;
+    if (word(unit).compare_exchange_strong_seq_cst(bits, desired.bits())) return true;
     expected = BlockWord::from_bits(bits);
     return false;
   }
@@ -138,7 +140,10 @@ class WordMapper {
   using Word = Atomic<std::uint64_t>;
   static_assert(sizeof(Word) == 8);
 
+  Word& word(std::size_t unit) const { return words_[unit + (unit / 64 + 1) * beside_]; }
+
   Word* words_ = nullptr;                 // constant after attach()
+  std::size_t beside_ = 0;                // "
   mutable Atomic<std::size_t> limit_{0};  // shared; written by who extends the range
 };
 static_assert(BlockMapper<WordMapper>);

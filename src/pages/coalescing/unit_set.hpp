@@ -19,15 +19,11 @@ namespace spanalloc::coalescing {
 
 class UnitSet {
  public:
-  /// Bytes of `sets` sets over the same units. Their words for the same 64 units lie side by side: one table
-  /// is one first page (and one page table), however many sets it holds.
-  static constexpr std::size_t bytes_for(std::size_t units, unsigned sets) {
-    return (units + 63) / 64 * sets * sizeof(Word);
-  }
-  /// Set `which` of the `sets` in `memory`: zeroed, bytes_for(units, sets) bytes: no unit is in a set.
-  void attach(void* memory, unsigned sets, unsigned which) {
+  /// `memory`: zeroed: no unit is in the set. Its word for units [64 n, 64 n + 64) is word n * `stride` +
+  /// `which` there.
+  void attach(void* memory, std::size_t stride, unsigned which) {
     words_ = static_cast<Word*>(memory) + which;
-    stride_ = sets;
+    stride_ = stride;
   }
 
   void insert(Block block) {

@@ -87,8 +87,11 @@ struct FaultyCalls {
     if (address != nullptr) reserved_.emplace_back(address, bytes);
     return address;
   }
-  static bool reserve_at(void* address, std::size_t bytes) {
-    return !refused({kReserveAt, address_of(address), bytes}) && os::reserve_at(address, bytes);
+  static os::Placed reserve_at(void* address, std::size_t bytes) {
+    if (refused({kReserveAt, address_of(address), bytes})) return os::Placed::kRefused;
+    const os::Placed placed = os::reserve_at(address, bytes);
+    if (placed == os::Placed::kYes) reserved_.emplace_back(address, bytes);
+    return placed;
   }
   static bool open(void* address, std::size_t bytes) {
     return !refused({kOpen, address_of(address), bytes}) && os::open(address, bytes);
@@ -133,6 +136,9 @@ using FaultyArena = CoalescingArena<16, HugePages::kKernelDefault, FaultyCalls>;
 using Taken = FaultyArena::Taken;
 inline constexpr std::size_t kGranule = FaultyArena::kGranule;
 
+/// A side table that reaches as far as is asked for.
+inline constexpr auto kAnyUse = [](std::size_t end) { return TableReach{end, end}; };
+
 /// Takes ranges, marks each page of them, and finds the marks when it gives them back.
 class ArenaTenant {
  public:
@@ -148,7 +154,7 @@ class ArenaTenant {
   /// From what is open or beyond it.
   Taken take_growing(std::size_t count, std::size_t alignment = 1) {
     Taken taken = arena_.take(count, alignment);
-    if (taken.first == 0) taken = arena_.take_growing(count, alignment, [](std::size_t) { return true; });
+    if (taken.first == 0) taken = arena_.take_growing(count, alignment, kAnyUse);
     return accept(taken, count, alignment);
   }
   void give(std::uint32_t first) {
@@ -276,8 +282,6 @@ inline ArenaBooks expect_books(FaultyArena& arena, const ArenaTenant& tenant, st
   return books;
 }
 
-inline constexpr auto kAnyUse = [](std::size_t) { return true; };
-
 class CoalescingArenaTest : public testing::Test {
  protected:
   CoalescingArenaTest() { FaultyCalls::reset(); }
@@ -287,13 +291,13 @@ class CoalescingArenaTest : public testing::Test {
   }
   void set_bits(const char* bits) { bits_.set(bits); }
   /// An arena of 1 GiB; what the start has called is not counted.
-  void start(bool reserved = true) {
+  static constexpr bool kReserved = true;
+  void start(bool reserved = false) {
     arena = std::make_unique<FaultyArena>();
     tenant = std::make_unique<ArenaTenant>(*arena);
     FaultyCalls::reset();
-    if (!reserved) {
-      FaultyCalls::refuses = [](const FaultyCalls::Call&, std::size_t number) { return number == 0; };
-    }
+    // Without a place anywhere it is reserved.
+    if (reserved) FaultyCalls::refuse_all(FaultyCalls::kReserveAt);
     ASSERT_TRUE(arena->start(kGranule << 2));
     FaultyCalls::reset();
   }

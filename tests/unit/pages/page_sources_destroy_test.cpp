@@ -27,14 +27,14 @@ bool is_mapped(const void* p) {
 struct UnreservedCalls : PageCalls {
   static inline std::uintptr_t foreign = 0;  // the granule that begins here is somebody else's
   static void* reserve(std::size_t, std::size_t) { return nullptr; }
-  static os::Placed open_at(void* address, std::size_t bytes) {
+  static os::Placed reserve_at(void* address, std::size_t bytes) {
     if (foreign - address_of(address) < bytes) return os::Placed::kTaken;
-    return PageCalls::open_at(address, bytes);
+    return PageCalls::reserve_at(address, bytes);
   }
 };
 
 using Reserved = AddressRange<16, HugePages::kKernelDefault, kMiB, 1>;
-using Unreserved = AddressRange<16, HugePages::kKernelDefault, kMiB, 1, UnreservedCalls>;
+using Unreserved = AddressRange<16, HugePages::kKernelDefault, kMiB, 1, Claim::kPlace, UnreservedCalls>;
 
 TEST(PageSourcesDestroy, AReservedRangeGoesBackWhole) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator keeps mappings in a way of its own";

@@ -179,7 +179,8 @@ template <class Config>
          c == Classes::kLarge ? granules.count << Config::kGranuleBits : info.virtual_span);
   // Spans of kLarge have no row; nor has one that a thread was resizing when a fork left it behind.
   const bool odd = info.blocks == 1 && granules.count != info.granules;
-  if (odd || !pool().put_bounded(info.pool_row, core, span.number, info.pool_most, pages_.pool_links())) {
+  if (odd || pages_.arena.is_tight() ||
+      !pool().put_bounded(info.pool_row, core, span.number, info.pool_most, pages_.pool_links())) {
     pages_.give(span);
   }
   purge_by_decay(os::now_ms());
@@ -205,7 +206,9 @@ template <class Config>
 SPANALLOC_COLD inline std::size_t Heap<Config>::purge_all_free() {
   LockGuard guard(pages_.purge_lock);
   drain_all_pools();
-  return pages_.arena.purge(false);
+  const std::size_t purged = pages_.arena.purge(false);
+  pages_.arena.look_at_limit();
+  return purged;
 }
 
 // A tick every half decay time: what the pools hold goes down to the arena, what was free there at the last
@@ -219,6 +222,7 @@ SPANALLOC_COLD inline void Heap<Config>::purge_now(std::uint64_t now) {
     drain_all_pools();
     const bool more = pages_.arena.purge(pages_.decay_ms != 0, kPurgedARound) >= kPurgedARound;
     if (!more) pages_.arena.age();
+    pages_.arena.look_at_limit();
     // With more to do the next one who comes here goes on.
     pages_.next_purge.store_relaxed(more ? now : now + pages_.decay_ms / 2 + 1);
   }
@@ -236,7 +240,9 @@ SPANALLOC_COLD inline std::uint32_t Heap<Config>::steal_from_sleeping_labs(std::
   std::uint32_t stolen = 0;
   std::uint32_t looked_at = 0;
   for (std::size_t i = 0; i < steps && looked_at < at_most; ++i, ++victim) {
-    Lab& sleeping = pages_.lab_at(LabNumber{static_cast<std::uint32_t>(victim % count)});
+    const LabNumber number{static_cast<std::uint32_t>(victim % count)};
+    if (!pages_.has_lab(number)) continue;
+    Lab& sleeping = pages_.lab_at(number);
     // Orphanages are nobody's.
     if (sleeping.heap.load_relaxed() != number_ || sleeping.thread.load_relaxed() == 0) continue;
     ++looked_at;

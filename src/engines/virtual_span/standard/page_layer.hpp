@@ -41,6 +41,8 @@ class PageLayer : public thread::ForkWatch {
   using Arena = CoalescingArena<Config::kGranuleBits, Config::kHugePages>;
 
   static constexpr unsigned kMaxHeaps = 1024;
+  /// One for each living thread and heap.
+  static constexpr std::uint32_t kMaxLabs = 1u << 18;
 
   /// `put_right`: what a fork's child does first of all; see fork_recovery.hpp.
   constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*)) : thread::ForkWatch{put_right} {}
@@ -93,8 +95,9 @@ class PageLayer : public thread::ForkWatch {
   SpanNumber end_of_spans() const {
     return SpanNumber{static_cast<std::uint32_t>(known_end_.load_acquire())};
   }
-  /// For the arena, under its lock, before granules below `end` are handed out: makes their records. False:
-  /// refused.
+  /// Of a number below end_of_spans(). False: something foreign stands in the record's place.
+  bool has_record(SpanNumber number) const { return spans_.has(index_of(number)); }
+  /// For the arena, under its lock, before granules below `end` are handed out: makes their records.
   auto records_reach() {
     return [this](std::size_t end) { return make_records(end); };
   }
@@ -146,12 +149,15 @@ class PageLayer : public thread::ForkWatch {
     lab_registry_.give_back(lab);
   }
   Lab& lab_at(LabNumber number) { return labs_[index_of(number)]; }
-  /// LABs below were used at some time. Acquire: the table is open so far.
+  bool has_lab(LabNumber number) const { return labs_.has(index_of(number)); }
+  /// LABs below were used at some time, if there is such a one. Acquire: the table is open so far.
   LabNumber end_of_labs() const { return LabNumber{end_of_labs_.load_acquire()}; }
   template <class F>
   void for_each_lab(F f) {
     const std::uint32_t end = index_of(end_of_labs());
-    for (std::uint32_t number = 0; number < end; ++number) f(labs_[number]);
+    for (std::uint32_t number = 0; number < end; ++number) {
+      if (labs_.has(number)) f(labs_[number]);
+    }
   }
   auto& lab_registry() { return lab_registry_; }
 
@@ -159,8 +165,9 @@ class PageLayer : public thread::ForkWatch {
   static constexpr std::size_t kSlotBytes = 1024;
   void* slot_of(LabNumber number) {
     LockGuard guard(heaps_lock_);
-    if (!slots_.start(lab_capacity_) || !slots_.ensure(index_of(number) + std::size_t{1})) return nullptr;
-    return &slots_[index_of(number)];
+    const std::size_t n = index_of(number);
+    if (!slots_.start(kMaxLabs, &arena.table_region()) || slots_.reach(n, n + 1).end != n + 1) return nullptr;
+    return &slots_[n];
   }
 
   // --- Heaps -----------------------------------------------------------------------------------------------
@@ -174,7 +181,9 @@ class PageLayer : public thread::ForkWatch {
     }
     for (std::uint16_t n = 0; n < kMaxHeaps; ++n) {
       // Of a page layer's first heap nothing but a word is needed.
-      if (n != 0 && (!more_heaps_.start(kMaxHeaps) || !more_heaps_.ensure(n + std::size_t{1}))) return false;
+      if (n != 0 &&
+          (!more_heaps_.start(kMaxHeaps, &arena.table_region()) || !more_heaps_.ensure(n + std::size_t{1})))
+        return false;
       Atomic<Heap*>& place = place_of(HeapNumber{n});
       if (place.load_relaxed() != nullptr) continue;
       heap->take_number(HeapNumber{n});
@@ -226,29 +235,33 @@ class PageLayer : public thread::ForkWatch {
     if (started_.load_relaxed() != 0) return true;
     link_key.choose(os::random_bits());
     // As the spans of several blocks are aligned, so must the arena be, whatever the page size.
-    if (!arena.start(Classes::kGranule << Config::kMaxOrder) || !spans_.start(arena.capacity())) return false;
-    // One LAB a living thread and heap. Under a limit, tables may take 1/256 of it.
-    const std::size_t left = os::address_space_left();
-    std::size_t labs = 1u << 18;
-    if (left != SIZE_MAX) labs = max_of(min_of(labs, left / 256 / sizeof(Lab)), 192);
-    if (!labs_.start(labs) || !spans_.ensure(1)) return false;
-    lab_capacity_ = static_cast<std::uint32_t>(labs);
+    if (!arena.start(Classes::kGranule << Config::kMaxOrder)) return false;
+    if (!spans_.start(arena.capacity(), &arena.table_region()) || !spans_.ensure(1)) return false;
+    if (!labs_.start(kMaxLabs, &arena.table_region())) return false;
     decay_ms = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
     next_purge.store_relaxed(os::now_ms() + decay_ms / 2 + 1);
     started_.store_release(1);  // release: pairs with is_started()
     return true;
   }
 
-  SPANALLOC_COLD bool make_records(std::size_t end) {
-    if (!spans_.ensure(end)) return false;
-    known_end_.store_release(end);  // release: the table is open so far
-    return true;
+  SPANALLOC_COLD TableReach make_records(std::size_t end) {
+    const TableReach reach = spans_.reach(known_end_.load_relaxed(), end);
+    // Release: the table is open so far.
+    if (reach.end > known_end_.load_relaxed()) known_end_.store_release(reach.end);
+    return reach;
   }
 
   // Under the registry's lock.
   Lab* make_lab() {
-    const std::uint32_t number = end_of_labs_.load_relaxed();
-    if (number >= lab_capacity_ || !labs_.ensure(number + 1)) return nullptr;
+    const std::uint32_t number = end_of_labs_.load_relaxed();  // of the next one
+    if (number >= kMaxLabs) return nullptr;
+    const TableReach reach = labs_.reach(number, number + 1);
+    if (reach.end == number) {
+      if (reach.next == number) return nullptr;
+      // Something foreign is in the way: these numbers are nobody's.
+      end_of_labs_.store_release(static_cast<std::uint32_t>(reach.next));
+      return make_lab();
+    }
     Lab& lab = labs_[number];
     lab.number = LabNumber{number};
     end_of_labs_.store_release(number + 1);  // release: pairs with end_of_labs()
@@ -262,7 +275,6 @@ class PageLayer : public thread::ForkWatch {
   };
   GrowingTable<Slot> slots_;  // grown under heaps_lock_
   thread::RecordRegistry<Lab> lab_registry_;
-  std::uint32_t lab_capacity_ = 0;
   Atomic<std::uint32_t> end_of_labs_{0};  // written under the registry's lock
   Atomic<std::size_t> known_end_{0};      // written under the arena's lock
   Atomic<std::uint32_t> started_{0};

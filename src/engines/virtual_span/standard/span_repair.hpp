@@ -14,7 +14,8 @@
 namespace spanalloc::standard {
 
 /// `Pages` besides:
-///   LabNumber end_of_labs(), SpanNumber end_of_spans()   numbers below these have records
+///   LabNumber end_of_labs(), SpanNumber end_of_spans()   numbers below these have records, if
+///   bool has_lab(LabNumber), bool has_record(SpanNumber)  nothing foreign stands in their place
 ///   void set_torn(LabNumber, bool), bool is_torn(LabNumber)
 ///   void note_repair()                                   lists were made anew
 ///   bool is_mine(LabNumber)                              of the calling thread
@@ -73,6 +74,7 @@ class SpanRepair : public SpanPlacement<Pages> {
   /// whose lock's owner did, in one pass over the records; these locks it lets go of.
   SPANALLOC_COLD void remake_lists(LabNumber owner) {
     for (std::uint32_t n = 0; n < index_of(pages_.end_of_labs()); ++n) {
+      if (!pages_.has_lab(LabNumber{n})) continue;
       Lists& lab = pages_.lab(LabNumber{n});
       const bool torn = LabNumber{n} == owner || lab.lock.owner_died();
       pages_.set_torn(LabNumber{n}, torn);
@@ -82,11 +84,13 @@ class SpanRepair : public SpanPlacement<Pages> {
       // Most records have never been used. Spans of one block have no LAB. Free ones still name the LAB that
       // they were in: whoever has claimed one and waits for this lock must not find it on the lists as they
       // were.
+      if (!pages_.has_record(SpanNumber{n})) continue;
       const SpanRef span = pages_.span(SpanNumber{n});
       const SpanWord word = span->load_word();
       if (word.bits != 0 && word.owner() != kNobody && pages_.is_torn(word.owner())) relist(span);
     }
     for (std::uint32_t n = 0; n < index_of(pages_.end_of_labs()); ++n) {
+      if (!pages_.has_lab(LabNumber{n})) continue;
       if (pages_.is_torn(LabNumber{n}) && LabNumber{n} != owner) pages_.lab(LabNumber{n}).lock.reset();
     }
     pages_.note_repair();

@@ -85,7 +85,8 @@ TEST(StandardLinks, ALinkTellsNoAddress) {
     for (void* p : blocks) {
       E::deallocate(p);
       const std::uint64_t word = first_word(p);
-      for (const void* secret : {static_cast<const void*>(standard::no_block()), static_cast<const void*>(p)}) {
+      for (const void* secret :
+           {static_cast<const void*>(standard::no_block()), static_cast<const void*>(p)}) {
         EXPECT_NE(word >> 16, address_of(secret) >> 16) << size;
         EXPECT_NE((word ^ address_of(p)) >> 16, address_of(secret) >> 16) << size;
       }
@@ -118,9 +119,9 @@ TEST(StandardLinksDeathTest, AnOverwrittenLinkIsNotFollowed) {
   constexpr std::uint64_t kLow = 0x88;
   for (const std::size_t size : kSizes) {
     std::vector<void*> blocks = hot_blocks(size, 4);
-    for (const std::uint64_t word : {std::uint64_t{0}, kLow, ~std::uint64_t{0}, std::uint64_t{16},
-                                     static_cast<std::uint64_t>(address_of(blocks[0])),
-                                     std::uint64_t{0x4141414141414141}}) {
+    for (const std::uint64_t word :
+         {std::uint64_t{0}, kLow, ~std::uint64_t{0}, std::uint64_t{16},
+          static_cast<std::uint64_t>(address_of(blocks[0])), std::uint64_t{0x4141414141414141}}) {
       const auto write_into_free = [&] {
         for (void* p : blocks) E::deallocate(p);
         first_word(blocks.back()) = word;
@@ -202,7 +203,8 @@ TEST(StandardLinksDeathTest, ByAnotherThreadItIsRefused) {
   }
 }
 
-// The other thread cannot see this one's hot list: found out at the latest when that or the other's is settled.
+// The other thread cannot see this one's hot list: found out at the latest when that or the other's is
+// settled.
 TEST(StandardLinksDeathTest, HereAndByAnotherThreadItIsNotHandedOutTwice) {
   for (const std::size_t size : kSizes) {
     std::vector<void*> blocks = hot_blocks(size, 5);
@@ -228,9 +230,7 @@ TEST(StandardLinksDeathTest, HereAndByAnotherThreadItIsNotHandedOutTwice) {
         }
         _exit(0);  // the rest of the span has not been settled yet
       };
-      EXPECT_EXIT(
-          then_allocate(), [](int status) { return status != kHandedOutTwice << 8; }, "")
-          << size;
+      EXPECT_EXIT(then_allocate(), [](int status) { return status != kHandedOutTwice << 8; }, "") << size;
       const auto then_end = [&] {
         free_twice();
         E::frontend.thread_exit();

@@ -1,0 +1,220 @@
+// Address space for a table that grows from its beginning on, each page opened as it comes into use, between
+// two guard pages: what runs over a table's end meets one, and nothing foreign ever borders on it.
+//
+//      guard | open, zero-filled ............... | guard, mapped ahead |   nobody's, up to the capacity
+//            0                                 open_                 mapped_
+//
+// Nothing else is mapped: a table costs what is open, and what is mapped ahead to save calls (not under a
+// limit). Where somebody else has mapped something into a table's way, the table goes on behind it: what
+// would stand there is a gap, and has no place in this table for ever.
+//
+// A process's tables begin in one region (TableRegion), so that their first pages share page tables.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/assert.hpp"
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "os/os.hpp"
+#include "pages/page_calls.hpp"
+
+namespace spanalloc {
+
+/// How far a table reaches, in whatever its user counts: all below `end` can be used. If that is less than
+/// was asked for: a gap follows, up to `next`; without one (next == end) the kernel has refused memory.
+struct TableReach {
+  std::size_t end = 0;
+  std::size_t next = 0;
+};
+
+/// Where a table begins, 0: nowhere in particular; and how much of it is mapped, if not opened, at first.
+struct TablePlace {
+  std::uintptr_t address = 0;
+  std::size_t mapped = 0;
+
+  static std::size_t ahead() { return os::has_memory_limit() ? 0 : kMiB; }
+};
+
+/// Where tables are placed: somewhere random, with room for all. Not thread-safe.
+class TableRegion {
+ public:
+  /// Chooses a place. Without one (none was free) tables are reserved wherever the kernel likes.
+  template <class Calls>
+  SPANALLOC_COLD void choose() {
+    if (small_ != 0) return;
+    small_ = random_place<Calls>(kWindows, kGiB);
+    if (small_ == 0) return;
+    mapped_ahead_ = TablePlace::ahead();
+    // Tables whose first pages share a page table's page cost less; up to that bound where does not matter.
+    end_of_small_ = small_ + kGiB - 2 * kMiB;
+    big_ = end_of_small_;
+    small_ += align_down(os::random_bits() % kSlack, 64 * kKiB);
+  }
+  /// A place for a table of `bytes` with its guards.
+  TablePlace place_for(std::size_t bytes) {
+    if (small_ == 0) return {};
+    const std::size_t room = align_up(bytes, 64 * kKiB) + 128 * kKiB;
+    std::uintptr_t& next = room <= end_of_small_ - small_ ? small_ : big_;
+    const std::uintptr_t place = next + 64 * kKiB;
+    next += room;
+    return {place, mapped_ahead_};
+  }
+  void forget() { small_ = end_of_small_ = big_ = 0; }
+
+ private:
+  static constexpr std::size_t kSlack = 64 * kMiB;
+  // Below the arenas' windows and above them (address_range.hpp); kernels with 39-bit addresses have the
+  // last.
+  static constexpr PlaceWindow kWindows[] = {
+      {1 * kTiB, 4 * kTiB}, {60 * kTiB, 80 * kTiB}, {256 * kGiB, 384 * kGiB}};
+
+  std::uintptr_t small_ = 0;  // where the next small table begins
+  std::uintptr_t end_of_small_ = 0;
+  std::uintptr_t big_ = 0;
+  std::size_t mapped_ahead_ = 0;
+};
+
+/// In bytes. Zero-initialisable; the caller serialises all but has().
+template <class Calls = PageCalls>
+class GuardedTable {
+ public:
+  /// Room for `capacity` bytes, at `place` if that is free. False: refused.
+  SPANALLOC_COLD bool start(TablePlace place, std::size_t capacity) {
+    SPANALLOC_ASSERT(base_ == 0);
+    const std::size_t page = os::page_size();
+    capacity = align_up(capacity, page);
+    if (place.address != 0) {
+      for (const std::size_t bytes : {min_of(place.mapped, capacity), std::size_t{0}}) {
+        void* guard = pointer_to(place.address - page);
+        if (Calls::reserve_at(guard, bytes + 2 * page) != os::Placed::kYes) continue;
+        base_ = place.address;
+        mapped_ = bytes + page;
+        capacity_ = capacity;
+        return true;
+      }
+    }
+    void* reserved = Calls::reserve(capacity + 2 * page, page);
+    if (reserved == nullptr) return false;
+    base_ = address_of(reserved) + page;
+    mapped_ = capacity + page;
+    capacity_ = capacity;
+    return true;
+  }
+  bool started() const { return base_ != 0; }
+  char* base() const { return pointer_to<char>(base_); }
+
+  /// Opens all up to `needed` of which the part below `from` is in use already. `sparing`: no page more
+  /// (memory is locked: what is opened is resident at once).
+  TableReach open_up_to(std::size_t from, std::size_t needed, bool sparing) {
+    SPANALLOC_ASSERT(from <= needed && needed <= capacity_);
+    while (open_ < needed) {
+      // Steps of 64 KiB keep the number of system calls small; a refused step is retried exactly.
+      const std::size_t exact = align_up(needed, os::page_size());
+      const std::size_t step = min_of(align_up(needed, 64 * kKiB), capacity_);
+      Opened opened = sparing ? Opened::kRefused : open_next(step);
+      if (opened == Opened::kRefused) opened = open_next(exact);
+      if (opened == Opened::kRefused) return reach(from, open_);
+    }
+    return reach(from, needed);
+  }
+  bool is_open_up_to(std::size_t bytes) const { return bytes <= open_ && gaps_.load_relaxed() == 0; }
+  /// Whether [first, end), below what has been opened, lies in no gap. Any thread that knows it to have been
+  /// opened, and so the gaps before.
+  bool has(std::size_t first, std::size_t end) const {
+    for (unsigned i = 0; i < gaps_.load_acquire(); ++i) {  // acquire: what the gap is
+      if (gap_[i].first < end && first < gap_[i].end) return false;
+    }
+    return true;
+  }
+  /// For asking whether the next page would be locked.
+  void* next_page() const { return pointer_to(base_ + open_); }
+
+  /// Gives everything back to the kernel, while nobody uses it; start() may follow.
+  void destroy() {
+    if (base_ == 0) return;
+    const std::size_t page = os::page_size();
+    std::size_t first = 0;
+    for (unsigned i = 0; i < gaps_.load_relaxed(); ++i) {
+      Calls::release(pointer_to(base_ + first - page), gap_[i].first - first + 2 * page);
+      first = gap_[i].end;
+    }
+    Calls::release(pointer_to(base_ + first - page), mapped_ - first + page);
+    base_ = capacity_ = open_ = mapped_ = 0;
+    gaps_.store_relaxed(0);
+  }
+
+ private:
+  enum class Opened { kYes, kRefused, kGap };
+  struct Gap {
+    std::size_t first = 0;
+    std::size_t end = 0;
+  };
+  static constexpr unsigned kMaxGaps = 8;
+
+  TableReach reach(std::size_t from, std::size_t needed) const {
+    for (unsigned i = 0; i < gaps_.load_relaxed(); ++i) {
+      const Gap& gap = gap_[i];
+      if (gap.end > from && gap.first < needed) return {max_of(gap.first, from), gap.end};
+    }
+    return {needed, needed};
+  }
+
+  // One step towards `target`. The guard behind it comes first.
+  SPANALLOC_COLD Opened open_next(std::size_t target) {
+    const std::size_t page = os::page_size();
+    if (target + page > mapped_) {
+      const std::size_t exact = target + page - mapped_;
+      const std::size_t ahead = min_of(max_of(exact, TablePlace::ahead()), capacity_ + page - mapped_);
+      os::Placed placed = Calls::reserve_at(pointer_to(base_ + mapped_), ahead);
+      if (placed == os::Placed::kYes) {
+        mapped_ += ahead;
+      } else if (ahead != exact &&
+                 (placed = Calls::reserve_at(pointer_to(base_ + mapped_), exact)) == os::Placed::kYes) {
+        mapped_ += exact;
+      } else if (placed == os::Placed::kRefused) {
+        return Opened::kRefused;
+      } else {
+        // What is mapped already can be had; behind that begins the gap.
+        const std::size_t usable = mapped_ - page;
+        if (open_ < usable && !open_to(usable)) return Opened::kRefused;
+        return step_over(usable);
+      }
+    }
+    return open_to(target) ? Opened::kYes : Opened::kRefused;
+  }
+  bool open_to(std::size_t target) {
+    if (!Calls::open(pointer_to(base_ + open_), target - open_)) return false;
+    open_ = target;
+    return true;
+  }
+  // A foreign mapping begins at mapped_ or somewhat behind: finds its end, and goes on there.
+  SPANALLOC_COLD Opened step_over(std::size_t first) {
+    const std::size_t page = os::page_size();
+    const unsigned gaps = gaps_.load_relaxed();
+    if (gaps == kMaxGaps) return Opened::kRefused;
+    const std::size_t pages = steps_in_the_way<Calls>(base_ + mapped_, page, (capacity_ - mapped_) / page);
+    if (pages == 0) return Opened::kRefused;
+    // A guard before what follows, and one behind it.
+    const std::size_t end = mapped_ + pages * page + page;
+    if (end >= capacity_ || Calls::reserve_at(pointer_to(base_ + end - page), 2 * page) != os::Placed::kYes) {
+      return Opened::kRefused;
+    }
+    gap_[gaps] = {first, end};
+    gaps_.store_release(gaps + 1);
+    open_ = end;
+    mapped_ = end + page;
+    return Opened::kGap;
+  }
+
+  // Equations: open_ + page <= mapped_ <= capacity_ + page; gaps end at or before open_.
+  std::uintptr_t base_ = 0;  // constant after start()
+  std::size_t capacity_ = 0;
+  std::size_t open_ = 0;
+  std::size_t mapped_ = 0;
+  Atomic<unsigned> gaps_{0};
+  Gap gap_[kMaxGaps];  // ascending
+};
+
+}  // namespace spanalloc

@@ -1,0 +1,77 @@
+// The kernel as page sources use it, and how they find places in the address space.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bits.hpp"
+#include "os/os.hpp"
+
+namespace spanalloc {
+
+/// Tests replace it to make calls fail.
+struct PageCalls {
+  static void* reserve(std::size_t bytes, std::size_t alignment) { return os::reserve(bytes, alignment); }
+  static bool open(void* address, std::size_t bytes) { return os::open(address, bytes); }
+  static os::Placed open_at(void* address, std::size_t bytes) { return os::open_at(address, bytes); }
+  static bool close(void* address, std::size_t bytes) { return os::close(address, bytes); }
+  static os::Placed reserve_at(void* address, std::size_t bytes) { return os::reserve_at(address, bytes); }
+  static bool release(void* address, std::size_t bytes) { return os::release(address, bytes); }
+  static bool purge(void* address, std::size_t bytes) { return os::purge(address, bytes); }
+  static bool replace(void* address, std::size_t bytes) { return os::replace(address, bytes); }
+  static os::Moved move_pages(void* from, void* to, std::size_t bytes) {
+    return os::move_pages(from, to, bytes);
+  }
+  static bool would_grant(std::size_t bytes) { return os::would_grant(bytes); }
+};
+
+/// Addresses [first, end) that a place is drawn from.
+struct PlaceWindow {
+  std::uintptr_t first;
+  std::uintptr_t end;
+};
+
+/// Whether nothing is mapped in the page before `address` and the one at it. The answer may be old at once.
+template <class Calls>
+bool is_free_around(std::uintptr_t address) {
+  const std::size_t page = os::page_size();
+  if (Calls::reserve_at(pointer_to(address - page), 2 * page) != os::Placed::kYes) return false;
+  Calls::release(pointer_to(address - page), 2 * page);
+  return true;
+}
+
+/// A random multiple of `alignment` with nothing mapped around it: in the first window that has one. The
+/// kernel and the loader place nothing there by themselves (what stands further on is stepped over). 0: none
+/// of many was free.
+template <class Calls, std::size_t kCount>
+SPANALLOC_COLD std::uintptr_t random_place(const PlaceWindow (&windows)[kCount], std::size_t alignment) {
+  for (const PlaceWindow& window : windows) {
+    for (unsigned attempt = 0; attempt < 16; ++attempt) {
+      const std::uintptr_t drawn = window.first + os::random_bits() % (window.end - window.first);
+      const std::uintptr_t place = align_down(drawn, alignment);
+      if (place >= window.first && is_free_around<Calls>(place)) return place;
+    }
+  }
+  return 0;
+}
+
+/// How many steps of `step` bytes from `start` on, where something is mapped, until a place with nothing
+/// around it: that many are lost, no more than what is in the way covers, but for less than a step. At most
+/// `most`; 0: all of them are taken, or the kernel grants no mapping at all.
+template <class Calls>
+SPANALLOC_COLD std::size_t steps_in_the_way(std::uintptr_t start, std::size_t step, std::size_t most) {
+  std::size_t taken = 0;
+  std::size_t free = 1;
+  while (free < most && !is_free_around<Calls>(start + free * step)) {
+    taken = free;
+    free *= 2;
+  }
+  if (free >= most) return 0;
+  while (free - taken > 1) {
+    const std::size_t middle = taken + (free - taken) / 2;
+    (is_free_around<Calls>(start + middle * step) ? free : taken) = middle;
+  }
+  return free;
+}
+
+}  // namespace spanalloc
