@@ -73,7 +73,9 @@ class ClosedRanges {
   SPANALLOC_COLD bool may_reopen() {
     if (count() == 0) return false;
     if (!is_whole(least_)) return true;
-    if (!range_.reserved()) return Calls::would_grant(least_.size * Range::kGranule);
+    if (!range_.reserved()) {
+      return Calls::would_grant(min_of(least_.size, kWorthOpening) * Range::kGranule);
+    }
     Block first{};
     Block last{};
     for_ranges(next_run(0), [&](Block range) {

@@ -161,43 +161,41 @@ class GuardedTable {
     return {needed, needed};
   }
 
-  // One step towards `target`. The guard behind it comes first.
+  // One step towards `target`, or a part of it, up to where something foreign begins. The guard behind it
+  // comes first.
   SPANALLOC_COLD Opened open_next(std::size_t target) {
     const std::size_t page = os::page_size();
     if (target + page > mapped_) {
       const std::size_t exact = target + page - mapped_;
-      const std::size_t ahead = min_of(max_of(exact, TablePlace::ahead()), capacity_ + page - mapped_);
-      os::Placed placed = Calls::reserve_at(pointer_to(base_ + mapped_), ahead);
-      if (placed == os::Placed::kYes) {
-        mapped_ += ahead;
-      } else if (ahead != exact &&
-                 (placed = Calls::reserve_at(pointer_to(base_ + mapped_), exact)) == os::Placed::kYes) {
-        mapped_ += exact;
-      } else if (placed == os::Placed::kRefused) {
-        return Opened::kRefused;
-      } else {
-        // What is mapped already can be had; behind that begins the gap.
-        const std::size_t usable = mapped_ - page;
-        if (open_ < usable && !open_to(usable)) return Opened::kRefused;
-        return step_over(usable);
+      std::size_t bytes = min_of(max_of(exact, TablePlace::ahead()), capacity_ + page - mapped_);
+      for (;;) {
+        const os::Placed placed = Calls::reserve_at(pointer_to(base_ + mapped_), bytes);
+        if (placed == os::Placed::kYes) break;
+        if (placed == os::Placed::kRefused && bytes <= exact) return Opened::kRefused;
+        if (placed == os::Placed::kTaken && bytes == page) return step_over();
+        if (placed == os::Placed::kRefused) bytes = exact;
+        if (placed == os::Placed::kTaken) bytes = align_up(bytes / 2, page);
       }
+      mapped_ += bytes;
     }
-    return open_to(target) ? Opened::kYes : Opened::kRefused;
+    return open_to(min_of(target, mapped_ - page)) ? Opened::kYes : Opened::kRefused;
   }
   bool open_to(std::size_t target) {
     if (!Calls::open(pointer_to(base_ + open_), target - open_)) return false;
     open_ = target;
     return true;
   }
-  // A foreign mapping begins at mapped_ or somewhat behind: finds its end, and goes on there.
-  SPANALLOC_COLD Opened step_over(std::size_t first) {
+  // A foreign mapping begins where ours ends, at mapped_: finds its end, and goes on there.
+  SPANALLOC_COLD Opened step_over() {
     const std::size_t page = os::page_size();
+    const std::size_t first = mapped_ - page;  // our guard
+    if (open_ < first && !open_to(first)) return Opened::kRefused;
     const unsigned gaps = gaps_.load_relaxed();
     if (gaps == kMaxGaps) return Opened::kRefused;
-    const std::size_t pages = steps_in_the_way<Calls>(base_ + mapped_, page, (capacity_ - mapped_) / page);
+    const std::size_t pages = steps_in_the_way<Calls>(base_ + mapped_, page, (capacity_ - first) / page);
     if (pages == 0) return Opened::kRefused;
     // A guard before what follows, and one behind it.
-    const std::size_t end = mapped_ + pages * page + page;
+    const std::size_t end = mapped_ + pages * page;
     if (end >= capacity_ || Calls::reserve_at(pointer_to(base_ + end - page), 2 * page) != os::Placed::kYes) {
       return Opened::kRefused;
     }

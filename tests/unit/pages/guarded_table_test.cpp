@@ -1,0 +1,243 @@
+// Tables between guard pages: what they open, what they give back, and what a foreign mapping in their way
+// costs.
+#include "pages/guarded_table.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "address_limit.hpp"
+#include "child.hpp"
+#include "pages/coalescing_arena_test_support.hpp"
+#include "pages/growing_table.hpp"
+#include "sanitizers.hpp"
+
+namespace spanalloc {
+namespace {
+
+using Calls = FaultyCalls;
+using Table = GuardedTable<FaultyCalls>;
+constexpr std::size_t kPage = 4 * kKiB;
+constexpr std::size_t kCapacity = 64 * kMiB;
+
+// The rights of the mapping at an address, "" where there is none.
+std::string rights_at(const void* p) {
+  std::ifstream maps("/proc/self/maps");
+  std::string line;
+  while (std::getline(maps, line)) {
+    std::size_t begin = 0;
+    std::size_t end = 0;
+    char rights[8] = {};
+    if (std::sscanf(line.c_str(), "%zx-%zx %7s", &begin, &end, rights) != 3) continue;
+    if (address_of(p) >= begin && address_of(p) < end) return std::string(rights, 3);
+  }
+  return "";
+}
+
+void* map_foreign(char* at, std::size_t bytes) {
+  void* p = mmap(at, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  EXPECT_EQ(p, at);
+  std::memset(p, 0x5a, bytes);
+  return p;
+}
+bool is_untouched(const void* p, std::size_t bytes) {
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (static_cast<const unsigned char*>(p)[i] != 0x5a) return false;
+  }
+  return true;
+}
+
+class GuardedTableTest : public testing::Test {
+ protected:
+  GuardedTableTest() {
+    Calls::reset();
+    region.choose<FaultyCalls>();
+  }
+  ~GuardedTableTest() override { Calls::reset(); }
+  void start() {
+    if (test::kUnderTsan) GTEST_SKIP() << "a sanitizer's shadow is where tables would be";
+    ASSERT_TRUE(table.start(region.place_for(kCapacity), kCapacity));
+    opened = 0;
+  }
+  // All of [from, to) is zero, and ours.
+  void use(std::size_t from, std::size_t to) {
+    for (std::size_t at = from; at < to; at += kPage) {
+      ASSERT_EQ(table.base()[at], 0) << at;
+      table.base()[at] = 1;
+    }
+  }
+  TableRegion region;
+  Table table;
+  std::size_t opened = 0;
+};
+
+TEST_F(GuardedTableTest, OpensWhatIsAskedForBetweenGuards) {
+  start();
+  for (const std::size_t needed : {1ul, 4096ul, 4097ul, 70'000ul, 1'000'000ul, 5'000'000ul, kCapacity}) {
+    const TableReach reach = table.open_up_to(opened, needed, false);
+    ASSERT_EQ(reach.end, needed);
+    EXPECT_EQ(reach.next, needed);
+    use(align_up(opened, kPage), needed);
+    opened = needed;
+    EXPECT_EQ(rights_at(table.base() - 1), "---");
+    EXPECT_EQ(rights_at(table.base() + align_up(needed, 64 * kKiB)), "---");
+    EXPECT_TRUE(table.has(0, needed));
+  }
+  char* base = table.base();
+  table.destroy();
+  for (const std::size_t at : {std::size_t{0}, kCapacity / 2, kCapacity}) EXPECT_EQ(rights_at(base + at), "");
+  EXPECT_EQ(rights_at(base - 1), "");
+}
+
+TEST_F(GuardedTableTest, SparingOpensNoPageMore) {
+  start();
+  ASSERT_EQ(table.open_up_to(0, 5000, true).end, 5000u);
+  EXPECT_EQ(rights_at(table.base() + kPage), "rw-");
+  EXPECT_EQ(rights_at(table.base() + 2 * kPage), "---");
+  table.destroy();
+}
+
+// Wherever the mapping begins and however large it is: it costs what it covers and two guards.
+TEST_F(GuardedTableTest, AForeignMappingCostsWhatItCovers) {
+  for (const std::size_t begins : {2 * kMiB, 2 * kMiB + kPage, 3 * kMiB - kPage}) {
+    for (const std::size_t bytes : {kPage, 3 * kPage, 64 * kKiB, 5 * kMiB}) {
+      SCOPED_TRACE(std::to_string(begins) + " " + std::to_string(bytes));
+      start();
+      ASSERT_EQ(table.open_up_to(0, 100, false).end, 100u);
+      use(0, 100);
+      void* theirs = map_foreign(table.base() + begins, bytes);
+      const std::size_t needed = 16 * kMiB;
+      TableReach reach = table.open_up_to(100, needed, false);
+      ASSERT_LT(reach.end, needed);
+      EXPECT_EQ(reach.end, begins - kPage);
+      EXPECT_EQ(reach.next, begins + bytes + kPage);
+      use(kPage, align_down(reach.end, kPage));
+      EXPECT_EQ(table.open_up_to(100, reach.end, false).end, reach.end) << "what lies before it is ours";
+      EXPECT_EQ(table.open_up_to(reach.end, needed, false).next, reach.next) << "it is told again";
+      const std::size_t behind = reach.next;
+      reach = table.open_up_to(behind, needed, false);
+      ASSERT_EQ(reach.end, needed);
+      use(behind, needed);
+      EXPECT_FALSE(table.has(begins, begins + 1));
+      EXPECT_TRUE(table.has(behind, needed));
+      EXPECT_EQ(rights_at(table.base() + behind - 1), "---");
+      EXPECT_TRUE(is_untouched(theirs, bytes));
+      char* base = table.base();
+      table.destroy();
+      EXPECT_TRUE(is_untouched(theirs, bytes)) << "and not ours to unmap";
+      munmap(theirs, bytes);
+      for (std::size_t at = 0; at < needed; at += kPage) ASSERT_EQ(rights_at(base + at), "") << at;
+    }
+  }
+}
+
+TEST_F(GuardedTableTest, ManyForeignMappingsEndTheTable) {
+  start();
+  std::vector<void*> theirs;
+  for (std::size_t at = 2 * kMiB; at < 42 * kMiB; at += 2 * kMiB) {
+    theirs.push_back(map_foreign(table.base() + at, kPage));
+  }
+  std::size_t from = 0;
+  unsigned gaps = 0;
+  for (;;) {
+    const TableReach reach = table.open_up_to(from, kCapacity, false);
+    if (reach.end > from) use(align_up(from, kPage), align_down(reach.end, kPage));
+    if (reach.next == reach.end) break;
+    ++gaps;
+    from = reach.next;
+  }
+  EXPECT_EQ(gaps, 8u);
+  for (void* p : theirs) EXPECT_TRUE(is_untouched(p, kPage));
+  table.destroy();
+  for (void* p : theirs) {
+    EXPECT_TRUE(is_untouched(p, kPage));
+    munmap(p, kPage);
+  }
+}
+
+// Each call refused once; asked again, it works, and nothing is lost.
+TEST_F(GuardedTableTest, AnyCallMayBeRefused) {
+  for (std::size_t k = 0; k < 40; ++k) {
+    SCOPED_TRACE(k);
+    Calls::reset();
+    Calls::refuses = [k](const Calls::Call&, std::size_t number) { return number == k; };
+    const TablePlace place = region.place_for(kCapacity);
+    if (!table.start(place, kCapacity)) {
+      ASSERT_TRUE(table.start(place, kCapacity));
+    }
+    std::size_t from = 0;
+    for (const std::size_t needed : {100ul, 2'000'000ul, 3'000'000ul}) {
+      TableReach reach = table.open_up_to(from, needed, false);
+      EXPECT_EQ(reach.end, reach.next) << "a refusal is no gap";
+      if (reach.end != needed) reach = table.open_up_to(from, needed, false);
+      ASSERT_EQ(reach.end, needed);
+      use(align_up(from, kPage), needed);
+      from = needed;
+    }
+    table.destroy();
+  }
+}
+
+TEST(TableRegionTest, TablesDoNotMeetAndBeginNearEachOther) {
+  TableRegion region;
+  region.choose<PageCalls>();
+  std::set<std::uintptr_t> gigabytes;
+  std::uintptr_t begin = 0;
+  for (const std::size_t bytes : {2 * kMiB, 121 * kMiB, 369 * kMiB, 2 * kGiB + 1, 8 * kGiB, 16 * kGiB}) {
+    const TablePlace place = region.place_for(bytes);
+    if (place.address == 0) GTEST_SKIP() << "no place is free: tables are reserved";
+    EXPECT_EQ(place.address % (64 * kKiB), 0u);
+    EXPECT_TRUE(begin == 0 || place.address - begin >= 64 * kKiB);
+    begin = place.address + bytes;
+    gigabytes.insert(place.address / kGiB);
+  }
+  EXPECT_LE(gigabytes.size(), 3u) << "pages of page tables";
+}
+
+// Numbers are what gaps cost.
+TEST(GrowingTableGaps, RecordsBehindAForeignMappingGoOn) {
+  if (test::kUnderTsan) GTEST_SKIP() << "a sanitizer's shadow is where tables would be";
+  struct Record {
+    std::uint64_t words[3];  // does not divide a page
+  };
+  TableRegion region;
+  region.choose<PageCalls>();
+  GrowingTable<Record> table;
+  ASSERT_TRUE(table.start(1'000'000, &region));
+  ASSERT_EQ(table.reach(0, 1).end, 1u);
+  char* base = reinterpret_cast<char*>(table.records());
+  void* theirs = map_foreign(base + 2 * kMiB, kPage);
+  std::size_t made = 0;
+  std::vector<std::size_t> skipped;
+  for (std::size_t number = 0; number < 200'000;) {
+    const TableReach reach = table.reach(number, number + 1);
+    if (reach.end == number + 1) {
+      ASSERT_TRUE(table.has(number));
+      ASSERT_EQ(table[number].words[2], 0u);
+      table[number].words[2] = number;
+      ++made;
+      ++number;
+      continue;
+    }
+    ASSERT_GT(reach.next, number) << "refused";
+    for (; number < reach.next; ++number) {
+      EXPECT_FALSE(table.has(number));
+      skipped.push_back(number);
+    }
+  }
+  EXPECT_FALSE(skipped.empty());
+  EXPECT_LE(skipped.size() * sizeof(Record), 3 * kPage + 2 * sizeof(Record));
+  EXPECT_EQ(made + skipped.size(), 200'000u);
+  EXPECT_TRUE(is_untouched(theirs, kPage));
+  table.destroy();
+  munmap(theirs, kPage);
+}
+
+}  // namespace
+}  // namespace spanalloc
