@@ -1,0 +1,218 @@
+// pages/coalescing_arena.hpp grows where nothing is reserved, under the checker: two threads grow at once,
+// the kernel refuses, something foreign is in the way, memory comes back meanwhile. Nothing is handed out
+// twice, nothing foreign ever, and the books add up.
+//
+// The kernel is a row of granules, each nobody's, ours or foreign. The manager's tables are real memory.
+#include "pages/coalescing_arena.hpp"
+
+#include <cstring>
+
+#include "model_test.hpp"
+#include "pages/address_range.hpp"
+
+namespace spanalloc::model {
+namespace {
+
+constexpr std::size_t kGranule = 64 * kKiB;
+constexpr std::size_t kPage = 4 * kKiB;
+constexpr std::size_t kGranules = 8;
+constexpr std::uintptr_t kBase = 5 * kTiB;  // random_bits() is 0 here: the first place of the first window
+
+// What the kernel has at each page of the arena's first granules. Changed only under the arena's lock, as the
+// checker finds out: the pages are Plain.
+struct Kernel {
+  enum : int { kNobodys, kReserved, kOpen, kForeign };
+  static constexpr std::size_t kPages = kGranules * kGranule / kPage;
+  int pages[kPages] = {};
+  std::size_t growing_calls = 0;
+  std::size_t refused_call = SIZE_MAX;
+  std::size_t tables = 0;
+  bool replaces = false;  // a planted fault: maps over what is there
+};
+inline Kernel kernel;
+
+struct ModelCalls {
+  static bool is_arena(std::uintptr_t a) { return a >= kBase && a < kBase + (std::uintptr_t{1} << 40); }
+  static int* page(std::uintptr_t a) {
+    const std::size_t page = (a - kBase) / kPage;
+    return page < Kernel::kPages ? &kernel.pages[page] : nullptr;
+  }
+  template <class F>
+  static bool for_pages(void* address, std::size_t bytes, F f) {
+    for (std::uintptr_t a = address_of(address); a < address_of(address) + bytes; a += kPage) {
+      if (a < kBase) continue;  // the page before the arena: nobody's
+      if (int* p = page(a); p == nullptr || !f(*p)) return false;
+    }
+    return true;
+  }
+
+  // Each table of its own: far more is asked for than a model touches.
+  static void* reserve(std::size_t bytes, std::size_t) {
+    static unsigned char memory[8][64 * kKiB];
+    if (bytes > kGiB * 1024) return nullptr;  // the arena is placed, never reserved
+    if (kernel.tables == 8) return nullptr;
+    void* p = memory[kernel.tables++];
+    std::memset(p, 0, sizeof memory[0]);
+    return p;
+  }
+  static os::Placed reserve_at(void* address, std::size_t bytes) {
+    if (!is_arena(address_of(address) + kPage)) return os::Placed::kRefused;
+    if (kernel.growing_calls++ == kernel.refused_call) return os::Placed::kRefused;
+    bool taken = false;
+    const bool there = for_pages(address, bytes, [&](int page) {
+      taken = taken || page != Kernel::kNobodys;
+      return true;
+    });
+    if (taken && !kernel.replaces) return os::Placed::kTaken;
+    if (!there) return os::Placed::kRefused;  // the model's address space ends
+    for_pages(address, bytes, [](int& page) { return page = Kernel::kReserved, true; });
+    return os::Placed::kYes;
+  }
+  static bool open(void* address, std::size_t bytes) {
+    if (!is_arena(address_of(address))) return true;  // a table's
+    if (kernel.growing_calls++ == kernel.refused_call) return false;
+    return for_pages(address, bytes, [](int& page) {
+      MODEL_CHECK(page == Kernel::kReserved);
+      return page = Kernel::kOpen, true;
+    });
+  }
+  static os::Placed open_at(void* address, std::size_t bytes) {
+    const os::Placed placed = reserve_at(address, bytes);
+    if (placed == os::Placed::kYes) {
+      for_pages(address, bytes, [](int& page) { return page = Kernel::kOpen, true; });
+    }
+    return placed;
+  }
+  static bool release(void* address, std::size_t bytes) {
+    return for_pages(address, bytes, [](int& page) {
+      MODEL_CHECK(page != Kernel::kForeign);
+      return page = Kernel::kNobodys, true;
+    });
+  }
+  static bool close(void*, std::size_t) { return false; }
+  static bool purge(void*, std::size_t) { return false; }
+  static bool replace(void*, std::size_t) { return false; }
+  static os::Moved move_pages(void*, void*, std::size_t) { return os::Moved::kNo; }
+  static bool would_grant(std::size_t) { return true; }
+};
+
+struct Plan {
+  std::size_t counts[2][2];  // what each thread takes, one after the other; 0: nothing
+  bool gives[2];             // and gives the first one back between the two
+  std::size_t foreign;       // granule; 0: none
+  std::size_t refused;       // call of the kernel
+  bool closes;               // the second thread closes what is free at its end
+  bool replaces = false;     // the kernel's planted fault
+};
+inline const Plan* running_plan = nullptr;
+
+struct GrowingArena {
+  static constexpr unsigned kThreads = 2;
+  // Steps of one granule: growth is what is modelled.
+  using Arena = CoalescingArena<16, HugePages::kKernelDefault, ModelCalls, kGranule>;
+
+  GrowingArena() {
+    kernel = {};
+    MODEL_CHECK(arena.start(4 * kGranule) && arena.base() == kBase);
+    kernel.growing_calls = 0;
+    kernel.refused_call = running_plan->refused;
+    kernel.replaces = running_plan->replaces;
+    if (running_plan->foreign != 0) {
+      for (std::size_t i = 0; i < kGranule / kPage; ++i) {
+        kernel.pages[running_plan->foreign * kGranule / kPage + i] = Kernel::kForeign;
+      }
+    }
+  }
+
+  void thread(unsigned self) {
+    for (unsigned i = 0; i < 2; ++i) {
+      const std::size_t count = running_plan->counts[self][i];
+      if (count == 0) continue;
+      const auto reach = [](std::size_t end) { return TableReach{end, end}; };
+      const std::uint32_t first = arena.take_growing(count, 1, reach).first;
+      if (first == 0) continue;
+      for (std::size_t n = first; n < first + count; ++n) {
+        MODEL_CHECK(n < kGranules && owner[n].get() == 0);
+        owner[n].set(static_cast<int>(self) + 1);
+        for (std::size_t p = 0; p < kGranule / kPage; ++p) {
+          MODEL_CHECK(kernel.pages[n * kGranule / kPage + p] == Kernel::kOpen);
+        }
+      }
+      taken += count;
+      if (i == 0 && running_plan->gives[self]) {
+        for (std::size_t n = first; n < first + count; ++n) owner[n].set(0);
+        taken -= count;
+        arena.give(first);
+      }
+    }
+    if (self == 1 && running_plan->closes) arena.close_free();
+  }
+
+  void at_rest() {
+    std::size_t seen = 0;
+    arena.walk([&](std::uint32_t first, std::size_t count, bool free) {
+      MODEL_CHECK(first + count <= arena.limit());
+      if (!free) seen += count;
+    });
+    MODEL_CHECK(seen == taken);
+    for (std::size_t p = 0; running_plan->foreign != 0 && p < kGranule / kPage; ++p) {
+      MODEL_CHECK(kernel.pages[running_plan->foreign * kGranule / kPage + p] == Kernel::kForeign);
+    }
+    // A guard of ours stands behind what is open, wherever something foreign begins.
+    for (std::size_t p = 1; p < Kernel::kPages; ++p) {
+      MODEL_CHECK(!(kernel.pages[p - 1] == Kernel::kOpen && kernel.pages[p] == Kernel::kForeign));
+      MODEL_CHECK(!(kernel.pages[p - 1] == Kernel::kForeign && kernel.pages[p] == Kernel::kOpen));
+    }
+    const ArenaStatistics books = arena.statistics();
+    MODEL_CHECK(books.opened_bytes + books.lost_bytes >= (taken + 1) * kGranule);
+  }
+
+  Arena arena;
+  Plain<int> owner[kGranules];
+  std::size_t taken = 0;  // not part of the modelled memory
+};
+
+void holds(const char* name, const Plan& plan, unsigned preemptions) {
+  running_plan = &plan;
+  for (const MemoryModel memory : {MemoryModel::tso, MemoryModel::pso, MemoryModel::views}) {
+    const unsigned fewer = memory == MemoryModel::views && preemptions > 1 ? 1 : 0;
+    expect_holds<GrowingArena>(
+        name,
+        {.memory = memory, .preemptions = bound(preemptions - fewer, preemptions), .max_steps = 20'000});
+  }
+}
+
+constexpr std::size_t kNever = SIZE_MAX;
+
+TEST(ArenaGrowth, TwoThreadsGrow) {
+  holds("one each", {{{1, 0}, {1, 0}}, {}, 0, kNever, false}, 3);
+  holds("two each, given back", {{{1, 2}, {2, 1}}, {true, true}, 0, kNever, false}, 2);
+  holds("more than there is", {{{3, 2}, {2, 3}}, {}, 0, kNever, false}, 2);
+}
+
+TEST(ArenaGrowth, SomethingForeignIsInTheWay) {
+  for (const std::size_t foreign : {1u, 2u, 3u}) {
+    holds("foreign", {{{1, 1}, {1, 1}}, {true, false}, foreign, kNever, false}, 2);
+    holds("foreign, larger ranges", {{{2, 1}, {2, 0}}, {false, true}, foreign, kNever, false}, 2);
+  }
+}
+
+TEST(ArenaGrowth, EachCallOfTheKernelIsRefused) {
+  for (std::size_t call = 0; call < 6; ++call) {
+    holds("refused", {{{1, 2}, {1, 1}}, {true, false}, 0, call, false}, 1);
+    holds("refused, foreign", {{{1, 1}, {2, 0}}, {false, true}, 2, call, false}, 1);
+  }
+}
+
+TEST(ArenaGrowth, MappingOverWhatIsThereIsFoundOut) {
+  const Plan plan{{{1, 1}, {1, 1}}, {}, 2, kNever, false, true};
+  running_plan = &plan;
+  EXPECT_FINDS(GrowingArena, "kForeign", {.memory = MemoryModel::interleaving, .max_steps = 20'000});
+}
+
+TEST(ArenaGrowth, WhatIsFreeIsClosedMeanwhile) {
+  holds("closed", {{{1, 1}, {1, 0}}, {true, true}, 0, kNever, true}, 2);
+}
+
+}  // namespace
+}  // namespace spanalloc::model
