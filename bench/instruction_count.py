@@ -24,7 +24,7 @@ PAIRS_A_ROUND = 100
 # In the last round of a thread's specific destructors, 64 bytes, one pair after the other.
 LAST_ROUND = (64, "last-round")
 # At most so many: of SIZES and ORDERS, and of LAST_ROUND.
-BOUNDS = {"standard": (48.0, 1850.0), "oopsla15": (70.0, 600.0)}
+BOUNDS = {"standard": (48.0, 1800.0), "oopsla15": (70.0, 600.0)}
 
 
 def count(program, library, size, order, rounds):

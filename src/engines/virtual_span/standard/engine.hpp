@@ -155,10 +155,7 @@ class Frontend : public ThreadState<Config> {
   static bool looks_free(const Block* block) {
     return SPANALLOC_UNLIKELY(is_link(link_of(block), kMostSpan));
   }
-  /// Then it is looked for; the lists are those that this thread may read.
-  void refuse_if_listed(SpanRef span, const Block* block) {
-    if (is_listed(span, block)) freed_twice(block);
-  }
+  void deallocate_suspect(SpanRef span, Block* block);
 
   /// Where an address lies; the one look-up of everything but the short paths. Relaxed: as long as the
   /// caller's block is out, what is read here (owner me or not me, class) stands still.

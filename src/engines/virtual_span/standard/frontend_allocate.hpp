@@ -124,10 +124,11 @@ inline typename Frontend<Config>::Refilled Frontend<Config>::refill(ClassId c) {
       // A stale look only delays the choice.
     } else if (info.blocks - span->load_word().outstanding() >= info.refill_remotes) {
       const RemoteList remotes = take_remotes(span->word, info.blocks);
-      Block* first = pages->block_of_mark(span, remotes.first);
-      // span_word.hpp's equation: of a hot span no frees are published. Not so if a block was freed twice.
-      check_length(first, info, remotes.count);
-      list = first;
+      list = pages->block_of_mark(span, remotes.first);
+      // span_word.hpp's equation: of a hot span no frees are published. (To count them always costs a walk
+      // over blocks that lie in another core's cache. A block that is here for the second time has no link:
+      // pop().)
+      SPANALLOC_ASSERT(length_of(list, info.virtual_span, info.blocks).blocks == remotes.count);
     } else {
       leave_hot(c);
       park(span, 0);
@@ -152,10 +153,11 @@ inline Block* Frontend<Config>::carve(SpanRef span, ClassId c) {
   char* at = first;
   for (std::uint32_t i = 1; i < count; ++i, at += info.block_size) {
     unpoison(at, sizeof(Block));
-    link_to(reinterpret_cast<Block*>(at), reinterpret_cast<Block*>(at + info.block_size));
+    // Neither is the last one: no need to ask, as link_to() does.
+    set_link(reinterpret_cast<Block*>(at), address_of(at) ^ address_of(at + info.block_size));
   }
   unpoison(at, sizeof(Block));
-  link_to(reinterpret_cast<Block*>(at), no_block());
+  set_link(reinterpret_cast<Block*>(at), kEndOfList);
   span->carved.store_relaxed(carved + count);
   let_carved_blocks_pass(span, c);
   return reinterpret_cast<Block*>(first);

@@ -31,7 +31,7 @@ template <class Config>
 SPANALLOC_INLINE void Frontend<Config>::push_hot(SpanRef span, Block* block, ClassId c) {
   Block*& list = head_of(c);
   if (SPANALLOC_UNLIKELY(list == block)) return freed_twice(block);
-  if (looks_free(block)) refuse_if_listed(span, block);
+  if (looks_free(block)) return deallocate_suspect(span, block);
   link_to(block, list);
   list = block;
   poison(block + 1, Classes::info(c).block_size - sizeof(Block));
@@ -67,7 +67,7 @@ SPANALLOC_INLINE void Frontend<Config>::deallocate_in_span(SpanRef span, SpanWor
   if (is_hot_here(word)) return push_hot(span, block, c);
   if (!is_parked_here(word)) return deallocate_remote(span, p);
   if (SPANALLOC_UNLIKELY(span->free_list.load_relaxed() == block)) return freed_twice(p);
-  if (looks_free(block)) refuse_if_listed(span, block);
+  if (looks_free(block)) return deallocate_suspect(span, block);
   poison(block + 1, Classes::info(c).block_size - sizeof(Block));
   if (SPANALLOC_UNLIKELY(Heap::Protocol::free_parked(*span.record, word, block))) {
     settle_parked(span, word.owner());
@@ -88,11 +88,12 @@ template <class Config>
 template <class Config>
 [[gnu::noinline]] inline void Frontend<Config>::deallocate_remote(SpanRef span, void* p) {
   Block* block = static_cast<Block*>(p);
+  prefetch_to_write(block);  // it is read, and then written: one transfer between cores, not two
   const SpanWord word = span->load_word();  // to name mistakes and see the end; the protocol looks again
   if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) bad_pointer(p, Misuse::kFree);
   if (SPANALLOC_UNLIKELY(word.head() == mark_of_offset(offset_in(span, p)))) freed_twice(p);
   // (The only block of its span has no link, and its page may never have been touched.)
-  if (span->class_id() < Classes::kFirstSingle && looks_free(block)) refuse_if_listed(span, block);
+  if (span->class_id() < Classes::kFirstSingle && looks_free(block)) return deallocate_suspect(span, block);
   poison(block + 1, block_bytes(span->class_id(), span) - sizeof(Block));
   // A thread without a LAB has no exit hook that would give a run back: it never gathers. Nor is there
   // anything to gather of a span of one block.

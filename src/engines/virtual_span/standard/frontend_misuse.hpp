@@ -80,6 +80,15 @@ SPANALLOC_COLD inline bool Frontend<Config>::is_listed(SpanRef span, const Block
   return is_hot_here(word) && has(head_of(c));
 }
 
+// A block that looks free is looked for. If it is on no list that this thread may read, the program has
+// copied a link into it, or another thread's hot list has it: without the word it is freed like any other.
+template <class Config>
+SPANALLOC_COLD inline void Frontend<Config>::deallocate_suspect(SpanRef span, Block* block) {
+  if (is_listed(span, block)) freed_twice(block);
+  clear_link(block);
+  deallocate_by_record(block);
+}
+
 // A list holds a block that has no good link: something has written to it since its free, or it was freed
 // twice, and has been handed out since.
 template <class Config>
