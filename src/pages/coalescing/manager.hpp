@@ -261,8 +261,8 @@ class CoalescingManager {
     return true;
   }
 
-  /// Makes two blocks in use of the one handed out at `first`: its first `size` units, and the rest. False when
-  /// there is no such block, or it is not larger.
+  /// Makes two blocks in use of the one handed out at `first`: its first `size` units, and the rest. False
+  /// when there is no such block, or it is not larger.
   bool split(std::size_t first, std::size_t size) {
     const std::size_t old = size_of(first);
     if (size == 0 || old <= size) return false;

@@ -12,7 +12,11 @@ SPANALLOC_INLINE typename Frontend<Config>::Location Frontend<Config>::locate_li
     os::fatal("size asked of a pointer that this allocator did not return:", p);
   }
   if (SPANALLOC_UNLIKELY(!at.is_block)) bad_pointer(p, Misuse::kAskSize);
-  if (SPANALLOC_UNLIKELY(is_newest_free(p, at))) os::fatal("size asked of memory that is free:", p);
+  const auto* block = static_cast<const Block*>(p);
+  const bool suspect = at.size_class() < Classes::kFirstSingle && looks_free(block);
+  if (SPANALLOC_UNLIKELY((suspect && is_listed(at.span, block)) || is_newest_free(p, at))) {
+    os::fatal("size asked of memory that is free:", p);
+  }
   return at;
 }
 

@@ -203,6 +203,32 @@ TEST(StandardLinksDeathTest, ByAnotherThreadItIsRefused) {
   }
 }
 
+// realloc would return it, and so would malloc.
+TEST(StandardLinksDeathTest, TheSizeOfAFreedBlockIsRefused) {
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks = hot_blocks(size, 4);
+    const auto ask_after_frees = [&] {
+      for (void* p : blocks) E::deallocate(p);
+      (void)E::usable_size(blocks[1]);
+    };
+    EXPECT_DEATH(ask_after_frees(), "size asked of memory that is free") << size;
+    const auto resize_in_parked = [&] {
+      const std::vector<void*> parked = parked_blocks(size);
+      for (void* p : {parked[0], parked[1], parked[2]}) E::deallocate(p);
+      (void)E::resize(parked[0], size);
+    };
+    EXPECT_DEATH(resize_in_parked(), "size asked of memory that is free") << size;
+    const auto resize_after_others_free = [&] {
+      test::on_another_thread([&] {
+        for (void* p : {blocks[0], blocks[1], blocks[2]}) E::deallocate(p);
+      });
+      (void)E::resize(blocks[1], size);
+    };
+    EXPECT_DEATH(resize_after_others_free(), "size asked of memory that is free") << size;
+    free_all(blocks);
+  }
+}
+
 // The other thread cannot see this one's hot list: found out at the latest when that or the other's is
 // settled.
 TEST(StandardLinksDeathTest, HereAndByAnotherThreadItIsNotHandedOutTwice) {
