@@ -27,9 +27,9 @@ PROGRAM, CSV, META = "attacks", "attacks.csv", "attacks-meta.json"
 DOCUMENT = os.path.join(tree.SOURCE, "docs", "security.md")
 TIMEOUT_S = 10.0
 
-# From the best to the worst. What is below "unnoticed" is bad luck for an attacker, what is above is good luck.
 REFUSED, CAUGHT, NO_ANSWER, UNNOTICED, HANG, CRASH, HARM, FAILED = (
-    "refused", "caught", "-", "unnoticed", "hang", "crash", "harm", "failed")
+    "refused", "caught", "untried", "unnoticed", "hang", "crash", "harm", "failed")
+# "unnoticed" stands between an allocator that stops an attack and one that goes astray.
 WORST_LAST = (NO_ANSWER, REFUSED, CAUGHT, UNNOTICED, HANG, CRASH, HARM, FAILED)
 MEANINGS = {
     REFUSED: "the process was ended by the allocator at the very call that was wrong",
@@ -382,7 +382,7 @@ def markdown(rows, meta) -> str:
         lines.append("")
     lines += ["| word | meaning |", "|---|---|"]
     lines += [f"| {_marked(word)} | {meaning} |" for word, meaning in MEANINGS.items()]
-    lines += ["| * | not in each of its runs; the worst is shown |", ""]
+    lines += ["| \\* | not in each of its runs; the worst is shown |", ""]
     where = meta["machine"]
     commit = meta["source"].get("commit", "")[:10]
     sizes = sorted({size for attack in meta["attacks"] for size in attack["sizes"]})
@@ -395,7 +395,7 @@ def markdown(rows, meta) -> str:
 
 def _marked(text):
     """What an attacker hopes for stands out."""
-    return text.replace("-", "–") if text == NO_ANSWER else text.replace(HARM, f"**{HARM}**")
+    return text.replace("*", "\\*").replace(HARM, f"**{HARM}**")
 
 
 # ---- the command ----
@@ -406,7 +406,8 @@ def command(places, *, names, attacks, with_, rounds, out, write_document, show,
 
     folder = os.path.abspath(out) if out else tree.DEFAULT_OUT
     if write_document and (names or attacks or with_):
-        raise allocators.BadChoice("--write: docs/security.md holds the whole table; leave --attacks, --allocators and --with out")
+        raise allocators.BadChoice("--write: docs/security.md holds the whole table; "
+                                   "leave --attacks, --allocators and --with out")
     if show:
         rows, meta = read(folder)
     else:

@@ -307,6 +307,30 @@ static void write_second_word(void) {
   write_wrongly(8, &word, sizeof word);
 }
 
+// By a program that can read a freed block and knows where it and the one freed before it stand: whatever an
+// address is xored with, it leads where the program wants. The place is inside a block in use.
+static void write_relative(int copy) {
+  take_few();
+  give(few[4]);
+  give(few[8]);
+  give(few[12]);
+  volatile uint64_t* const word = (volatile uint64_t*)(void*)few[12];
+  byte* const place = few[6] + 16;
+  begin_attack();
+  const uint64_t old = *word;
+  memset(few[6], 0, block_size);
+  if (copy) *(volatile uint64_t*)(void*)place = old;
+  *word = old ^ (uintptr_t)few[8] ^ (uintptr_t)place;
+  attack_returned();
+  look_for_harm(at_most(1000));
+}
+static void write_xored(void) {
+  write_relative(0);
+}
+static void write_xored_and_copied(void) {
+  write_relative(1);
+}
+
 // --- What memory tells -------------------------------------------------------------------------------------
 
 enum Kind { kNothing, kHeap, kStack, kLibrary };
@@ -483,9 +507,9 @@ static void free_mapping(void) {
   require(page != MAP_FAILED, "no mapping");
   free_own(page, 65536, 0);
 }
-// The place behind the newest block where the next one would stand.
+// A place behind the newest block, where the next one but one would stand.
 static void free_neighbour(void) {
-  const size_t count = at_most(64);
+  const size_t count = at_most(50);
   uintptr_t stride = UINTPTR_MAX;
   for (size_t i = 0; i < count; i++) many[i] = take();
   for (size_t i = 1; i < count; i++) {
@@ -494,7 +518,7 @@ static void free_neighbour(void) {
     if (distance < stride) stride = distance;
   }
   for (size_t i = count; i-- > 0;) {
-    byte* const p = many[i] + stride;
+    byte* const p = many[i] + 2 * stride;
     const int is_block = entries[entry_of((uintptr_t)p / block_size)].block == (uintptr_t)p;
     if (is_block || !is_mapped((uintptr_t)p)) continue;
     free_wrongly(p);
@@ -544,12 +568,12 @@ static void ask_size_earlier(void) {
 static void overflow(int neighbour_is_free) {
   const size_t count = at_most(64);
   for (size_t i = 0; i < count; i++) many[i] = take();
-  // The pair that stands closest together.
+  // The newest pair of those that stand closest together.
   size_t left = 0, right = 0;
   uintptr_t nearest = UINTPTR_MAX;
   for (size_t i = 0; i < count; i++) {
     for (size_t j = 0; j < count; j++) {
-      if (many[j] <= many[i] || (uintptr_t)(many[j] - many[i]) >= nearest) continue;
+      if (many[j] <= many[i] || (uintptr_t)(many[j] - many[i]) > nearest) continue;
       nearest = (uintptr_t)(many[j] - many[i]);
       left = i;
       right = j;
@@ -616,6 +640,10 @@ static const struct {
     {"overwrite-1-byte", "free block overwritten", SMALL, kRepeatRandom, "first byte := random", write_byte},
     {"overwrite-2-bytes", "free block overwritten", SMALL, kRepeatRandom, "first two bytes := random",
      write_two_bytes},
+    {"overwrite-xor", "free block overwritten", SMALL, kRepeat,
+     "first word read, then xored so as to lead into a block in use", write_xored},
+    {"overwrite-xor-copy", "free block overwritten", SMALL, kRepeat,
+     "the same, and a copy of the word put into that block", write_xored_and_copied},
     {"overwrite-second-word", "free block overwritten", SMALL, kRepeat,
      "second word := address of a variable of the program", write_second_word},
     {"overflow-into-free", "overflow by 8 bytes", SMALL, kRepeat, "into a free neighbour",
