@@ -318,6 +318,19 @@ def size_text(size) -> str:
     return str(size)
 
 
+def sizes_text(of, sizes) -> str:
+    """Three or more that follow each other are a range."""
+    texts, i = [], 0
+    while i < len(of):
+        end = i
+        while end + 1 < len(of) and sizes.index(of[end + 1]) == sizes.index(of[end]) + 1:
+            end += 1
+        run = [size_text(size) for size in of[i:end + 1]]
+        texts += [f"{run[0]} to {run[-1]}"] if len(run) > 2 else run
+        i = end + 1
+    return ", ".join(texts)
+
+
 def cell(rows, sizes) -> str:
     """The worst of each size; sizes that ended alike stand together, and are not named where all did."""
     by_word = {}
@@ -327,7 +340,7 @@ def cell(rows, sizes) -> str:
             by_word.setdefault(word, []).append(size)
     if len(by_word) == 1:
         return next(iter(by_word))
-    return "; ".join(f"{word} ({', '.join(map(size_text, of))})" for word, of in by_word.items())
+    return "; ".join(f"{word} ({sizes_text(of, sizes)})" for word, of in by_word.items())
 
 
 def table(rows, meta) -> tuple[list[str], list[tuple[str, list[list[str]]]]]:

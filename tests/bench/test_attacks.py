@@ -100,6 +100,7 @@ class TableTest(unittest.TestCase):
         self.assertEqual(attacks.cell(same, (64, 400, 30000)), "refused")
         apart = self.rows("other", (64, REFUSED, 5), (400, HARM, 5), (30000, REFUSED, 5))
         self.assertEqual(attacks.cell(apart, (64, 400, 30000)), "refused (64, 30k); harm (400)")
+        self.assertEqual(attacks.sizes_text([64, 400, 2000, 100000], [64, 400, 2000, 30000, 100000]), "64 to 2k, 100k")
         self.assertEqual([attacks.size_text(size) for size in (64, 2000, 4_000_000, 2500)], ["64", "2k", "4M", "2500"])
 
     def test_form(self):

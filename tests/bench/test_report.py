@@ -533,7 +533,6 @@ class ReadmeTest(Run):
         self.assertNotIn("every call timed", text)
 
     def test_between_markers(self):
-
         text = "before\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nafter <!-- figures:begin -->"
         once = readme.between_markers(text, "bench", "new\n")
         self.assertEqual(once, "before\n<!-- bench:begin -->\n\nnew\n<!-- bench:end -->\nafter <!-- figures:begin -->")
