@@ -86,8 +86,8 @@ AGAIN = typer.Option(
 )
 
 
-def _guarded(work):
-    """Runs `work()`; what a user can mend ends in one line."""
+def _guarded(work, kept="What was measured is kept: the same command goes on from there."):
+    """Runs `work()`; what a user can mend ends in one line. `kept`: what an interruption leaves."""
     from spanalloc_bench import execute
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -99,7 +99,7 @@ def _guarded(work):
         return _fail(f"{error.filename or 'the results'}: {error.strerror}")
     except KeyboardInterrupt:
         execute.end_all_but(set())
-        return _fail("interrupted. What was measured is kept: the same command goes on from there.", INTERRUPTED)
+        return _fail(f"interrupted. {kept}", INTERRUPTED)
 
 
 # ---- what is to be run ----
@@ -443,7 +443,7 @@ def attacks_command(
         suite.command(_places, names=names, attacks=attacks, with_=with_ or (), rounds=rounds, out=out,
                       write_document=write, show=show, say=_say, console=_console())
 
-    _guarded(work)
+    _guarded(work, kept="An earlier run's outcomes are as they were.")
 
 
 def _print_attacks(attacks):
