@@ -48,15 +48,6 @@ def block(title, text):
     return f"{title}\n\n```\n{text}\n```\n\n"
 
 
-def between_markers(text, name, content):
-    """`text` with `content` between <!-- NAME:begin --> and <!-- NAME:end -->."""
-    begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
-    if begin not in text or end not in text:
-        sys.exit(f"README.md has no place for this: it lacks the line {begin.strip()} or {end}")
-    head, rest = text.split(begin, 1)
-    return f"{head}{begin}\n{content}{end}{rest.split(end, 1)[1]}"
-
-
 def suite():
     """The table of the newest run that is committed; None where there is none."""
     run = readme.newest(RESULTS)
@@ -112,7 +103,7 @@ def main():
     with open(path, encoding="utf-8") as file:
         text = file.read()
     for name, content in parts.items():
-        text = between_markers(text, name, content)
+        text = readme.between_markers(text, name, content)
     with open(path, "w", encoding="utf-8") as file:
         file.write(text)
 

@@ -36,6 +36,7 @@ app = typer.Typer(
     spanalloc bench run              the full suite and its report, about an hour
     spanalloc bench figure list      the figures and tables of the papers, each a command of its own
     spanalloc bench list             all cases and contenders
+    spanalloc bench attacks          what allocators do when memory is misused
 
     docs/benchmarks.md says what is measured and how.""",
 )
@@ -85,8 +86,8 @@ AGAIN = typer.Option(
 )
 
 
-def _guarded(work):
-    """Runs `work()`; what a user can mend ends in one line."""
+def _guarded(work, kept="What was measured is kept: the same command goes on from there."):
+    """Runs `work()`; what a user can mend ends in one line. `kept`: what an interruption leaves."""
     from spanalloc_bench import execute
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -98,7 +99,7 @@ def _guarded(work):
         return _fail(f"{error.filename or 'the results'}: {error.strerror}")
     except KeyboardInterrupt:
         execute.end_all_but(set())
-        return _fail("interrupted. What was measured is kept: the same command goes on from there.", INTERRUPTED)
+        return _fail(f"interrupted. {kept}", INTERRUPTED)
 
 
 # ---- what is to be run ----
@@ -389,6 +390,69 @@ def manycore_command(context: typer.Context):
             raise typer.Exit(code)
 
     _guarded(work)
+
+
+@app.command("attacks", context_settings=HELP_SETTINGS)
+def attacks_command(
+    attacks: Optional[str] = typer.Option(
+        None, "--attacks", "-k", metavar="A,B", help="Only these attacks, by name; --list shows them. Default: all."
+    ),
+    names: Optional[str] = typer.Option(
+        None, "--allocators", "-a", metavar="A,B",
+        help="Only these allocators, by name, and what --with adds. Default: ours that ship, and all others found on this "
+        "machine.",
+    ),
+    with_: Optional[List[str]] = WITH,
+    rounds: Optional[int] = typer.Option(
+        None, "--rounds", "-n", min=1, metavar="N",
+        help="Processes a size and allocator. Default 5, and 100 of attacks that draw random numbers.",
+    ),
+    out: Optional[str] = typer.Option(
+        None, "--out", "-o", metavar="DIR", help="Where the outcomes are kept. Default: out/bench of the source tree."
+    ),
+    show: bool = typer.Option(False, "--show", help="Run nothing: the table of the outcomes that are in DIR."),
+    write: bool = typer.Option(False, "--write", help="Also put the table into docs/security.md."),
+    list_: bool = typer.Option(False, "--list", help="Only print the attacks."),
+):
+    """What an allocator does when a program misuses memory: a table, attack by allocator.
+
+    A program with a bug may free a block twice, write to a block that it has freed, write past a block's end, or free
+    what malloc never returned. An attacker makes use of that when malloc then hands out the same memory twice, or memory
+    that was never its own. Here a small program does one such thing at a time, under every allocator, and looks at what
+    malloc returns from then on. The best end is that the allocator stops the process at once ("refused"), the worst that
+    it goes on with wrong memory ("harm"); all words are explained below the table.
+
+    Takes some minutes. No library of this machine is changed, and nothing but the attacked processes is harmed. DIR then
+    holds attacks.csv, with what every process came to, and attacks-meta.json; an earlier run's are replaced.
+    docs/security.md says what spanalloc promises and does not.
+
+    Exit code: 0; 125 when nothing could be run; 130 when interrupted.
+
+    \b
+    Examples:  spanalloc bench attacks
+               spanalloc bench attacks --attacks double-free,overwrite-zero --allocators standard,glibc
+               spanalloc bench attacks --with mine=./libmine.so --out /tmp/mine
+    """
+
+    def work():
+        from spanalloc_bench import attacks as suite
+
+        if list_:
+            _print_attacks(suite.chosen_attacks(suite.catalogue(_places), attacks))
+            return
+        suite.command(_places, names=names, attacks=attacks, with_=with_ or (), rounds=rounds, out=out,
+                      write_document=write, show=show, say=_say, console=_console())
+
+    _guarded(work, kept="An earlier run's outcomes are as they were.")
+
+
+def _print_attacks(attacks):
+    table = Table(box=box.SIMPLE_HEAD, header_style="bold")
+    for heading in ("attack", "what it is", "bytes", "processes"):
+        table.add_column(heading, overflow="fold")
+    for attack in attacks:
+        table.add_row(attack.name, f"{attack.group}: {attack.title}", ", ".join(map(str, attack.sizes)), str(attack.repeat))
+    _console().print(table)
 
 
 def main(places, arguments):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from spanalloc_bench import analyse, store, tables, units, words
 from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, NOTABLE, START_UP_KIB, TIME
@@ -98,3 +99,12 @@ def readme_table(folder) -> str:
     elif ours:
         text += [f"No case is lost by more than {100 * NOTABLE:.0f} %.", ""]
     return "\n".join(text)
+
+
+def between_markers(text, name, content, document="README.md") -> str:
+    """`text` with `content` between <!-- NAME:begin --> and <!-- NAME:end -->."""
+    begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
+    if begin not in text or end not in text:
+        sys.exit(f"{document} has no place for this: it lacks the line {begin.strip()} or {end}")
+    head, rest = text.split(begin, 1)
+    return f"{head}{begin}\n{content}{end}{rest.split(end, 1)[1]}"

@@ -533,14 +533,12 @@ class ReadmeTest(Run):
         self.assertNotIn("every call timed", text)
 
     def test_between_markers(self):
-        import readme_figures
-
         text = "before\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nafter <!-- figures:begin -->"
-        once = readme_figures.between_markers(text, "bench", "new\n")
+        once = readme.between_markers(text, "bench", "new\n")
         self.assertEqual(once, "before\n<!-- bench:begin -->\n\nnew\n<!-- bench:end -->\nafter <!-- figures:begin -->")
-        self.assertEqual(readme_figures.between_markers(once, "bench", "new\n"), once)
+        self.assertEqual(readme.between_markers(once, "bench", "new\n"), once)
         with self.assertRaisesRegex(SystemExit, "lacks the line"):
-            readme_figures.between_markers(text, "absent", "")
+            readme.between_markers(text, "absent", "")
 
     def test_newest(self):
         with tempfile.TemporaryDirectory() as results:
