@@ -43,20 +43,24 @@ class ClosedRanges {
 
   /// Closes every free block that it finds; with `keep_end` not the one at the range's end: what is opened
   /// behind it joins it. Granules closed.
-  SPANALLOC_COLD std::size_t close_free(bool keep_end) {
+  /// None smaller than `least`, and no more ranges than a process can have holes between its mappings.
+  SPANALLOC_COLD std::size_t close_free(bool keep_end, std::size_t least = 1) {
     std::size_t closed = 0;
     const bool least_is_known = count() == 0 || static_cast<bool>(least_);
     if (count() == 0) least_ = {};
     manager_.take_all([&](Block block) {
       if (keep_end && block.end() == manager_.limit()) return false;
+      if (block.size < least || ranges_ >= kMostRanges) return false;
       // First of all: in a fork's child nobody must take it for memory.
       count_.fetch_add_relaxed(block.size);
       set().insert(block);
       if (!range_.close(block.first, block.size)) {
+        ++ranges_;  // remove() takes one off
         remove(block);
         return false;
       }
       books_.closed(block);
+      ++ranges_;
       closed += block.size;
       if (least_is_known && (!least_ || block.size < least_.size)) least_ = block;
       return true;
@@ -81,6 +85,7 @@ class ClosedRanges {
     for_ranges(next_run(0), [&](Block range) {
       if (!first) first = range;
       last = range;
+      return true;
     });
     return could_reopen(least_) || could_reopen(first) || could_reopen(last);
   }
@@ -106,7 +111,6 @@ class ClosedRanges {
       const std::size_t start = manager_.aligned(room.first, alignment);
       bool enough = false;  // what is open is charged
       for_ranges(run, [&](Block range) {
-        if (enough) return;
         range = end_with_room(range, count, alignment);
         const os::Placed placed = range.size < refused ? reopen(range) : os::Placed::kRefused;
         enough = placed == os::Placed::kYes &&
@@ -114,6 +118,7 @@ class ClosedRanges {
         if (placed == os::Placed::kRefused) refused = min_of(refused, range.size);
         has_room = has_room || placed != os::Placed::kTaken;
         reopened = reopened || placed == os::Placed::kYes;
+        return !enough;
       });
       return !reopened;
     });
@@ -133,6 +138,7 @@ class ClosedRanges {
         some = some || placed == os::Placed::kYes;
         if (placed != os::Placed::kYes && is_whole(range) && (!least || range.size < least.size))
           least = range;
+        return true;
       });
       reopened += some;
       return reopened < most;
@@ -146,8 +152,10 @@ class ClosedRanges {
   /// Before anything else: the count, as the set says.
   SPANALLOC_COLD void recount() {
     std::size_t closed = 0;
+    ranges_ = 0;
     for_runs([&](Block run) {
       closed += run.size;
+      for_ranges(run, [&](Block) { return ++ranges_, true; });
       return true;
     });
     count_.store_relaxed(closed);
@@ -215,6 +223,7 @@ class ClosedRanges {
     if (start <= range.first || start > latest || !manager_.split(range.first, start - range.first)) {
       return range;
     }
+    ++ranges_;
     return {start, range.end() - start};
   }
   void lose(Block block) {
@@ -225,6 +234,7 @@ class ClosedRanges {
     SPANALLOC_ASSERT(contains(block) && count() >= block.size);
     set().erase(block);
     count_.fetch_sub_relaxed(block.size);
+    ranges_ -= ranges_ != 0;
   }
 
   // visit(run) until it returns false. True: for all.
@@ -248,14 +258,14 @@ class ClosedRanges {
       from = gap.end();
     }
   }
-  // Neighbours were closed one by one.
+  // Neighbours were closed one by one. visit(range) until it returns false.
   template <class Visit>
   void for_ranges(Block run, Visit visit) {
     std::size_t size = 0;
     for (std::size_t first = run.first; first < run.end(); first += size) {
       size = manager_.size_of(first);
       if (size == 0) return;  // in a fork's child that is not put right yet: half closed
-      visit(Block{first, size});
+      if (!visit(Block{first, size})) return;
     }
   }
 
@@ -267,6 +277,9 @@ class ClosedRanges {
   Books books_;
   Block least_{};                 // no closed range is smaller; none: not known
   Atomic<std::size_t> count_{0};  // granules
+  // Of the 65,530 mappings that a process may have.
+  static constexpr std::size_t kMostRanges = 16384;
+  std::size_t ranges_ = 0;  // closed; under the arena's lock
   RefusalMemo no_room_;
 };
 

@@ -273,7 +273,8 @@ class CoalescingArena {
   /// Now and then. Under a limit what is free loses its charge before that refuses something.
   SPANALLOC_COLD void look_at_limit() {
     if (!os::has_memory_limit()) return tight_.store_relaxed(0);
-    close_free();
+    LockGuard guard(grow_lock_);
+    closed_.close_free(false, max_of(least_worth_closing(), kMiB / kGranule));
   }
 
   /// Memory is out: takes the charge off everything free; take_growing() opens it again. Bytes closed.
@@ -567,14 +568,16 @@ class CoalescingArena {
   }
 
   SPANALLOC_COLD void close_what_came_back(std::size_t count) {
-    const std::size_t open = limit() - min_of(closed_.count(), limit());
-    const std::size_t enough = max_of(open / 8, kMiB / kGranule);
+    const std::size_t enough = max_of(open_granules() / 8, kMiB / kGranule);
     if (came_back_.fetch_add_relaxed(count) + count < enough) return;
     if (!grow_lock_.try_lock()) return;  // who has it may be closing
     came_back_.store_relaxed(0);
-    closed_.close_free(false);
+    closed_.close_free(false, least_worth_closing());
     grow_lock_.unlock();
   }
+  // Each closed range is a hole, and cuts a mapping in two: at most about a thousand of them.
+  std::size_t least_worth_closing() const { return max_of(open_granules() / 1024, 1); }
+  std::size_t open_granules() const { return limit() - min_of(closed_.count(), limit()); }
 
   // Under grow_lock_. Whether closing everything that is free could make room (closing_policy.hpp).
   SPANALLOC_COLD bool closing_may_help(ClosingPolicy::Case& a_case, std::size_t count,
@@ -612,7 +615,7 @@ class CoalescingArena {
   SpinLock grow_lock_;  // opening and closing; gives access to what follows, up to the next constant
   GuardedTable<Calls> tables_[Tables::kCount];
   std::size_t booked_skipped_ = 0;
-  static constexpr unsigned kMaxGaps = 16;
+  static constexpr unsigned kMaxGaps = 64;
   unsigned gaps_ = 0;  // written before the limit is behind them
   coalescing::Block gap_[kMaxGaps];
   ClosingPolicy policy_;

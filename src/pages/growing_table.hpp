@@ -41,6 +41,7 @@ class GrowingTable {
   }
   /// The same for a table that all users know to be without gaps: false when it cannot be.
   bool ensure(std::size_t end) { return reach(0, end).end == end; }
+  bool is_without_gaps() const { return table_.is_without_gaps(); }
   /// Whether there is such a record, of a number below some end that has been reached.
   bool has(std::size_t number) const { return table_.has(number * sizeof(T), (number + 1) * sizeof(T)); }
 

@@ -119,7 +119,8 @@ class GuardedTable {
     }
     return reach(from, needed);
   }
-  bool is_open_up_to(std::size_t bytes) const { return bytes <= open_ && gaps_.load_relaxed() == 0; }
+  bool is_open_up_to(std::size_t bytes) const { return bytes <= open_ && is_without_gaps(); }
+  bool is_without_gaps() const { return gaps_.load_relaxed() == 0; }
   /// Whether [first, end), below what has been opened, lies in no gap. Any thread that knows it to have been
   /// opened, and so the gaps before.
   bool has(std::size_t first, std::size_t end) const {
@@ -151,7 +152,7 @@ class GuardedTable {
     std::size_t first = 0;
     std::size_t end = 0;
   };
-  static constexpr unsigned kMaxGaps = 8;
+  static constexpr unsigned kMaxGaps = 16;
 
   TableReach reach(std::size_t from, std::size_t needed) const {
     for (unsigned i = 0; i < gaps_.load_relaxed(); ++i) {

@@ -62,11 +62,12 @@ template <class Calls>
 SPANALLOC_COLD std::size_t steps_in_the_way(std::uintptr_t start, std::size_t step, std::size_t most) {
   std::size_t taken = 0;
   std::size_t free = 1;
-  while (free < most && !is_free_around<Calls>(start + free * step)) {
+  if (most < 2) return 0;
+  while (!is_free_around<Calls>(start + free * step)) {
+    if (free == most - 1) return 0;
     taken = free;
-    free *= 2;
+    free = min_of(free * 2, most - 1);
   }
-  if (free >= most) return 0;
   while (free - taken > 1) {
     const std::size_t middle = taken + (free - taken) / 2;
     (is_free_around<Calls>(start + middle * step) ? free : taken) = middle;

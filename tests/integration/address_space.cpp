@@ -290,6 +290,34 @@ void shares_data(const Arguments&) {
   }
 }
 
+// A limit that nothing has come near: what is free in small pieces stays mapped, as each would be a hole, and
+// a process may have 65,530 mappings.
+void generous_limit_makes_few_holes(const Arguments&) {
+  harness::require_library_malloc();
+  const auto outcome = harness::run_forked([] {
+    allow(RLIMIT_AS, std::size_t{60} << 30);
+    constexpr std::size_t kSize = 60000;
+    for (pile.count = 0; pile.count < 200000; ++pile.count) {
+      pile.blocks[pile.count] = malloc(kSize);
+      CHECK(pile.blocks[pile.count] != nullptr, "block %zu refused", pile.count);
+    }
+    for (std::size_t i = 0; i < pile.count; i += 2) free(pile.blocks[i]);
+    for (int tick = 0; tick < 4; ++tick) {
+      usleep(300000);
+      free(malloc(kMiB));
+    }
+    const std::size_t mappings = harness::map_count();
+    CHECK(mappings < 5000, "%zu mappings", mappings);
+    CHECK(a_thread_runs() && map_pages(kMiB) != nullptr, "the program's own thread or mapping is refused");
+    for (std::size_t i = 0; i < pile.count; i += 2) {
+      pile.blocks[i] = malloc(kSize);
+      CHECK(pile.blocks[i] != nullptr, "block %zu refused the second time", i);
+    }
+    _exit(0);
+  });
+  harness::expect_success(outcome, "60 GiB");
+}
+
 // Set by somebody else, while threads allocate.
 void set_from_outside(const Arguments&) {
   harness::require_library_malloc();
@@ -330,6 +358,7 @@ int main(int argc, char** argv) {
                             {"shares_address_space", shares_address_space},
                             {"shares_data", shares_data},
                             {"set_from_outside", set_from_outside},
+                            {"generous_limit_makes_few_holes", generous_limit_makes_few_holes},
                             {"report_size", report_size},
                             {"report_place", report_place}});
 }

@@ -152,7 +152,7 @@ TEST_F(GuardedTableTest, ManyForeignMappingsEndTheTable) {
     ++gaps;
     from = reach.next;
   }
-  EXPECT_EQ(gaps, 8u);
+  EXPECT_EQ(gaps, 16u);
   for (void* p : theirs) EXPECT_TRUE(is_untouched(p, kPage));
   table.destroy();
   for (void* p : theirs) {

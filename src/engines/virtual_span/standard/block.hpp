@@ -68,9 +68,13 @@ inline constexpr std::size_t kMostSpan = 256 * kKiB;
 
 /// The same, or the end of a list.
 SPANALLOC_INLINE constexpr bool is_link(std::uint64_t link, std::size_t span) {
+  return leads_to_block(link, span) || link == kEndOfList;
+}
+/// What every link is, and hardly anything else: one instruction.
+SPANALLOC_INLINE constexpr bool may_be_link(std::uint64_t link, std::size_t span) {
   return (link & ~std::uint64_t{span - kEndOfList}) == 0;
 }
-static_assert(is_link(kEndOfList, kQuantum) && !leads_to_block(kEndOfList, 64 * kKiB));
+static_assert(may_be_link(kEndOfList, kQuantum) && !leads_to_block(kEndOfList, 64 * kKiB));
 
 SPANALLOC_INLINE Block* block_behind(Block* b, std::uint64_t link) {
   return pointer_to<Block>(address_of(b) ^ link);

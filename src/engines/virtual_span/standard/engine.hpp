@@ -153,7 +153,7 @@ class Frontend : public ThreadState<Config> {
   SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) { os::fatal("double free of", p); }
   /// A block is given back that has a link where the program's first word is: almost surely it is on a list.
   static bool looks_free(const Block* block) {
-    return SPANALLOC_UNLIKELY(is_link(link_of(block), kMostSpan));
+    return SPANALLOC_UNLIKELY(may_be_link(link_of(block), kMostSpan));
   }
   void deallocate_suspect(SpanRef span, Block* block);
 

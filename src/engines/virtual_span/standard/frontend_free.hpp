@@ -17,8 +17,8 @@ inline bool Frontend<Config>::is_start(std::uintptr_t a, SpanRef span) {
 
 template <class Config>
 SPANALLOC_INLINE typename Frontend<Config>::Location Frontend<Config>::locate(const void* p) {
-  const SpanRef granule = pages->granule_at(address_of(p));
-  if (SPANALLOC_UNLIKELY(granule.record == nullptr || !pages->has_record(granule.number))) return {};
+  const SpanRef granule = pages->any_granule_at(address_of(p));
+  if (SPANALLOC_UNLIKELY(granule.record == nullptr)) return {};
   const SpanRef span = pages->span_of(granule);
   const SpanWord word = span->load_word();
   // A free granule's record may lead to a span before it that has no such granule.

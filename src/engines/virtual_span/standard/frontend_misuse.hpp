@@ -38,7 +38,7 @@ inline bool Frontend<Config>::is_untouched(std::uintptr_t a, SpanRef span) {
 template <class Config>
 SPANALLOC_COLD inline typename Frontend<Config>::Where Frontend<Config>::where_is(const void* p) {
   const std::uintptr_t a = address_of(p);
-  const SpanRef granule = pages->granule_at(a);
+  const SpanRef granule = pages->any_granule_at(a);
   if (granule.record == nullptr) return Where::kNoMemory;
   Where where = Where::kNoMemory;
   pages->arena.walk([&](std::uint32_t first, std::size_t granules, bool free) {

@@ -242,6 +242,7 @@ class Heap {
   void drain_pool() {
     if (is_started()) give_pool_back();
   }
+  void check_all_free(SpanRef span, const ClassInfo& info);
   void give_pool_back();
   SPANALLOC_COLD void drain_all_pools() {
     pages_.for_each_heap([](Heap& heap) { heap.drain_pool(); });

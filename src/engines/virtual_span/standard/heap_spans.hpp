@@ -174,6 +174,7 @@ template <class Config>
   SPANALLOC_ASSERT(has(span) && core < pool().cores());  // no other stack is ever looked at
   const ClassId c = span->class_id();
   const ClassInfo& info = Classes::info(c);
+  if (info.blocks > 1 && span->load_word().head() != BlockMark::kNone) check_all_free(span, info);
   const GranuleCount granules = pages_.granules_of(span);
   poison(pages_.address(span.number),
          c == Classes::kLarge ? granules.count << Config::kGranuleBits : info.virtual_span);
@@ -184,6 +185,18 @@ template <class Config>
     pages_.give(span);
   }
   purge_by_decay(os::now_ms());
+}
+
+// Of a span that counts as empty and has blocks on two lists: freed by its owner and by others. Who freed a
+// block into both was counted twice, and another block may still be out: that has no link.
+template <class Config>
+inline void Heap<Config>::check_all_free(SpanRef span, const ClassInfo& info) {
+  const char* block = pages_.address(span.number);
+  for (std::uint32_t i = span->carved.load_relaxed(); i != 0; --i, block += info.block_size) {
+    if (SPANALLOC_LIKELY(may_be_link(link_of(reinterpret_cast<const Block*>(block)), kMostSpan))) continue;
+    os::fatal("a span was given back with a block in use (double free of another), or written to after free:",
+              block);
+  }
 }
 
 template <class Config>

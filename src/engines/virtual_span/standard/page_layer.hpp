@@ -66,6 +66,7 @@ class PageLayer : public thread::ForkWatch {
     lab_registry_.destroy();
     end_of_labs_.store_relaxed(0);
     known_end_.store_relaxed(0);
+    plain_end_.store_relaxed(0);
     first_heap_.store_relaxed(nullptr);
     more_heaps_.destroy();
     end_of_heaps_.store_relaxed(0);
@@ -79,13 +80,20 @@ class PageLayer : public thread::ForkWatch {
     return pointer_to<char>(arena.base() + (std::size_t{index_of(number)} << Config::kGranuleBits));
   }
   /// The record of the granule that `a` lies in, if that has one: the arena's granules, up to where they are
-  /// handed out; else none. (Granule 0 is never handed out; it is none, too.)
+  /// handed out, or to the records' first gap; else none. (Granule 0 is never handed out; it is none, too.)
   SPANALLOC_INLINE SpanRef granule_at(std::uintptr_t a) {
     // Below the base: wraps to a huge number.
     const std::size_t number = (a - arena.base()) >> Config::kGranuleBits;
     // Relaxed: who holds a live block got it after the record.
-    if (SPANALLOC_UNLIKELY(number >= known_end_.load_relaxed())) return {};
+    if (SPANALLOC_UNLIKELY(number >= plain_end_.load_relaxed())) return {};
     return span(SpanNumber{static_cast<std::uint32_t>(number)});
+  }
+  /// The same where records may have gaps: something foreign stands in their place.
+  SpanRef any_granule_at(std::uintptr_t a) {
+    const std::size_t number = (a - arena.base()) >> Config::kGranuleBits;
+    if (number >= known_end_.load_relaxed()) return {};
+    const SpanNumber granule{static_cast<std::uint32_t>(number)};
+    return has_record(granule) ? span(granule) : SpanRef{};
   }
   /// The record of the span that a granule belongs to.
   SpanRef span_of(SpanRef granule) {
@@ -245,9 +253,12 @@ class PageLayer : public thread::ForkWatch {
   }
 
   SPANALLOC_COLD TableReach make_records(std::size_t end) {
-    const TableReach reach = spans_.reach(known_end_.load_relaxed(), end);
-    // Release: the table is open so far.
-    if (reach.end > known_end_.load_relaxed()) known_end_.store_release(reach.end);
+    // What the arena has lost for want of records is behind it.
+    const std::size_t known = known_end_.load_relaxed();
+    const TableReach reach = spans_.reach(max_of(known, arena.limit()), end);
+    if (reach.end <= known) return reach;
+    if (spans_.is_without_gaps()) plain_end_.store_release(reach.end);  // release: the table is open so far
+    known_end_.store_release(reach.end);                                // "
     return reach;
   }
 
@@ -277,6 +288,7 @@ class PageLayer : public thread::ForkWatch {
   thread::RecordRegistry<Lab> lab_registry_;
   Atomic<std::uint32_t> end_of_labs_{0};  // written under the registry's lock
   Atomic<std::size_t> known_end_{0};      // written under the arena's lock
+  Atomic<std::size_t> plain_end_{0};      // "; the same, up to the first gap
   Atomic<std::uint32_t> started_{0};
   SpinLock heaps_lock_;  // guards changes of what follows, and of slots_
   Atomic<std::uint32_t> end_of_heaps_{0};
