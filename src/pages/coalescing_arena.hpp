@@ -132,6 +132,7 @@ class CoalescingArena {
   SPANALLOC_COLD Taken take_growing(std::size_t count, std::size_t alignment, BeforeUse before_use,
                                     Effort effort = Effort::kSearch) {
     if (count == 0 || count >= capacity() || alignment >= capacity()) return {};
+    if (limit() == 0) return {};  // a start was refused half-way: there are no tables
     LockGuard guard(grow_lock_);
     bool has_closed = false;
     ClosingPolicy::Case closing;
