@@ -163,8 +163,9 @@ class PageLayer : public thread::ForkWatch {
   template <class F>
   void for_each_lab(F f) {
     const std::uint32_t end = index_of(end_of_labs());
+    const bool all_are_there = labs_.is_without_gaps();  // gaps before `end` came before it
     for (std::uint32_t number = 0; number < end; ++number) {
-      if (labs_.has(number)) f(labs_[number]);
+      if (all_are_there || labs_.has(number)) f(labs_[number]);
     }
   }
   auto& lab_registry() { return lab_registry_; }
