@@ -33,8 +33,8 @@ def count(program, library, size, order, rounds):
         "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--", program, str(size), order, str(rounds),
     ]
     run = subprocess.run(
-        command, env=dict(os.environ, LD_PRELOAD=library), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        text=True, check=False,
+        command, env=dict(os.environ, LD_PRELOAD=library, SPANALLOC_SEED="1"), stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT, text=True, check=False,
     )
     match = re.search(r"Collected : (\d+)", run.stdout)
     if run.returncode or not match:

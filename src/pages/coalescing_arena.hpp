@@ -278,9 +278,11 @@ class CoalescingArena {
     closed_.close_free(false, max_of(least_worth_closing(), kMiB / kGranule));
   }
 
-  /// Memory is out: takes the charge off everything free; take_growing() opens it again. Bytes closed.
+  /// Memory is out, for a table beside the arena or for others: takes the charge off everything free, under a
+  /// limit off what becomes free, too (is_tight()); take_growing() opens it again. Bytes closed.
   SPANALLOC_COLD std::size_t close_free() {
     LockGuard guard(grow_lock_);
+    if (os::has_memory_limit()) tight_.store_relaxed(1);
     return closed_.close_free(false) << kGranuleBits;
   }
 

@@ -13,8 +13,8 @@
 // Nothing is lost nor invented. A get that returns kNone found each stack empty at some instant, not all of
 // them at the same one. All functions are lock-free and may be called by any thread, except `set_cores`.
 //
-// The array is zero-initialised and belongs into .bss: a stack that nothing was put into costs no memory,
-// because only its top is read, and an untouched page of .bss reads as the shared zero page.
+// The array is zero-initialised and belongs where pages are zero until they are written, .bss or a mapping: a
+// stack that nothing was put into costs no memory, because only its top is read.
 #pragma once
 
 #include <cstddef>

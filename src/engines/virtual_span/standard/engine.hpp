@@ -241,6 +241,7 @@ class Frontend : public ThreadState<Config> {
   Block* pop(Block*& list, const ClassInfo& info);
   bool is_listed(SpanRef span, const Block* block);
   [[noreturn]] static void broken_list(const Block* block);
+  static ListLength length_of_own_list(Block* list, const ClassInfo& info, std::uint32_t most);
   static Block* check_length(Block* list, const ClassInfo& info, std::uint32_t expected);
 };
 
@@ -285,11 +286,9 @@ class StandardEngineOf {
     heap.start();
   }
 
-  // The default heap, what it stands on, and what the calling thread keeps for it. The storage belongs into
-  // .bss.
+  // The default heap, what it stands on, and what the calling thread keeps for it.
   static inline constinit Pages pages{&standard::ForkRecovery<Config>::enter_child};
-  static inline constinit typename Heap::Storage storage{};
-  static inline constinit Heap heap{pages, &storage, &Frontend::on_thread_exit};
+  static inline constinit Heap heap{pages, &Frontend::on_thread_exit};
   SPANALLOC_TLS static inline constinit thread_local Frontend frontend{heap, pages};
   // Thread-local storage of ours besides: 8 bytes of inside_without_lab, 4 of sync/spin_lock.hpp, 1 of
   // os::thread_mark(). (check_library.py adds up what the linker has made of them.)

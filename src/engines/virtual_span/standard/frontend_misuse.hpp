@@ -96,6 +96,16 @@ SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::broken_list(const Bloc
   os::fatal("free list overwritten (write after free, or double free) at", block);
 }
 
+// Of a list that is not empty, of the calling thread's; of the span's blocks it can hold `most`.
+template <class Config>
+[[gnu::noinline]] inline ListLength Frontend<Config>::length_of_own_list(Block* list, const ClassInfo& info,
+                                                                         std::uint32_t most) {
+  const ListLength length = length_of(list, info.virtual_span, most);
+  if (SPANALLOC_LIKELY(length.whole)) return length;
+  if (length.blocks < most) broken_list(length.last);
+  os::fatal("more free blocks than the span has (double free) at", length.last);
+}
+
 // Of a list that nobody changes. Returns its last block.
 template <class Config>
 inline Block* Frontend<Config>::check_length(Block* list, const ClassInfo& info, std::uint32_t expected) {

@@ -72,17 +72,14 @@ inline std::uint32_t Frontend<Config>::gather_free_blocks(ClassId c, SpanRef spa
   const ClassInfo& info = Classes::info(c);
   Block*& list = head_of(c);
   std::uint32_t count = info.blocks - span->carved.load_relaxed();
-  const auto walk = [&](Block* block) {
-    const ListLength length = length_of(block, info.virtual_span, info.blocks);
-    if (!length.whole && length.blocks < info.blocks) broken_list(length.last);
+  const auto add = [&](Block* first) -> Block* {
+    if (first == no_block()) return nullptr;
+    const ListLength length = length_of_own_list(first, info, info.blocks - count);
     count += length.blocks;
-    if (!length.whole || count > info.blocks) {
-      os::fatal("more free blocks than the span has (double free) at", length.last);
-    }
     return length.last;
   };
-  Block* last = walk(list);
-  Block* last_of_reserve = walk(span->free_list.load_relaxed());
+  Block* last = add(list);
+  Block* last_of_reserve = add(span->free_list.load_relaxed());
   // What was freed once into each of two lists has made one of them, from there on. Others may go on freeing:
   // what stands behind the head that is read here stays as it is.
   const SpanWord word{span->word.load_acquire()};

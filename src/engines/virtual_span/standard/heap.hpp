@@ -19,7 +19,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/poison.hpp"
-#include "engines/virtual_span/span_pool.hpp"
+#include "engines/virtual_span/standard/heap_storage.hpp"
 #include "engines/virtual_span/standard/page_layer.hpp"
 #include "engines/virtual_span/standard/span_protocol.hpp"
 #include "os/os.hpp"
@@ -45,16 +45,12 @@ class Heap {
   using Protocol = SpanProtocol<Pages>;
   using Reuse = typename Pages::Arena::Reuse;
   using Arena = typename Pages::Arena;
-  using Pool = SpanPool<SpanNumber, Classes::kPoolRows, 256, true>;
-  /// What is zero at first and large: apart from the heap, which is neither.
-  struct Storage {
-    Pool pool{};
-    alignas(kCacheLine) Atomic<std::uint64_t> orphans[Classes::kListed];
-  };
+  using Storage = HeapStorage<Config>;
+  using Pool = typename Storage::Pool;
 
   /// `thread_exit`: the destructor of what a thread keeps for this heap (thread::ExitKey).
-  constexpr Heap(Pages& pages, Storage* storage, void (*thread_exit)(void*))
-      : on_thread_exit(thread_exit), pages_(pages), protocol_(pages), storage_(storage) {}
+  constexpr Heap(Pages& pages, void (*thread_exit)(void*))
+      : on_thread_exit(thread_exit), pages_(pages), protocol_(pages) {}
 
   // --- Start and end ---------------------------------------------------------------------------------------
 
@@ -94,7 +90,7 @@ class Heap {
     return_labs();
     exit_key.remove();
     LockGuard guard(pages_.purge_lock);
-    pages_.leave(number_);
+    leave();
   }
   /// In a fork's child, when none of its spans is in use: ends what a vanished thread's destroy() has left,
   /// or undoes its start, which is made anew.
@@ -103,10 +99,13 @@ class Heap {
     pages_.for_each_lab([this](Lab& lab) { forget_lists(lab); });
     return_labs();
     exit_key.remove();
-    pages_.leave(number_);
+    leave();
   }
   /// The page layer's, before anybody finds the heap there.
-  void take_number(HeapNumber number) { number_ = number; }
+  void take_place(HeapNumber number, Storage& storage) {
+    number_ = number;
+    storage_ = &storage;
+  }
 
   constexpr Pages& pages() { return pages_; }
   Protocol& protocol() { return protocol_; }
@@ -208,6 +207,10 @@ class Heap {
   static constexpr std::size_t kPurgedARound = 64 * kMiB / Classes::kGranule;
 
   bool start_slow();
+  void leave() {
+    storage_->forget();  // it is the next heap's of this number
+    pages_.leave(number_);
+  }
   bool make_orphanages();
   // At the heap's end, under the LAB's lock: an idle one becomes another heap's at any time.
   bool is_of_this_heap(const Lab& lab) const {
@@ -242,7 +245,7 @@ class Heap {
   void drain_pool() {
     if (is_started()) give_pool_back();
   }
-  void check_all_free(SpanRef span, const ClassInfo& info);
+  void check_all_free(SpanRef span);
   void give_pool_back();
   SPANALLOC_COLD void drain_all_pools() {
     pages_.for_each_heap([](Heap& heap) { heap.drain_pool(); });
@@ -254,8 +257,8 @@ class Heap {
 
   Pages& pages_;
   Protocol protocol_;
-  Storage* storage_;
-  HeapNumber number_{};  // constant after start
+  Storage* storage_ = nullptr;  // constant after start
+  HeapNumber number_{};         // "
   Atomic<std::uint32_t> started_{0};
   // Under the page layer's start lock: how many there are, if memory was too short for all.
   std::uint32_t orphanages_made_ = 0;

@@ -9,7 +9,7 @@ namespace spanalloc::standard {
 
 template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
-  if (storage_ == nullptr || !pages_.start()) return false;
+  if (!pages_.start()) return false;
   LockGuard guard(pages_.start_lock);
   if (started_.load_relaxed() != 0) return true;
   if (!pages_.enter(this)) return false;
@@ -174,12 +174,14 @@ template <class Config>
   SPANALLOC_ASSERT(has(span) && core < pool().cores());  // no other stack is ever looked at
   const ClassId c = span->class_id();
   const ClassInfo& info = Classes::info(c);
-  if (info.blocks > 1 && span->load_word().head() != BlockMark::kNone) check_all_free(span, info);
-  const GranuleCount granules = pages_.granules_of(span);
+  // (Of a span of one block nothing is ever carved; of one carved block it is clear that it is back.)
+  if (span->carved.load_relaxed() > 1 && span->load_word().head() != BlockMark::kNone) check_all_free(span);
+  // (Only of spans of one block: to ask for the size of others costs the common case 15 instructions.)
+  const auto granules = [&] { return pages_.granules_of(span).count; };
   poison(pages_.address(span.number),
-         c == Classes::kLarge ? granules.count << Config::kGranuleBits : info.virtual_span);
+         c == Classes::kLarge ? granules() << Config::kGranuleBits : info.virtual_span);
   // Spans of kLarge have no row; nor has one that a thread was resizing when a fork left it behind.
-  const bool odd = info.blocks == 1 && granules.count != info.granules;
+  const bool odd = info.blocks == 1 && granules() != info.granules;
   if (odd || pages_.arena.is_tight() ||
       !pool().put_bounded(info.pool_row, core, span.number, info.pool_most, pages_.pool_links())) {
     pages_.give(span);
@@ -190,7 +192,8 @@ template <class Config>
 // Of a span that counts as empty and has blocks on two lists: freed by its owner and by others. Who freed a
 // block into both was counted twice, and another block may still be out: that has no link.
 template <class Config>
-inline void Heap<Config>::check_all_free(SpanRef span, const ClassInfo& info) {
+[[gnu::noinline]] inline void Heap<Config>::check_all_free(SpanRef span) {
+  const ClassInfo& info = Classes::info(span->class_id());
   const char* block = pages_.address(span.number);
   for (std::uint32_t i = span->carved.load_relaxed(); i != 0; --i, block += info.block_size) {
     if (SPANALLOC_LIKELY(may_be_link(link_of(reinterpret_cast<const Block*>(block)), kMostSpan))) continue;

@@ -23,24 +23,16 @@ class OwnHeap {
   static_assert(sizeof(Frontend) <= Pages::kSlotBytes);
 
  public:
-  /// The page layer outlives the heap. When memory is out the heap has none, and every request is refused.
-  explicit OwnHeap(Pages& pages)
-      : pages_(pages),
-        storage_(
-            static_cast<typename Heap::Storage*>(os::map(sizeof(typename Heap::Storage), os::page_size()))),
-        heap_(pages, storage_, &on_thread_exit) {}
+  /// The page layer outlives the heap. It takes memory with its first use.
+  explicit OwnHeap(Pages& pages) : pages_(pages), heap_(pages, &on_thread_exit) {}
   OwnHeap(const OwnHeap&) = delete;
   OwnHeap& operator=(const OwnHeap&) = delete;
   /// Gives back everything, every block that is still out included. Nobody uses the heap any more, and no
   /// thread that has used it is about to end.
   void destroy() {
-    {
-      Frontend guest(heap_, pages_);
-      const InsideHeap<Config> inside(guest);
-      heap_.destroy();
-    }
-    if (storage_ != nullptr) os::release(storage_, sizeof(typename Heap::Storage));
-    storage_ = nullptr;
+    Frontend guest(heap_, pages_);
+    const InsideHeap<Config> inside(guest);
+    heap_.destroy();
   }
 
   /// nullptr also when the process has no key left (PTHREAD_KEYS_MAX) for another heap.
@@ -135,7 +127,6 @@ class OwnHeap {
   }
 
   Pages& pages_;
-  typename Heap::Storage* storage_;
   Heap heap_;
 };
 

@@ -1,4 +1,5 @@
-// The ground that heaps stand on: one arena, one table of span records beside it, one table of LABs.
+// The ground that heaps stand on: one arena, one table of span records beside it, one table of LABs, one of
+// what heaps keep.
 //
 // One base and one table, so that any pointer finds its span's record with one subtraction and one
 // comparison, whichever heap it belongs to; the record names the heap. Any number of heaps (kMaxHeaps) stand
@@ -13,6 +14,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "engines/virtual_span/standard/heap_storage.hpp"
 #include "engines/virtual_span/standard/lab.hpp"
 #include "engines/virtual_span/standard/numbers.hpp"
 #include "engines/virtual_span/standard/size_classes.hpp"
@@ -63,6 +65,7 @@ class PageLayer : public thread::ForkWatch {
     spans_.destroy();
     labs_.destroy();
     slots_.destroy();
+    storages_.destroy();
     lab_registry_.destroy();
     end_of_labs_.store_relaxed(0);
     known_end_.store_relaxed(0);
@@ -175,7 +178,7 @@ class PageLayer : public thread::ForkWatch {
   void* slot_of(LabNumber number) {
     LockGuard guard(heaps_lock_);
     const std::size_t n = index_of(number);
-    if (!slots_.start(kMaxLabs, &arena.table_region()) || slots_.reach(n, n + 1).end != n + 1) return nullptr;
+    if (!slots_.start(kMaxLabs, &arena.table_region()) || reach_place(slots_, n).end == n) return nullptr;
     return &slots_[n];
   }
 
@@ -188,14 +191,21 @@ class PageLayer : public thread::ForkWatch {
     for (std::uint32_t n = 0; n < end_of_heaps_.load_relaxed(); ++n) {
       if (place_of(HeapNumber{static_cast<std::uint16_t>(n)}).load_relaxed() == heap) return true;
     }
+    if (!storages_.start(kMaxHeaps, &arena.table_region())) return false;
     for (std::uint16_t n = 0; n < kMaxHeaps; ++n) {
-      // Of a page layer's first heap nothing but a word is needed.
+      // For a page layer's first heap one word is enough.
       if (n != 0 &&
-          (!more_heaps_.start(kMaxHeaps, &arena.table_region()) || !more_heaps_.ensure(n + std::size_t{1})))
+          (!more_heaps_.start(kMaxHeaps, &arena.table_region()) || !more_heaps_.ensure(n + std::size_t{1}))) {
         return false;
+      }
       Atomic<Heap*>& place = place_of(HeapNumber{n});
       if (place.load_relaxed() != nullptr) continue;
-      heap->take_number(HeapNumber{n});
+      const TableReach reach = reach_place(storages_, n);
+      if (reach.end == n) {
+        if (reach.next == n) return false;
+        continue;  // something foreign is in the way: this number is nobody's
+      }
+      heap->take_place(HeapNumber{n}, storages_[n]);
       // Release: the table is open so far. Before the heap stands there: a fork's child looks at all that do.
       if (n >= end_of_heaps_.load_relaxed()) end_of_heaps_.store_release(n + 1u);
       place.store_release(heap);  // release: who finds the heap finds it constructed, and with its number
@@ -263,11 +273,19 @@ class PageLayer : public thread::ForkWatch {
     return reach;
   }
 
+  // Place n of a table beside the arena. What is free in there may be what the table was refused.
+  template <class T>
+  SPANALLOC_COLD TableReach reach_place(GrowingTable<T>& table, std::size_t n) {
+    const TableReach reach = table.reach(n, n + 1);
+    const bool refused = reach.end == n && reach.next == n;
+    return refused && arena.close_free() != 0 ? table.reach(n, n + 1) : reach;
+  }
+
   // Under the registry's lock.
   Lab* make_lab() {
     const std::uint32_t number = end_of_labs_.load_relaxed();  // of the next one
     if (number >= kMaxLabs) return nullptr;
-    const TableReach reach = labs_.reach(number, number + 1);
+    const TableReach reach = reach_place(labs_, number);
     if (reach.end == number) {
       if (reach.next == number) return nullptr;
       // Something foreign is in the way: these numbers are nobody's.
@@ -291,7 +309,8 @@ class PageLayer : public thread::ForkWatch {
   Atomic<std::size_t> known_end_{0};      // written under the arena's lock
   Atomic<std::size_t> plain_end_{0};      // "; the same, up to the first gap
   Atomic<std::uint32_t> started_{0};
-  SpinLock heaps_lock_;  // guards changes of what follows, and of slots_
+  SpinLock heaps_lock_;                         // guards changes of what follows, and of slots_
+  GrowingTable<HeapStorage<Config>> storages_;  // by the heap's number
   Atomic<std::uint32_t> end_of_heaps_{0};
   Atomic<Heap*> first_heap_{nullptr};
   GrowingTable<Atomic<Heap*>> more_heaps_;

@@ -1,0 +1,32 @@
+// What a heap keeps that is large and zero at first: in a table of the page layer's, between guard pages.
+#pragma once
+
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "engines/virtual_span/span_pool.hpp"
+#include "engines/virtual_span/standard/numbers.hpp"
+#include "engines/virtual_span/standard/size_classes.hpp"
+
+namespace spanalloc::standard {
+
+/// Zero-initialised; as good as that again after forget().
+template <class Config>
+struct HeapStorage {
+  using Classes = SizeClasses<Config>;
+  using Pool = SpanPool<SpanNumber, Classes::kPoolRows, 256, true>;
+
+  Pool pool{};
+  alignas(kCacheLine) Atomic<std::uint64_t> orphans[Classes::kListed];  ///< see Orphanages
+
+  /// While nobody uses it, of a heap that has none of its spans in the pool any more (or has lost them).
+  void forget() {
+    for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
+      for (unsigned core = 0; core < pool.cores(); ++core) pool.forget_all(row, core);
+    }
+    for (Atomic<std::uint64_t>& bits : orphans) bits.store_relaxed(0);
+  }
+};
+
+}  // namespace spanalloc::standard
