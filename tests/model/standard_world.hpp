@@ -83,6 +83,7 @@ struct ModelPages {
   Block* block_of_mark(SpanRef span, BlockMark mark) {
     return &blocks[index_of(span.number)][index_of(mark)];
   }
+  static Block* end_of(SpanRef) { return standard::no_block(); }
   static bool is_mine(LabNumber) { return false; }  // who forks has nothing here
   LabNumber end_of_labs() const { return LabNumber{kLabs}; }
   SpanNumber end_of_spans() const { return SpanNumber{shape.spans + 1}; }
@@ -181,7 +182,7 @@ class StandardWorld {
     MODEL_CHECK(word.state() != SpanState::kFree);
     if (word.is(LabNumber{me}, SpanState::kParked)) {
       let_go(number, b);
-      if (!Protocol::free_parked(s, word, block(number, b))) return;
+      if (!Protocol::free_parked(s, word, s.free_list.load_relaxed(), block(number, b))) return;
       const Inside inside(*this);
       if (protocol_.settle_after_local_free(ref(number), LabNumber{me})) put_in_pool(ref(number));
     } else if (word.is(LabNumber{me}, SpanState::kHot)) {

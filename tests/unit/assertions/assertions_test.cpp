@@ -74,7 +74,7 @@ class SpanAssertionDeathTest : public testing::Test {
 
   auto& heap() { return own_.heap.heap(); }
   auto& protocol() { return heap().protocol(); }
-  SpanRef span_of(void* p) { return own_.pages.span_of(own_.pages.granule_at(address_of(p))); }
+  SpanRef span_of(void* p) { return own_.pages.span_of(own_.pages.any_granule_at(address_of(p))); }
   LabNumber me() { return own_.heap.frontend()->lab->number; }
   void free_all_of(SpanRef span) {
     for (void* p : blocks_) {

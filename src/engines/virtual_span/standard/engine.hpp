@@ -12,8 +12,9 @@
 //       | miss: deallocate_missed
 //       +-> deallocate_elsewhere: spans of one granule, by the record
 //             | or, for all others, deallocate_by_record (null, or fatal: deallocate_outside_spans)
-//             +-> deallocate_in_span ---- own hot span whose list is in the LAB or whose hint was lost: push
-//                   |---> own parked span: push on its list, count; at its floor: settle_parked
+//             |---> deallocate_parked, own parked span: push on its list, count; at its floor: settle_parked
+//             +-> deallocate_unparked
+//                   |---> own hot span whose list is empty or in the LAB, or whose hint was lost: push_hot
 //                   +---> deallocate_remote: another thread's span, or another heap's: gather while the same
 //                           span is hit, then SpanProtocol::free_remote for the run
 //
@@ -124,24 +125,25 @@ class Frontend : public ThreadState<Config> {
  private:
   friend class Census<Config>;
 
-  // Where a miss goes. The argument comes first, in the register that the short path has got it in: so that
-  // path moves nothing.
+  // Where a miss goes. The argument comes first, in the register that the short path has got it in: so no
+  // path moves it.
   template <class Policy>
   [[gnu::noinline]] static void* allocate_missed(std::size_t n, Frontend& self) {
     return self.template allocate_slow<Policy>(n);
   }
-  [[gnu::noinline]] static void deallocate_missed(void* p, Frontend& self) { self.deallocate_elsewhere(p); }
+  [[gnu::noinline]] static void deallocate_missed(void* p, Frontend& self) { deallocate_elsewhere(p, self); }
 
   template <class Policy>
   void* allocate_slow(std::size_t n);
   /// Blocks of class c. nullptr when memory is out.
   void* allocate_class(ClassId c);
 
-  void deallocate_elsewhere(void* p);
-  void deallocate_in_span(SpanRef span, SpanWord word, void* p);
+  static void deallocate_elsewhere(void* p, Frontend& self);
+  static void deallocate_by_record(void* p, Frontend& self);
+  static void deallocate_parked(void* p, Frontend& self, SpanRef span, SpanWord word);
+  static void deallocate_unparked(void* p, Frontend& self, SpanRef span, SpanWord word);
+  static void settle_parked(void* p, Frontend& self, SpanRef span);
   void deallocate_remote(SpanRef span, void* p);
-  void deallocate_by_record(void* p);
-  void settle_parked(SpanRef span, LabNumber owner);
   void gather(SpanRef span, SpanWord word, Block* block);
   void publish_run(SpanRef span, Block* newest, Block* oldest, std::uint32_t count);
   /// Gives back what this thread has gathered of another thread's blocks.
@@ -149,13 +151,13 @@ class Frontend : public ThreadState<Config> {
   void flush_run_if_any() {
     if (run.count != 0) flush_run();
   }
-  void push_hot(SpanRef span, Block* block, ClassId c);
+  void push_hot(SpanRef span, Block* block);
   SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) { os::fatal("double free of", p); }
   /// A block is given back that has a link where the program's first word is: almost surely it is on a list.
   static bool looks_free(const Block* block) {
     return SPANALLOC_UNLIKELY(may_be_link(link_of(block), kMostSpan));
   }
-  void deallocate_suspect(SpanRef span, Block* block);
+  static void deallocate_suspect(void* p, Frontend& self, SpanRef span);
 
   /// Where an address lies; the one look-up of everything but the short paths. Relaxed: as long as the
   /// caller's block is out, what is read here (owner me or not me, class) stands still.
@@ -170,6 +172,10 @@ class Frontend : public ThreadState<Config> {
   Location locate(const void* p);
   /// Whether `a` is the start of a block of the span.
   bool is_start(std::uintptr_t a, SpanRef span);
+  // Of the span that a block of the class lies in: spans of several blocks are aligned.
+  static Block* end_behind(const Block* b, const ClassInfo& info) {
+    return end_of_list(pointer_to<char>(align_down(address_of(b), info.virtual_span)));
+  }
   std::uint64_t offset_in(SpanRef span, const void* p) const {
     return address_of(p) - address_of(pages->address(span.number));
   }

@@ -61,7 +61,7 @@ inline void* Frontend<Config>::allocate_listed(ClassId c) {
   Block*& list = head_of(c);
   const ClassInfo& info = Classes::info(c);
   for (;;) {
-    if (SPANALLOC_LIKELY(list != no_block())) return pop(list, info);
+    if (SPANALLOC_LIKELY(!is_end(list))) return pop(list, info);
     if (refill(c) == Refilled::kNothing) return nullptr;
   }
 }
@@ -70,8 +70,11 @@ inline void* Frontend<Config>::allocate_listed(ClassId c) {
 template <class Config>
 SPANALLOC_INLINE Block* Frontend<Config>::pop(Block*& list, const ClassInfo& info) {
   Block* block = list;
-  if (SPANALLOC_UNLIKELY(!is_link(link_of(block), info.virtual_span))) broken_list(block);
-  list = next_of(block);
+  const std::uint64_t link = link_of(block);
+  if (SPANALLOC_UNLIKELY(!is_link(block, link, info.virtual_span, end_behind(block, info))))
+    broken_list(block);
+  Block* const next = block_behind(block, link);
+  list = is_end(next) ? no_block() : next;
   clear_link(block);
   unpoison(block, info.block_size);
   return block;
@@ -105,7 +108,7 @@ inline typename Frontend<Config>::Refilled Frontend<Config>::refill(ClassId c) {
   SPANALLOC_ASSERT(c != ClassId::kNone && c < Classes::kFirstSingle);
   SPANALLOC_ASSERT(pages->is_mine(lab->number));
   bool zero = false;
-  while (list == no_block()) {
+  while (is_end(list)) {
     const SpanNumber number = lab->hot[index_of(c)].load_relaxed();
     if (number == SpanNumber::kNone) {
       const HotSpan found = find_span(c);
@@ -115,8 +118,8 @@ inline typename Frontend<Config>::Refilled Frontend<Config>::refill(ClassId c) {
       continue;
     }
     const SpanRef span = pages->span(number);
-    if (Block* reserve = span->free_list.load_relaxed(); reserve != no_block()) {
-      span->free_list.store_relaxed(no_block());
+    if (Block* reserve = span->free_list.load_relaxed(); !is_end(reserve)) {
+      span->free_list.store_relaxed(pages->end_of(span));
       list = reserve;
     } else if (span->carved.load_relaxed() < info.blocks) {
       list = carve(span, c);
@@ -128,7 +131,8 @@ inline typename Frontend<Config>::Refilled Frontend<Config>::refill(ClassId c) {
       // span_word.hpp's equation: of a hot span no frees are published. (To count them always costs a walk
       // over blocks that lie in another core's cache. A block that is here for the second time has no link:
       // pop().)
-      SPANALLOC_ASSERT(length_of(list, info.virtual_span, info.blocks).blocks == remotes.count);
+      SPANALLOC_ASSERT(length_of(list, info.virtual_span, pages->end_of(span), info.blocks).blocks ==
+                       remotes.count);
     } else {
       leave_hot(c);
       park(span, 0);
@@ -153,11 +157,10 @@ inline Block* Frontend<Config>::carve(SpanRef span, ClassId c) {
   char* at = first;
   for (std::uint32_t i = 1; i < count; ++i, at += info.block_size) {
     unpoison(at, sizeof(Block));
-    // Neither is the last one: no need to ask, as link_to() does.
-    set_link(reinterpret_cast<Block*>(at), address_of(at) ^ address_of(at + info.block_size));
+    link_to(reinterpret_cast<Block*>(at), reinterpret_cast<Block*>(at + info.block_size));
   }
   unpoison(at, sizeof(Block));
-  set_link(reinterpret_cast<Block*>(at), kEndOfList);
+  link_to(reinterpret_cast<Block*>(at), pages->end_of(span));
   span->carved.store_relaxed(carved + count);
   let_carved_blocks_pass(span, c);
   return reinterpret_cast<Block*>(first);
@@ -200,7 +203,7 @@ inline void Frontend<Config>::make_hot(ClassId c, SpanRef span) {
   if (i >= State::kLists) return;
   let_carved_blocks_pass(span, c);
   const std::uintptr_t page = address_of(pages->address(span.number)) >> Config::kGranuleBits;
-  // An empty list begins with kNoBlock. What shares that granule is nobody's block: its hint stays class 0,
+  // An empty list begins with no_block(). What shares that granule is nobody's block: its hint stays class 0,
   // where no address is a block's start.
   if (((page ^ (address_of(no_block()) >> Config::kGranuleBits)) & 0xff) == 0) return;
   hint[page & 0xff] = static_cast<std::uint8_t>(i);
@@ -209,7 +212,7 @@ inline void Frontend<Config>::make_hot(ClassId c, SpanRef span) {
 // Its list is empty: what frees and allocations of the class find is nothing, until the next span is hot.
 template <class Config>
 inline void Frontend<Config>::leave_hot(ClassId c) {
-  SPANALLOC_ASSERT(lab->hot[index_of(c)].load_relaxed() != SpanNumber::kNone && head_of(c) == no_block());
+  SPANALLOC_ASSERT(lab->hot[index_of(c)].load_relaxed() != SpanNumber::kNone && is_end(head_of(c)));
   lab->hot[index_of(c)].store_relaxed(SpanNumber::kNone);
 }
 
@@ -265,7 +268,7 @@ SPANALLOC_INLINE void* Frontend<Config>::allocate_filled(std::size_t n, Fill fil
 template <class Config>
 inline typename Frontend<Config>::MaybeZero Frontend<Config>::allocate_listed_page(ClassId c) {
   Refilled refilled = Refilled::kBlocks;
-  if (head_of(c) == no_block()) {
+  if (is_end(head_of(c))) {
     const Inside inside(*this);
     flush_run_if_any();
     refilled = refill(c);

@@ -27,73 +27,87 @@ SPANALLOC_INLINE typename Frontend<Config>::Location Frontend<Config>::locate(co
   return {span, word, in_span, in_span && is_start(address_of(p), span)};
 }
 
+// A block of one's own hot span, whose list is empty, or stands in the LAB, or whose hint was lost.
 template <class Config>
-SPANALLOC_INLINE void Frontend<Config>::push_hot(SpanRef span, Block* block, ClassId c) {
+SPANALLOC_INLINE void Frontend<Config>::push_hot(SpanRef span, Block* block) {
+  const ClassId c = span->class_id();
   Block*& list = head_of(c);
-  if (SPANALLOC_UNLIKELY(list == block)) return freed_twice(block);
-  if (looks_free(block)) return deallocate_suspect(span, block);
-  link_to(block, list);
+  if (SPANALLOC_UNLIKELY(list == block) || looks_free(block)) return deallocate_suspect(block, *this, span);
+  link_to(block, is_end(list) ? pages->end_of(span) : list);
   list = block;
   poison(block + 1, Classes::info(c).block_size - sizeof(Block));
 }
 
-// The common cases after the hot lists of the thread: one's own hot and parked spans, and another thread's
-// span, of one granule. Everything unusual (null, foreign, no block's start, several granules) fails a
-// comparison and is looked at from the beginning.
+// The common case after the hot lists of the thread: one's own parked span, of one granule. Everything else
+// fails a comparison.
 template <class Config>
-SPANALLOC_INLINE void Frontend<Config>::deallocate_elsewhere(void* p) {
-  const SpanRef span = pages->granule_at(address_of(p));
-  if (SPANALLOC_UNLIKELY(span.record == nullptr)) return deallocate_by_record(p);
+SPANALLOC_INLINE void Frontend<Config>::deallocate_elsewhere(void* p, Frontend& self) {
+  const std::size_t number = self.pages->granule_of(address_of(p));
+  if (SPANALLOC_UNLIKELY(!self.pages->has_plain_granule(number))) return deallocate_by_record(p, self);
+  const SpanRef span = self.pages->span(SpanNumber{static_cast<std::uint32_t>(number)});
   const SpanWord word = span->load_word();  // relaxed: see Location
   const auto offset = static_cast<std::uint32_t>(address_of(p) & (kGranule - 1));
-  if (SPANALLOC_UNLIKELY(offset * span->start_magic >= span->start_limit.load_relaxed()))
-    return deallocate_by_record(p);
-  deallocate_in_span(span, word, p);
+  if (SPANALLOC_UNLIKELY(offset * span->start_magic >= span->start_limit.load_relaxed())) {
+    return deallocate_by_record(p, self);  // no block's start, or a span of several granules
+  }
+  if (SPANALLOC_LIKELY(self.is_parked_here(word))) return deallocate_parked(p, self, span, word);
+  deallocate_unparked(p, self, span, word);
 }
 
+// Whatever p is, null included.
 template <class Config>
-[[gnu::noinline]] inline void Frontend<Config>::deallocate_by_record(void* p) {
-  const Location at = locate(p);
+[[gnu::noinline]] inline void Frontend<Config>::deallocate_by_record(void* p, Frontend& self) {
+  const Location at = self.locate(p);
   if (SPANALLOC_UNLIKELY(!at.has_record())) return deallocate_outside_spans(p);
-  if (SPANALLOC_UNLIKELY(!at.is_block)) bad_pointer(p, Misuse::kFree);
-  deallocate_in_span(at.span, at.word, p);
+  if (SPANALLOC_UNLIKELY(!at.is_block)) self.bad_pointer(p, Misuse::kFree);
+  if (self.is_parked_here(at.word)) return deallocate_parked(p, self, at.span, at.word);
+  deallocate_unparked(p, self, at.span, at.word);
 }
 
 // p is the start of one of the span's blocks; `word` was read while the block was still out.
 template <class Config>
-SPANALLOC_INLINE void Frontend<Config>::deallocate_in_span(SpanRef span, SpanWord word, void* p) {
-  const ClassId c = span->class_id();
+SPANALLOC_INLINE void Frontend<Config>::deallocate_parked(void* p, Frontend& self, SpanRef span,
+                                                          SpanWord word) {
   Block* block = static_cast<Block*>(p);
-  if (is_hot_here(word)) return push_hot(span, block, c);
-  if (!is_parked_here(word)) return deallocate_remote(span, p);
-  if (SPANALLOC_UNLIKELY(span->free_list.load_relaxed() == block)) return freed_twice(p);
-  if (looks_free(block)) return deallocate_suspect(span, block);
-  poison(block + 1, Classes::info(c).block_size - sizeof(Block));
-  if (SPANALLOC_UNLIKELY(Heap::Protocol::free_parked(*span.record, word, block))) {
-    settle_parked(span, word.owner());
+  Block* list = span->free_list.load_relaxed();
+  if (SPANALLOC_UNLIKELY(list == block) || looks_free(block)) return deallocate_suspect(p, self, span);
+  poison(block + 1, Classes::info(span->class_id()).block_size - sizeof(Block));
+  if (SPANALLOC_UNLIKELY(Heap::Protocol::free_parked(*span.record, word, list, block))) {
+    settle_parked(p, self, span);
   }
 }
 
-// An own free has brought a parked span to its floor. (`owner` is this thread's LAB.)
+// An own free, of p, has brought a parked span to its floor.
 template <class Config>
-[[gnu::noinline]] inline void Frontend<Config>::settle_parked(SpanRef span, LabNumber owner) {
-  SPANALLOC_ASSERT(lab != nullptr && lab->number == owner && pages->is_mine(owner));
-  const Inside inside(*this);
-  if (heap->protocol().settle_after_local_free(span, owner)) heap->put_in_pool(span, core());
+[[gnu::noinline]] inline void Frontend<Config>::settle_parked(void*, Frontend& self, SpanRef span) {
+  SPANALLOC_ASSERT(self.lab != nullptr && self.pages->is_mine(self.lab->number));
+  const Inside inside(self);
+  if (self.heap->protocol().settle_after_local_free(span, self.lab->number)) {
+    self.heap->put_in_pool(span, self.core());
+  }
+}
+
+template <class Config>
+[[gnu::noinline]] inline void Frontend<Config>::deallocate_unparked(void* p, Frontend& self, SpanRef span,
+                                                                    SpanWord word) {
+  if (self.is_hot_here(word)) return self.push_hot(span, static_cast<Block*>(p));
+  self.deallocate_remote(span, p);
 }
 
 // A block of a span that this thread does not own: another thread's, or one of another heap's. The first free
 // into a span is one compare-and-swap; frees that go on hitting the same span are gathered into runs. Not of
 // another heap's spans: it may be destroyed meanwhile.
 template <class Config>
-[[gnu::noinline]] inline void Frontend<Config>::deallocate_remote(SpanRef span, void* p) {
+SPANALLOC_INLINE void Frontend<Config>::deallocate_remote(SpanRef span, void* p) {
   Block* block = static_cast<Block*>(p);
   prefetch_to_write(block);  // it is read, and then written: one transfer between cores, not two
   const SpanWord word = span->load_word();  // to name mistakes and see the end; the protocol looks again
   if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) bad_pointer(p, Misuse::kFree);
   if (SPANALLOC_UNLIKELY(word.head() == mark_of_offset(offset_in(span, p)))) freed_twice(p);
   // (The only block of its span has no link, and its page may never have been touched.)
-  if (span->class_id() < Classes::kFirstSingle && looks_free(block)) return deallocate_suspect(span, block);
+  if (span->class_id() < Classes::kFirstSingle && looks_free(block)) {
+    return deallocate_suspect(p, *this, span);
+  }
   poison(block + 1, block_bytes(span->class_id(), span) - sizeof(Block));
   // A thread without a LAB has no exit hook that would give a run back: it never gathers. Nor is there
   // anything to gather of a span of one block.
@@ -112,7 +126,7 @@ inline void Frontend<Config>::gather(SpanRef span, SpanWord word, Block* block) 
   SPANALLOC_ASSERT(run.number == span.number && run.count < Config::kMaxRun && lab != nullptr);
   if (SPANALLOC_UNLIKELY(run.count != 0 && run.newest == block)) freed_twice(block);
   // (The oldest one's link is written anew when the run is given back.)
-  link_to(block, run.count == 0 ? no_block() : run.newest);
+  link_to(block, run.count == 0 ? pages->end_of(span) : run.newest);
   if (run.count == 0) run.oldest = block;
   run.newest = block;
   ++run.count;
@@ -137,7 +151,7 @@ SPANALLOC_INLINE void Frontend<Config>::publish_run(SpanRef span, Block* newest,
   const bool has_list = !Classes::is_single(span->class_id());
   const auto link = [&](BlockMark list) {
     if (!has_list) return;
-    link_to(oldest, list == BlockMark::kNone ? no_block() : pages->block_of_mark(span, list));
+    link_to(oldest, list == BlockMark::kNone ? pages->end_of(span) : pages->block_of_mark(span, list));
   };
   switch (heap->protocol().free_remote(span, mark, count, link)) {
     case Freed::kRefused:

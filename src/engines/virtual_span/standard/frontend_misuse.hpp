@@ -72,7 +72,9 @@ template <class Config>
 SPANALLOC_COLD inline bool Frontend<Config>::is_listed(SpanRef span, const Block* block) {
   const ClassId c = span->class_id();
   const ClassInfo& info = Classes::info(c);
-  const auto has = [&](Block* list) { return list_has(list, block, info.virtual_span, info.blocks); };
+  const auto has = [&](Block* list) {
+    return list_has(list, block, info.virtual_span, pages->end_of(span), info.blocks);
+  };
   const SpanWord word{span->word.load_acquire()};  // acquire: the links behind its head
   if (word.head() != BlockMark::kNone && has(pages->block_of_mark(span, word.head()))) return true;
   if (run.count != 0 && run.number == span.number && has(run.newest)) return true;
@@ -83,10 +85,11 @@ SPANALLOC_COLD inline bool Frontend<Config>::is_listed(SpanRef span, const Block
 // A block that looks free is looked for. If it is on no list that this thread may read, the program has
 // copied a link into it, or another thread's hot list has it: without the word it is freed like any other.
 template <class Config>
-SPANALLOC_COLD inline void Frontend<Config>::deallocate_suspect(SpanRef span, Block* block) {
-  if (is_listed(span, block)) freed_twice(block);
+SPANALLOC_COLD inline void Frontend<Config>::deallocate_suspect(void* p, Frontend& self, SpanRef span) {
+  Block* block = static_cast<Block*>(p);
+  if (self.is_listed(span, block)) freed_twice(block);
   clear_link(block);
-  deallocate_by_record(block);
+  deallocate_by_record(p, self);
 }
 
 // A list holds a block that has no good link: something has written to it since its free, or it was freed
@@ -100,7 +103,7 @@ SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::broken_list(const Bloc
 template <class Config>
 [[gnu::noinline]] inline ListLength Frontend<Config>::length_of_own_list(Block* list, const ClassInfo& info,
                                                                          std::uint32_t most) {
-  const ListLength length = length_of(list, info.virtual_span, most);
+  const ListLength length = length_of(list, info.virtual_span, end_behind(list, info), most);
   if (SPANALLOC_LIKELY(length.whole)) return length;
   if (length.blocks < most) broken_list(length.last);
   os::fatal("more free blocks than the span has (double free) at", length.last);
@@ -109,7 +112,7 @@ template <class Config>
 // Of a list that nobody changes. Returns its last block.
 template <class Config>
 inline Block* Frontend<Config>::check_length(Block* list, const ClassInfo& info, std::uint32_t expected) {
-  const ListLength length = length_of(list, info.virtual_span, info.blocks);
+  const ListLength length = length_of(list, info.virtual_span, end_behind(list, info), info.blocks);
   if (SPANALLOC_LIKELY(length.whole && length.blocks == expected)) return length.last;
   if (!length.whole && length.blocks < info.blocks) broken_list(length.last);
   os::fatal("more free blocks than were freed, or fewer (double free) in the list at", list);

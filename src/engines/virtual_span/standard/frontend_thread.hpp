@@ -73,7 +73,7 @@ inline std::uint32_t Frontend<Config>::gather_free_blocks(ClassId c, SpanRef spa
   Block*& list = head_of(c);
   std::uint32_t count = info.blocks - span->carved.load_relaxed();
   const auto add = [&](Block* first) -> Block* {
-    if (first == no_block()) return nullptr;
+    if (is_end(first)) return nullptr;
     const ListLength length = length_of_own_list(first, info, info.blocks - count);
     count += length.blocks;
     return length.last;

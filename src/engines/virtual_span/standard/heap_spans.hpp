@@ -131,7 +131,7 @@ inline void Heap<Config>::begin_life(const FreshSpan& fresh, ClassId c, SpanWord
   span->heap.store_relaxed(number_);
   span->zero = fresh.zero;
   span->carved.store_relaxed(0);
-  span->free_list.store_relaxed(no_block());
+  span->free_list.store_relaxed(pages_.end_of(span));
   span->unpublished.store_relaxed(0);
   span->list = ListId::kNone;
   // Release: a stale freer of an earlier life may look at the record under a lock.

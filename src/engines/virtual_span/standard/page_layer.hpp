@@ -82,18 +82,20 @@ class PageLayer : public thread::ForkWatch {
   SPANALLOC_INLINE char* address(SpanNumber number) const {
     return pointer_to<char>(arena.base() + (std::size_t{index_of(number)} << Config::kGranuleBits));
   }
-  /// The record of the granule that `a` lies in, if that has one: the arena's granules, up to where they are
-  /// handed out, or to the records' first gap; else none. (Granule 0 is never handed out; it is none, too.)
-  SPANALLOC_INLINE SpanRef granule_at(std::uintptr_t a) {
-    // Below the base: wraps to a huge number.
-    const std::size_t number = (a - arena.base()) >> Config::kGranuleBits;
-    // Relaxed: who holds a live block got it after the record.
-    if (SPANALLOC_UNLIKELY(number >= plain_end_.load_relaxed())) return {};
-    return span(SpanNumber{static_cast<std::uint32_t>(number)});
+  /// Which granule of the arena `a` lies in; of an address outside a number that none has.
+  SPANALLOC_INLINE std::size_t granule_of(std::uintptr_t a) const {
+    return (a - arena.base()) >> Config::kGranuleBits;  // below the base: wraps to a huge number
   }
-  /// The same where records may have gaps: something foreign stands in their place.
+  /// Whether that granule has a record, as those have up to where the arena's are handed out, or to the
+  /// records' first gap. (Granule 0 is never handed out; its record says so.) Relaxed: who holds a live block
+  /// got it after the record.
+  SPANALLOC_INLINE bool has_plain_granule(std::size_t number) const {
+    return SPANALLOC_LIKELY(number < plain_end_.load_relaxed());
+  }
+  /// The record of the granule that `a` lies in, if that has one, behind gaps, too: something foreign stands
+  /// in their place.
   SpanRef any_granule_at(std::uintptr_t a) {
-    const std::size_t number = (a - arena.base()) >> Config::kGranuleBits;
+    const std::size_t number = granule_of(a);
     if (number >= known_end_.load_relaxed()) return {};
     const SpanNumber granule{static_cast<std::uint32_t>(number)};
     return has_record(granule) ? span(granule) : SpanRef{};
@@ -128,6 +130,7 @@ class PageLayer : public thread::ForkWatch {
   Block* block_of_mark(SpanRef span, BlockMark mark) const {
     return reinterpret_cast<Block*>(address(span.number) + offset_of_mark(mark));
   }
+  Block* end_of(SpanRef span) const { return end_of_list(address(span.number)); }
   [[noreturn]] void corrupted(SpanRef span) const {
     os::fatal("more blocks were freed than allocated (double free) in the span at", address(span.number));
   }

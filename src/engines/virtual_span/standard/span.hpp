@@ -29,7 +29,8 @@ struct alignas(kCacheLine) Span {
                                      ///< several blocks, else 0; constant while the span is not free
   Atomic<std::uint32_t> start_limit;  ///< owner: multiple_limit32 of it and `carved`, else 0; who holds a
                                       ///< block sees a limit that lets it pass
-  Atomic<Block*> free_list;      ///< owner: parked: its freed blocks; hot: a reserve behind the LAB's head
+  Atomic<Block*> free_list;      ///< owner: parked: its freed blocks; hot: a reserve behind the LAB's head;
+                                 ///< empty: end_of_list()
   Atomic<std::uint32_t> carved;  ///< owner: blocks 1..carved have been on a list; the rest is untouched; who
                                  ///< holds a block sees that it was carved
   Plain<SpanNumber> next;        ///< lock of the owning LAB: neighbours on the list `list`

@@ -85,14 +85,14 @@ class SpanProtocol : public SpanRepair<Pages> {
     return Freed::kDone;
   }
 
-  /// The owner frees `block` into its parked span; `word` is the span's word as it was read while the block
-  /// was still out. No lock and no read-modify-write. True: the free brought the span to its floor, and
-  /// settle_after_local_free() is next.
-  SPANALLOC_INLINE static bool free_parked(Span& span, SpanWord word, Block* block) {
+  /// The owner frees `block` into its parked span, whose list is `list`; `word` is the span's word as it was
+  /// read while the block was still out. No lock and no read-modify-write. True: the free brought the span to
+  /// its floor, and settle_after_local_free() is next.
+  SPANALLOC_INLINE static bool free_parked(Span& span, SpanWord word, Block* list, Block* block) {
     SPANALLOC_ASSERT(word.state() == SpanState::kParked && word.outstanding() != 0);
     const std::uint32_t floor = span.floor;
     const std::uint32_t unpublished = span.unpublished.load_relaxed() + 1;
-    link_to(block, span.free_list.load_relaxed());
+    link_to(block, list);
     // Release: a fork's child that counts the list finds the link.
     span.free_list.store_release(block);
     // Release: who finds the span empty by this count hands its memory on, after all that we did to it. From

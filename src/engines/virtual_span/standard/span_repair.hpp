@@ -20,6 +20,7 @@ namespace spanalloc::standard {
 ///   void note_repair()                                   lists were made anew
 ///   bool is_mine(LabNumber)                              of the calling thread
 ///   Block* block_of_mark(SpanRef, BlockMark)
+///   Block* end_of(SpanRef)  where the span's lists end
 ///   [[noreturn]] void corrupted(SpanRef)                 more blocks were freed than allocated
 template <class Pages>
 class SpanRepair : public SpanPlacement<Pages> {
@@ -123,7 +124,8 @@ class SpanRepair : public SpanPlacement<Pages> {
   }
 
   std::uint32_t free_blocks(SpanRef span, Block* list) const {
-    const ListLength length = length_of(list, kMostSpan, pages_.capacity(span->class_id()));
+    const ListLength length =
+        length_of(list, kMostSpan, pages_.end_of(span), pages_.capacity(span->class_id()));
     if (!length.whole) pages_.corrupted(span);
     return length.blocks;
   }

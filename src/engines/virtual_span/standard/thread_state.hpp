@@ -59,7 +59,7 @@ template <class Config>
 struct ThreadState {
   static constexpr unsigned kLists = Config::kThreadClasses + 1;
 
-  Block* head[kLists];  ///< hot list of each class: blocks of its hot span; kNoBlock when empty
+  Block* head[kLists];  ///< hot list of each class: blocks of its hot span; no_block() when empty
   StartCheck start[kLists];
   std::uint8_t hint[256];      ///< low byte of a hot span's page number -> class, or what was there before
   Lab<Config>* lab;            ///< nullptr before the first allocation and after the thread's end
@@ -82,7 +82,7 @@ struct ThreadState {
         run{},
         exited(false),
         exit_round(0) {
-    for (Block*& h : head) h = const_cast<Block*>(&kNoBlock);
+    for (Block*& h : head) h = no_block();
     for (unsigned c = 1; c < kLists; ++c) {
       start[c] = {divisibility_magic32(SizeClasses<Config>::kTable[c].block_size), 0};
     }

@@ -32,7 +32,7 @@ std::size_t blocks_a_span(std::size_t size) {
   return Classes::info(Classes::of(size)).blocks;
 }
 const standard::Span* span_of(const void* p) {
-  return E::pages.span_of(E::pages.granule_at(address_of(p))).record;
+  return E::pages.span_of(E::pages.any_granule_at(address_of(p))).record;
 }
 
 constexpr int kHandedOutTwice = 7;
@@ -106,7 +106,7 @@ TEST(StandardLinks, AWordThatIsNoLinkPassesWithAChanceBelow2ToMinus40) {
     for (unsigned bit = 0; bit < 64; ++bit) {
       const std::uint64_t mask = std::uint64_t{1} << bit;
       EXPECT_EQ(standard::leads_to_block(mask, span), mask >= standard::kQuantum && mask < span) << bit;
-      EXPECT_EQ(standard::may_be_link(mask, span), mask >= standard::kEndOfList && mask < span) << bit;
+      EXPECT_EQ(standard::may_be_link(mask, span), mask >= standard::kEndBit && mask < span) << bit;
     }
     for (int i = 0; i < 1'000'000; ++i) ASSERT_FALSE(standard::may_be_link(random.next(), span));
   }
@@ -302,10 +302,22 @@ TEST(StandardLinksDeathTest, ASpanThatCountsAsEmptyIsLookedAt) {
 }
 
 TEST(StandardLinks, OnlyMultiplesOfTheQuantumAndTheEndAreLinks) {
-  for (std::uint64_t low = 0; low < 2 * standard::kMostSpan; ++low) {
-    const bool block = low % standard::kQuantum == 0 && low < standard::kMostSpan;
-    ASSERT_EQ(standard::is_link(low, standard::kMostSpan), block || low == standard::kEndOfList) << low;
+  for (const std::size_t span : {64 * kKiB, 256 * kKiB}) {
+    alignas(256 * kKiB) static char memory[256 * kKiB];
+    for (const std::size_t offset : {std::size_t{0}, std::size_t{16}, span / 2 + 48, span - 16}) {
+      auto* block = reinterpret_cast<standard::Block*>(memory + offset);
+      for (std::uint64_t low = 0; low < 2 * span; ++low) {
+        const bool leads = low % standard::kQuantum == 0 && low < span;
+        const bool end = standard::block_behind(block, low) == standard::end_of_list(memory);
+        ASSERT_EQ(standard::is_link(block, low, span, standard::end_of_list(memory)), leads || end) << low;
+      }
+      standard::link_to(block, standard::end_of_list(memory));
+      EXPECT_EQ(standard::next_of(block), standard::end_of_list(memory));
+      EXPECT_TRUE(standard::may_be_link(standard::link_of(block), span));
+      EXPECT_FALSE(standard::leads_to_block(standard::link_of(block), span));
+    }
   }
+  EXPECT_TRUE(standard::is_end(standard::no_block()));
 }
 
 // A program may copy what it finds in memory that it was given: a word that looks like a link is none.

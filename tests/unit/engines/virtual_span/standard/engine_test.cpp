@@ -237,11 +237,11 @@ using StandardEngineDeathTest = StandardEngineTest;
 // An empty hot list begins with kNoBlock: what lies near it, in whatever is linked beside the allocator, must
 // not pass for a block of the list.
 TEST_F(StandardEngineDeathTest, WhatLiesBesideTheEndOfListsIsNoBlock) {
-  const auto empty = [] { return E::frontend.head[1] == &standard::kNoBlock; };
+  const auto empty = [] { return E::frontend.head[1] == standard::no_block(); };
   // A span of this class for every low byte of a page's number, and then an empty list.
   std::vector<void*> blocks = allocate_many(260 * blocks_a_span(16), 16);
   while (!empty()) blocks.push_back(E::allocate(16));
-  EXPECT_DEATH(E::deallocate(pointer_to(align_up(address_of(&standard::kNoBlock), 16) + 16)),
+  EXPECT_DEATH(E::deallocate(pointer_to(align_up(address_of(standard::no_block()), 16) + 16)),
                "did not return");
   free_all(blocks);
 }
