@@ -19,6 +19,7 @@
 namespace spanalloc {
 
 #ifdef SPANALLOC_HAS_ASAN
+inline constexpr bool kPoisons = true;
 inline void poison(const void* p, std::size_t bytes) {
   __asan_poison_memory_region(p, bytes);
 }
@@ -26,6 +27,8 @@ inline void unpoison(const void* p, std::size_t bytes) {
   __asan_unpoison_memory_region(p, bytes);
 }
 #else
+/// To ask first where it costs something to find out how much.
+inline constexpr bool kPoisons = false;
 inline void poison(const void*, std::size_t) {}
 inline void unpoison(const void*, std::size_t) {}
 #endif

@@ -143,7 +143,7 @@ class Frontend : public ThreadState<Config> {
   static void deallocate_parked(void* p, Frontend& self, SpanRef span, SpanWord word);
   static void deallocate_unparked(void* p, Frontend& self, SpanRef span, SpanWord word);
   static void settle_parked(void* p, Frontend& self, SpanRef span);
-  void deallocate_remote(SpanRef span, void* p);
+  void deallocate_remote(SpanRef span, SpanWord word, void* p);
   void gather(SpanRef span, SpanWord word, Block* block);
   void publish_run(SpanRef span, Block* newest, Block* oldest, std::uint32_t count);
   /// Gives back what this thread has gathered of another thread's blocks.
@@ -236,6 +236,8 @@ class Frontend : public ThreadState<Config> {
   MaybeZero allocate_listed_page(ClassId c);
   enum class Refilled { kNothing, kBlocks, kZeroBlocks };
   Refilled refill(ClassId c);
+  Refilled take_own_blocks(ClassId c, SpanRef span);
+  void top_up(ClassId c);
   Block* carve(SpanRef span, ClassId c);
   HotSpan find_span(ClassId c);
   void make_hot(ClassId c, SpanRef span);

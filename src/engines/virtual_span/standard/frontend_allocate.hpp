@@ -61,9 +61,39 @@ inline void* Frontend<Config>::allocate_listed(ClassId c) {
   Block*& list = head_of(c);
   const ClassInfo& info = Classes::info(c);
   for (;;) {
-    if (SPANALLOC_LIKELY(!is_end(list))) return pop(list, info);
+    if (SPANALLOC_LIKELY(!is_end(list))) {
+      Block* block = pop(list, info);
+      if (is_end(list) && SPANALLOC_LIKELY(!exited)) top_up(c);
+      return block;
+    }
     if (refill(c) == Refilled::kNothing) return nullptr;
   }
+}
+
+// The last block has left the hot list: what the hot span still has comes at once. A program that now frees
+// and allocates in turn would else find the list empty with each free, and one block on it with each malloc.
+// (Not blocks of a page and more: of these it is to be known whether they are zero.)
+template <class Config>
+[[gnu::noinline]] inline void Frontend<Config>::top_up(ClassId c) {
+  const SpanNumber number = lab->hot[index_of(c)].load_relaxed();
+  if (number == SpanNumber::kNone || Classes::info(c).block_size >= kPageForTail) return;
+  take_own_blocks(c, pages->span(number));
+}
+
+// Of its hot span, for the class's empty list: the reserve, or the next untouched blocks.
+template <class Config>
+SPANALLOC_INLINE typename Frontend<Config>::Refilled Frontend<Config>::take_own_blocks(ClassId c,
+                                                                                       SpanRef span) {
+  Block*& list = head_of(c);
+  SPANALLOC_ASSERT(is_end(list));
+  if (Block* reserve = span->free_list.load_relaxed(); !is_end(reserve)) {
+    span->free_list.store_relaxed(pages->end_of(span));
+    list = reserve;
+    return Refilled::kBlocks;
+  }
+  if (span->carved.load_relaxed() == Classes::info(c).blocks) return Refilled::kNothing;
+  list = carve(span, c);
+  return span->zero ? Refilled::kZeroBlocks : Refilled::kBlocks;
 }
 
 // The first block of a list that is not empty.
@@ -107,7 +137,6 @@ inline typename Frontend<Config>::Refilled Frontend<Config>::refill(ClassId c) {
   const ClassInfo& info = Classes::info(c);
   SPANALLOC_ASSERT(c != ClassId::kNone && c < Classes::kFirstSingle);
   SPANALLOC_ASSERT(pages->is_mine(lab->number));
-  bool zero = false;
   while (is_end(list)) {
     const SpanNumber number = lab->hot[index_of(c)].load_relaxed();
     if (number == SpanNumber::kNone) {
@@ -118,14 +147,9 @@ inline typename Frontend<Config>::Refilled Frontend<Config>::refill(ClassId c) {
       continue;
     }
     const SpanRef span = pages->span(number);
-    if (Block* reserve = span->free_list.load_relaxed(); !is_end(reserve)) {
-      span->free_list.store_relaxed(pages->end_of(span));
-      list = reserve;
-    } else if (span->carved.load_relaxed() < info.blocks) {
-      list = carve(span, c);
-      zero = span->zero;
-      // A stale look only delays the choice.
-    } else if (info.blocks - span->load_word().outstanding() >= info.refill_remotes) {
+    if (const Refilled own = take_own_blocks(c, span); own != Refilled::kNothing) return own;
+    // A stale look only delays the choice.
+    if (info.blocks - span->load_word().outstanding() >= info.refill_remotes) {
       const RemoteList remotes = take_remotes(span->word, info.blocks);
       list = pages->block_of_mark(span, remotes.first);
       // span_word.hpp's equation: of a hot span no frees are published. (To count them always costs a walk
@@ -138,7 +162,7 @@ inline typename Frontend<Config>::Refilled Frontend<Config>::refill(ClassId c) {
       park(span, 0);
     }
   }
-  return zero ? Refilled::kZeroBlocks : Refilled::kBlocks;
+  return Refilled::kBlocks;
 }
 
 // Links up the untouched blocks that start in the next page (at least one), in address order.

@@ -91,24 +91,24 @@ template <class Config>
 [[gnu::noinline]] inline void Frontend<Config>::deallocate_unparked(void* p, Frontend& self, SpanRef span,
                                                                     SpanWord word) {
   if (self.is_hot_here(word)) return self.push_hot(span, static_cast<Block*>(p));
-  self.deallocate_remote(span, p);
+  self.deallocate_remote(span, word, p);
 }
 
 // A block of a span that this thread does not own: another thread's, or one of another heap's. The first free
 // into a span is one compare-and-swap; frees that go on hitting the same span are gathered into runs. Not of
 // another heap's spans: it may be destroyed meanwhile.
 template <class Config>
-SPANALLOC_INLINE void Frontend<Config>::deallocate_remote(SpanRef span, void* p) {
+SPANALLOC_INLINE void Frontend<Config>::deallocate_remote(SpanRef span, SpanWord word, void* p) {
   Block* block = static_cast<Block*>(p);
   prefetch_to_write(block);  // it is read, and then written: one transfer between cores, not two
-  const SpanWord word = span->load_word();  // to name mistakes and see the end; the protocol looks again
+  // The word is good enough to name mistakes and see the end; the protocol looks again.
   if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) bad_pointer(p, Misuse::kFree);
   if (SPANALLOC_UNLIKELY(word.head() == mark_of_offset(offset_in(span, p)))) freed_twice(p);
   // (The only block of its span has no link, and its page may never have been touched.)
   if (span->class_id() < Classes::kFirstSingle && looks_free(block)) {
     return deallocate_suspect(p, *this, span);
   }
-  poison(block + 1, block_bytes(span->class_id(), span) - sizeof(Block));
+  if constexpr (kPoisons) poison(block + 1, block_bytes(span->class_id(), span) - sizeof(Block));
   // A thread without a LAB has no exit hook that would give a run back: it never gathers. Nor is there
   // anything to gather of a span of one block.
   if (word.owner() != kNobody && lab != nullptr && SPANALLOC_LIKELY(heap->has(span))) {

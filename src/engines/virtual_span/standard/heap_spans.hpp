@@ -178,8 +178,10 @@ template <class Config>
   if (span->carved.load_relaxed() > 1 && span->load_word().head() != BlockMark::kNone) check_all_free(span);
   // (Only of spans of one block: to ask for the size of others costs the common case 15 instructions.)
   const auto granules = [&] { return pages_.granules_of(span).count; };
-  poison(pages_.address(span.number),
-         c == Classes::kLarge ? granules() << Config::kGranuleBits : info.virtual_span);
+  if constexpr (kPoisons) {
+    poison(pages_.address(span.number),
+           c == Classes::kLarge ? granules() << Config::kGranuleBits : info.virtual_span);
+  }
   // Spans of kLarge have no row; nor has one that a thread was resizing when a fork left it behind.
   const bool odd = info.blocks == 1 && granules() != info.granules;
   if (odd || pages_.arena.is_tight() ||

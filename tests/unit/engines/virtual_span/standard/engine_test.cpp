@@ -232,6 +232,28 @@ TEST_F(StandardEngineTest, AThreadPastItsExitHookGathersNothing) {
   });
 }
 
+// A thread that goes on in a span of which others have freed one block begins with a list of that one. Frees
+// and allocations in turn would find the list empty with each free, and one block on it with each allocation.
+TEST_F(StandardEngineTest, AListIsToppedUpFromItsSpanBeforeItIsEmpty) {
+  for (const std::size_t size : {16, 64, 400, 1280, 2000}) {
+    const standard::ClassId c = Classes::of(size);
+    const auto is_empty = [c] {
+      const unsigned i = index_of(c);
+      constexpr unsigned kLists = standard::ThreadState<Standard>::kLists;
+      return standard::is_end(i < kLists ? E::frontend.head[i] : E::frontend.lab->head[i - kLists]);
+    };
+    std::vector<void*> blocks;
+    // All but the span's last blocks: when these have been carved there is nothing to top it up with.
+    const std::size_t page = 4096 / size + 1;
+    for (std::size_t i = 0; i + page < blocks_a_span(size); ++i) {
+      blocks.push_back(E::allocate(size));
+      ASSERT_FALSE(is_empty()) << size << " after " << i;
+    }
+    free_all(blocks);
+    E::trim();
+  }
+}
+
 using StandardEngineDeathTest = StandardEngineTest;
 
 // An empty hot list begins with kNoBlock: what lies near it, in whatever is linked beside the allocator, must
