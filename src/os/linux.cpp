@@ -240,13 +240,16 @@ std::size_t address_space_left() {
   return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
 }
 
-bool has_memory_limit() {
+std::size_t memory_limit() {
   ErrnoGuard keep;
+  std::size_t least = SIZE_MAX;
   for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
     rlimit limit{};
-    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) return true;
+    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+      least = min_of(least, static_cast<std::size_t>(limit.rlim_cur));
+    }
   }
-  return false;
+  return least;
 }
 
 unsigned cpu_count() {

@@ -61,8 +61,12 @@ bool memory_is_locked();
 bool is_locked(void* page);
 /// What RLIMIT_AS still leaves, SIZE_MAX when there is no limit.
 std::size_t address_space_left();
-/// Whether a limit on address space or on data is set just now.
-bool has_memory_limit();
+/// The smaller one of the limits on address space and on data that are set just now, in bytes; SIZE_MAX:
+/// none.
+std::size_t memory_limit();
+inline bool has_memory_limit() {
+  return memory_limit() != SIZE_MAX;
+}
 /// Number of CPUs the process may run on, at least 1. SPANALLOC_CPUS overrides it (simulated machines).
 unsigned cpu_count();
 /// Milliseconds of a coarse monotonic clock.

@@ -122,6 +122,13 @@ class AddressRange {
     if (reserved_) return Calls::close(address(first), count * kGranule);
     return Calls::release(address(first), count * kGranule);
   }
+  /// What is never opened again: its first and its last page stay ours, as guards.
+  void close_for_ever(std::size_t first, std::size_t count) {
+    const std::size_t page = os::page_size();
+    const std::size_t bytes = count * kGranule;
+    if (!Calls::close(address(first), bytes) || reserved_ || bytes <= 2 * page) return;
+    Calls::release(static_cast<char*>(address(first)) + page, bytes - 2 * page);
+  }
   os::Placed reopen(std::size_t first, std::size_t count) {
     const std::size_t bytes = count * kGranule;
     os::Placed placed = os::Placed::kYes;

@@ -46,27 +46,37 @@ class ClosedRanges {
   /// None smaller than `least`, and no more ranges than a process can have holes between its mappings.
   SPANALLOC_COLD std::size_t close_free(bool keep_end, std::size_t least = 1) {
     std::size_t closed = 0;
-    const bool least_is_known = count() == 0 || static_cast<bool>(least_);
-    if (count() == 0) least_ = {};
     manager_.take_all([&](Block block) {
       if (keep_end && block.end() == manager_.limit()) return false;
-      if (block.size < least || ranges_ >= kMostRanges) return false;
-      // First of all: in a fork's child nobody must take it for memory.
-      count_.fetch_add_relaxed(block.size);
-      set().insert(block);
-      if (!range_.close(block.first, block.size)) {
-        ++ranges_;  // remove() takes one off
-        remove(block);
-        return false;
-      }
-      books_.closed(block);
-      ++ranges_;
+      if (block.size < least || !close_used(block)) return false;
       closed += block.size;
-      if (least_is_known && (!least_ || block.size < least_.size)) least_ = block;
       return true;
     });
-    if (closed != 0) no_room_.memory_came_back();
     return closed;
+  }
+  /// Closes a block that is in use and the caller's; it is this set's from then on. False: there are as many
+  /// as may be, or the kernel refuses, and the block is the caller's.
+  SPANALLOC_COLD bool close_used(Block block) {
+    if (ranges_ >= kMostRanges) return false;
+    const bool least_is_known = count() == 0 || static_cast<bool>(least_);
+    if (count() == 0) least_ = {};
+    // First of all: in a fork's child nobody must take it for memory. Release, here and below: a child that
+    // finds it closing closes it, and one that does not finds all done, or nothing.
+    closing_.store_release(block.first);
+    count_.fetch_add_relaxed(block.size);
+    set().insert(block);
+    const bool closed = range_.close(block.first, block.size);
+    closing_.store_release(0);
+    if (!closed) {
+      ++ranges_;  // remove() takes one off
+      remove(block);
+      return false;
+    }
+    books_.closed(block);
+    ++ranges_;
+    if (least_is_known && (!least_ || block.size < least_.size)) least_ = block;
+    no_room_.memory_came_back();
+    return true;
   }
 
   /// False: nothing is closed, or the kernel refuses what speaks for the rest: the smallest closed range, and
@@ -173,6 +183,10 @@ class ClosedRanges {
   /// After the manager: what a vanished thread had opened and was taking out of the set is free; but what it
   /// took out because it was lost is somebody else's mapping.
   SPANALLOC_COLD void recover_in_child() {
+    if (const std::size_t first = closing_.load_relaxed(); first != 0) {
+      close_again({first, manager_.size_of(first)});
+      closing_.store_relaxed(0);
+    }
     manager_.walk([&](Block block, coalescing::BlockState state, bool) {
       if (state != coalescing::BlockState::kUsed || books_.is_gap(block) || !contains(block)) return;
       const bool lost = books_.is_lost(block);
@@ -279,7 +293,8 @@ class ClosedRanges {
   Atomic<std::size_t> count_{0};  // granules
   // Of the 65,530 mappings that a process may have.
   static constexpr std::size_t kMostRanges = 16384;
-  std::size_t ranges_ = 0;  // closed; under the arena's lock
+  std::size_t ranges_ = 0;          // closed; under the arena's lock
+  Atomic<std::size_t> closing_{0};  // where the range begins that is just being closed
   RefusalMemo no_room_;
 };
 

@@ -209,6 +209,7 @@ class CoalescingArena {
   /// made of it).
   void give(std::uint32_t first, bool zero = false) {
     const std::size_t count = SPANALLOC_UNLIKELY(is_tight()) ? count_of(first) : 0;
+    if (count >= kWorthClosing && close_used({first, count})) return memory_came_back();
     manager_.free(first, zero);
     memory_came_back();
     if (SPANALLOC_UNLIKELY(count != 0)) close_what_came_back(count);
@@ -266,16 +267,16 @@ class CoalescingArena {
   /// A tick of the decay clock.
   void age() { manager_.age(); }
 
-  /// A limit of the process has refused what was asked for, and still stood when look_at_limit() last looked.
-  /// While it does, what is given back loses its charge soon, an eighth of what is open at a time: the
-  /// program has other uses for it (threads' stacks, mappings of its own). Who keeps free memory elsewhere
-  /// should not.
+  /// A limit of the process has refused what was asked for, or a sixteenth of it is open here; and it still
+  /// stood when look_at_limit() last looked. While it does, what is given back loses its charge: at once in
+  /// ranges of 1 MiB and more, else soon, an eighth of what is open at a time. The program has other uses for
+  /// it (threads' stacks, mappings of its own). Who keeps free memory elsewhere should not.
   bool is_tight() const { return tight_.load_relaxed() != 0; }
   /// Now and then. Under a limit what is free loses its charge before that refuses something.
   SPANALLOC_COLD void look_at_limit() {
     if (!os::has_memory_limit()) return tight_.store_relaxed(0);
     LockGuard guard(grow_lock_);
-    closed_.close_free(false, max_of(least_worth_closing(), kMiB / kGranule));
+    closed_.close_free(false, max_of(least_worth_closing(), kWorthClosing));
   }
 
   /// Memory is out, for a table beside the arena or for others: takes the charge off everything free, under a
@@ -418,6 +419,7 @@ class CoalescingArena {
         if (count <= old_end + kReasonable && os::has_memory_limit()) tight_.store_relaxed(1);
         return false;
       }
+      if (open_granules() >= (os::memory_limit() >> kGranuleBits) / 16) tight_.store_relaxed(1);
     }
     return book_opened(before_use);
   }
@@ -472,7 +474,7 @@ class CoalescingArena {
     if (was_skipped) {
       booked_skipped_ += unused;
     } else if (unused != 0) {
-      range_.close(limit, unused);
+      range_.close_for_ever(limit, unused);
     }
     booked_skipped_ += range_.opened() - opened;
     const coalescing::Block gap{limit, next + 1 - limit};
@@ -570,8 +572,15 @@ class CoalescingArena {
     seam_count_.fetch_add_relaxed(made - gone);  // never less than none: what has gone was counted once
   }
 
+  // A range that its owner gives back. False: it is only to be freed.
+  SPANALLOC_COLD bool close_used(coalescing::Block block) {
+    if (!grow_lock_.try_lock()) return false;
+    const bool closed = closed_.close_used(block);
+    grow_lock_.unlock();
+    return closed;
+  }
   SPANALLOC_COLD void close_what_came_back(std::size_t count) {
-    const std::size_t enough = max_of(open_granules() / 8, kMiB / kGranule);
+    const std::size_t enough = max_of(open_granules() / 8, kWorthClosing);
     if (came_back_.fetch_add_relaxed(count) + count < enough) return;
     if (!grow_lock_.try_lock()) return;  // who has it may be closing
     came_back_.store_relaxed(0);
@@ -629,6 +638,7 @@ class CoalescingArena {
   static constexpr std::size_t kMaxSeams = 16384;  // of the 65,530 mappings that a process may have
   Atomic<std::size_t> seam_count_{0};
   Atomic<std::uint32_t> move_no_more_{0};  // a target was lost
+  static constexpr std::size_t kWorthClosing = max_of(kMiB / kGranule, 1);
   static constexpr std::size_t kReasonable = 64 * kMiB / kGranule;
   Atomic<std::uint32_t> tight_{0};
   Atomic<std::size_t> came_back_{0};  // granules given back since anything was closed

@@ -21,7 +21,11 @@ class GrowingTable {
   bool start(std::size_t records, TableRegion* region = nullptr) {
     if (records_.load_relaxed() != nullptr) return true;
     const std::size_t bytes = records * sizeof(T);
-    if (!table_.start(region == nullptr ? TablePlace{} : region->place_for(bytes), bytes)) return false;
+    // (A fork's child may find it begun.)
+    if (!table_.started() &&
+        !table_.start(region == nullptr ? TablePlace{} : region->place_for(bytes), bytes)) {
+      return false;
+    }
     capacity_ = records;
     // Release: readers that see the address see the mapping.
     records_.store_release(reinterpret_cast<T*>(table_.base()));

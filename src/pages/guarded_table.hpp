@@ -82,28 +82,24 @@ class GuardedTable {
  public:
   /// Room for `capacity` bytes, at `place` if that is free. False: refused.
   SPANALLOC_COLD bool start(TablePlace place, std::size_t capacity) {
-    SPANALLOC_ASSERT(base_ == 0);
+    SPANALLOC_ASSERT(!started());
     const std::size_t page = os::page_size();
     capacity = align_up(capacity, page);
     if (place.address != 0) {
       for (const std::size_t bytes : {min_of(place.mapped, capacity), std::size_t{0}}) {
         void* guard = pointer_to(place.address - page);
         if (Calls::reserve_at(guard, bytes + 2 * page) != os::Placed::kYes) continue;
-        base_ = place.address;
-        mapped_ = bytes + page;
-        capacity_ = capacity;
+        begin(place.address, bytes + page, capacity);
         return true;
       }
     }
     void* reserved = Calls::reserve(capacity + 2 * page, page);
     if (reserved == nullptr) return false;
-    base_ = address_of(reserved) + page;
-    mapped_ = capacity + page;
-    capacity_ = capacity;
+    begin(address_of(reserved) + page, capacity + page, capacity);
     return true;
   }
-  bool started() const { return base_ != 0; }
-  char* base() const { return pointer_to<char>(base_); }
+  bool started() const { return base() != nullptr; }
+  char* base() const { return pointer_to<char>(base_.load_relaxed()); }
 
   /// Opens all up to `needed` of which the part below `from` is in use already. `sparing`: no page more
   /// (memory is locked: what is opened is resident at once).
@@ -130,23 +126,31 @@ class GuardedTable {
     return true;
   }
   /// For asking whether the next page would be locked.
-  void* next_page() const { return pointer_to(base_ + open_); }
+  void* next_page() const { return base() + open_; }
 
   /// Gives everything back to the kernel, while nobody uses it; start() may follow.
   void destroy() {
-    if (base_ == 0) return;
+    if (!started()) return;
     const std::size_t page = os::page_size();
     std::size_t first = 0;
     for (unsigned i = 0; i < gaps_.load_relaxed(); ++i) {
-      Calls::release(pointer_to(base_ + first - page), gap_[i].first - first + 2 * page);
+      Calls::release(base() + first - page, gap_[i].first - first + 2 * page);
       first = gap_[i].end;
     }
-    Calls::release(pointer_to(base_ + first - page), mapped_ - first + page);
-    base_ = capacity_ = open_ = mapped_ = 0;
+    Calls::release(base() + first - page, mapped_ - first + page);
+    base_.store_relaxed(0);
+    capacity_ = open_ = mapped_ = 0;
     gaps_.store_relaxed(0);
   }
 
  private:
+  // The base last: by it a fork's child knows a table that was begun.
+  void begin(std::uintptr_t base, std::size_t mapped, std::size_t capacity) {
+    mapped_ = mapped;
+    capacity_ = capacity;
+    base_.store_release(base);
+  }
+
   enum class Opened { kYes, kRefused, kGap };
   struct Gap {
     std::size_t first = 0;
@@ -170,7 +174,7 @@ class GuardedTable {
       const std::size_t exact = target + page - mapped_;
       std::size_t bytes = min_of(max_of(exact, TablePlace::ahead()), capacity_ + page - mapped_);
       for (;;) {
-        const os::Placed placed = Calls::reserve_at(pointer_to(base_ + mapped_), bytes);
+        const os::Placed placed = Calls::reserve_at(base() + mapped_, bytes);
         if (placed == os::Placed::kYes) break;
         if (placed == os::Placed::kRefused && bytes <= exact) return Opened::kRefused;
         if (placed == os::Placed::kTaken && bytes == page) return step_over();
@@ -182,7 +186,7 @@ class GuardedTable {
     return open_to(min_of(target, mapped_ - page)) ? Opened::kYes : Opened::kRefused;
   }
   bool open_to(std::size_t target) {
-    if (!Calls::open(pointer_to(base_ + open_), target - open_)) return false;
+    if (!Calls::open(base() + open_, target - open_)) return false;
     open_ = target;
     return true;
   }
@@ -193,11 +197,12 @@ class GuardedTable {
     if (open_ < first && !open_to(first)) return Opened::kRefused;
     const unsigned gaps = gaps_.load_relaxed();
     if (gaps == kMaxGaps) return Opened::kRefused;
-    const std::size_t pages = steps_in_the_way<Calls>(base_ + mapped_, page, (capacity_ - first) / page);
+    const std::size_t pages =
+        steps_in_the_way<Calls>(address_of(base()) + mapped_, page, (capacity_ - first) / page);
     if (pages == 0) return Opened::kRefused;
     // A guard before what follows, and one behind it.
     const std::size_t end = mapped_ + pages * page;
-    if (end >= capacity_ || Calls::reserve_at(pointer_to(base_ + end - page), 2 * page) != os::Placed::kYes) {
+    if (end >= capacity_ || Calls::reserve_at(base() + end - page, 2 * page) != os::Placed::kYes) {
       return Opened::kRefused;
     }
     gap_[gaps] = {first, end};
@@ -208,7 +213,7 @@ class GuardedTable {
   }
 
   // Equations: open_ + page <= mapped_ <= capacity_ + page; gaps end at or before open_.
-  std::uintptr_t base_ = 0;  // constant after start()
+  Atomic<std::uintptr_t> base_{0};  // constant after start()
   std::size_t capacity_ = 0;
   std::size_t open_ = 0;
   std::size_t mapped_ = 0;

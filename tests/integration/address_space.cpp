@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "support/harness.hpp"
@@ -290,6 +291,33 @@ void shares_data(const Arguments&) {
   }
 }
 
+// What malloc has not been refused, either: it gives back what is left of a limit to the program at once.
+void comes_back_at_once(const Arguments&) {
+  harness::require_library_malloc();
+  for (const int resource : {RLIMIT_AS, RLIMIT_DATA}) {
+    for (const std::size_t size : {1000u, 20000u, 100000u, 1000000u, 5000000u}) {
+      const auto outcome = harness::run_forked([resource, size] {
+        allow(resource, 80 * kMiB);
+        for (; pile.count < 50 * kMiB / size; ++pile.count) {
+          pile.blocks[pile.count] = malloc(size);
+          CHECK(pile.blocks[pile.count] != nullptr, "block %zu refused", pile.count);
+          harness::fill(pile.blocks[pile.count], size);
+        }
+        // In scattered pieces, too.
+        if (size >= kMiB) {
+          for (std::size_t i = 0; i < pile.count; i += 2) free(std::exchange(pile.blocks[i], nullptr));
+          CHECK(map_pages(45 * kMiB) != nullptr, "no mapping after every second block was freed");
+          _exit(0);
+        }
+        free_pile(size);
+        CHECK(map_pages(60 * kMiB) != nullptr, "no mapping after everything was freed");
+        _exit(0);
+      });
+      harness::expect_success(outcome, std::to_string(size).c_str());
+    }
+  }
+}
+
 // A limit that nothing has come near: what is free in small pieces stays mapped, as each would be a hole, and
 // a process may have 65,530 mappings.
 void generous_limit_makes_few_holes(const Arguments&) {
@@ -358,6 +386,7 @@ int main(int argc, char** argv) {
                             {"shares_address_space", shares_address_space},
                             {"shares_data", shares_data},
                             {"set_from_outside", set_from_outside},
+                            {"comes_back_at_once", comes_back_at_once},
                             {"generous_limit_makes_few_holes", generous_limit_makes_few_holes},
                             {"report_size", report_size},
                             {"report_place", report_place}});

@@ -101,8 +101,8 @@ unsigned cpu_count() {
 std::size_t address_space_left() {
   return SIZE_MAX;
 }
-bool has_memory_limit() {
-  return false;
+std::size_t memory_limit() {
+  return SIZE_MAX;
 }
 bool memory_is_locked() {
   return false;

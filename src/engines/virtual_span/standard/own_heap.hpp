@@ -59,7 +59,8 @@ class OwnHeap {
     return with_any_frontend([p, n](Frontend& mine) { return mine.template resize<Policy>(p, n); });
   }
   bool owns(const void* p) {
-    return with_any_frontend([p](Frontend& mine) { return mine.owns(p); });
+    // (Before its first use and after its end a heap has no number of its own.)
+    return heap_.is_started() && with_any_frontend([p](Frontend& mine) { return mine.owns(p); });
   }
   bool trim() {
     return with_any_frontend([](Frontend& mine) { return mine.trim(); });

@@ -90,7 +90,7 @@ struct ThreadState {
 
   // All ones is no LAB's number.
   static constexpr std::uint64_t kNoIdentity = ~std::uint64_t{0} >> SpanWord::kIdentityShift;
-  /// What the identity of a span says that is parked with the same LAB: see deallocate_in_span().
+  /// What the identity of a span says that is parked with the same LAB: see is_parked_here().
   static constexpr std::uint64_t kHotXorParked =
       static_cast<std::uint64_t>(SpanState::kHot) ^ static_cast<std::uint64_t>(SpanState::kParked);
 

@@ -301,6 +301,24 @@ TEST(StandardLinksDeathTest, ASpanThatCountsAsEmptyIsLookedAt) {
   }
 }
 
+// The same by its own thread alone, where the program has written to the block in between, so that it looks
+// like one in use: counted twice, it makes the span pass for empty while another block is out.
+TEST(StandardLinksDeathTest, ASpanThatItsOwnThreadHasEmptiedIsLookedAt) {
+  for (const std::size_t size : kSizes) {
+    for (const std::uint64_t written : {std::uint64_t{0}, ~std::uint64_t{0}}) {
+      const auto free_twice_and_all_but_one = [&] {
+        std::vector<void*> blocks = parked_blocks(size);
+        E::deallocate(blocks[0]);
+        E::deallocate(blocks[1]);
+        first_word(blocks[0]) = written;
+        E::deallocate(blocks[0]);
+        for (std::size_t i = 3; i < blocks.size(); ++i) E::deallocate(blocks[i]);  // blocks[2] stays out
+      };
+      EXPECT_DEATH(free_twice_and_all_but_one(), "with a block in use") << size << " " << written;
+    }
+  }
+}
+
 TEST(StandardLinks, OnlyMultiplesOfTheQuantumAndTheEndAreLinks) {
   for (const std::size_t span : {64 * kKiB, 256 * kKiB}) {
     alignas(256 * kKiB) static char memory[256 * kKiB];
