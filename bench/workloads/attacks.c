@@ -229,6 +229,20 @@ static void twice_overwritten_in_other_thread(void) {
   let_thread_work();
   look_for_harm(at_most(kMostBlocks));
 }
+// Counted twice, it may make the memory that it lies in pass for free while a neighbour is still in use.
+static void twice_overwritten_all_but_one(void) {
+  const size_t count = at_most(6000);
+  const size_t kept = count / 2;
+  for (size_t i = 0; i < count; i++) many[i] = take();
+  give(many[kept + 1]);
+  *(volatile uint64_t*)(void*)many[kept + 1] = 0;
+  give(many[kept - 1]);
+  free_wrongly(many[kept + 1]);
+  for (size_t i = 0; i < count; i++) {
+    if (i + 1 < kept || i > kept + 1) give(many[i]);
+  }
+  look_for_harm(count);
+}
 static void take_few_a_b_a(void) {
   take_few();
   a_b_a();
@@ -628,6 +642,8 @@ static const struct {
      twice_overwritten},
     {"double-free-overwritten-elsewhere", "freed twice", SMALL, kRepeat, "the same by another thread",
      twice_overwritten_in_other_thread},
+    {"double-free-overwritten-all", "freed twice", SMALL, kRepeat,
+     "a, its first word := 0, b, a, then all others of the size but one", twice_overwritten_all_but_one},
     {"double-free-reused", "freed twice", ALL, kRepeat, "a, when a has been handed out again meanwhile",
      twice_when_reused},
     {"overwrite-0x88", "free block overwritten", SMALL, kRepeat, "first word := 0x88", write_0x88},

@@ -60,8 +60,10 @@ class GuardedTableTest : public testing::Test {
     region.choose<FaultyCalls>();
   }
   ~GuardedTableTest() override { Calls::reset(); }
-  void start() {
+  void SetUp() override {
     if (test::kUnderTsan) GTEST_SKIP() << "a sanitizer's shadow is where tables would be";
+  }
+  void start() {
     ASSERT_TRUE(table.start(region.place_for(kCapacity), kCapacity));
     opened = 0;
   }

@@ -216,7 +216,10 @@ class Heap {
   bool is_of_this_heap(const Lab& lab) const {
     return lab.heap.load_relaxed() == number_ && (lab.thread.load_relaxed() != 0 || lab.is_orphanage());
   }
+  // Not under the lock yet: another heap's, for sure. (There may be many; those of this heap stay its own.)
+  bool is_of_another_heap(const Lab& lab) const { return lab.heap.load_relaxed() != number_; }
   void forget_lists(Lab& lab) {
+    if (is_of_another_heap(lab)) return;
     LockGuard guard(lab.lock);
     if (!is_of_this_heap(lab)) return;
     lab.forget();
@@ -224,6 +227,7 @@ class Heap {
   }
   void return_labs() {
     pages_.for_each_lab([this](Lab& lab) {
+      if (is_of_another_heap(lab)) return;
       {
         LockGuard guard(lab.lock);
         if (!is_of_this_heap(lab)) return;

@@ -235,7 +235,7 @@ TEST_F(StandardEngineTest, AThreadPastItsExitHookGathersNothing) {
 // A thread that goes on in a span of which others have freed one block begins with a list of that one. Frees
 // and allocations in turn would find the list empty with each free, and one block on it with each allocation.
 TEST_F(StandardEngineTest, AListIsToppedUpFromItsSpanBeforeItIsEmpty) {
-  for (const std::size_t size : {16, 64, 400, 1280, 2000}) {
+  for (const std::size_t size : std::initializer_list<std::size_t>{16, 64, 400, 1280, 2000}) {
     const standard::ClassId c = Classes::of(size);
     const auto is_empty = [c] {
       const unsigned i = index_of(c);
