@@ -14,6 +14,7 @@ from spanalloc_bench.model import Allocator, Kind
 from spanalloc_cli import libraries
 
 PEERS = ("jemalloc", "tcmalloc", "mimalloc", "tbbmalloc")  # Debian has these; others count where they are installed
+BUILT_ONLY = ("snmalloc", "rpmalloc")  # Debian has none
 PEER_PACKAGES = {
     "jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4", "mimalloc": "libmimalloc2.0",
     "tbbmalloc": "libtbbmalloc2",
@@ -59,9 +60,16 @@ def _glibc() -> Allocator:
 
 
 def _peer(name) -> Allocator:
-    path = libraries.other_allocators().get(name)
+    """One that was built (spanalloc bench peers), or one that is installed."""
+    for entry in libraries.built_peers():
+        if entry["name"] == name:
+            environment = tuple((key, value) for key, value in entry["environment"])
+            return Allocator(name, os.path.realpath(entry["path"]), Kind.PEER, environment=environment)
+    path = libraries.packaged_allocators().get(name)
     if path:
         return Allocator(name, os.path.realpath(path), Kind.PEER)
+    if name in BUILT_ONLY:
+        return Allocator(name, "", Kind.PEER, missing="not here: spanalloc bench peers builds it")
     package = PEER_PACKAGES.get(name)
     return Allocator(name, "", Kind.PEER, missing="not installed" + (f": apt install {package}" if package else ""))
 
@@ -79,7 +87,7 @@ def named(places, name) -> Allocator:
         return _glibc()
     if name == FLOOR:
         return _bump(places)
-    if name in libraries.OTHER_ALLOCATORS:
+    if name in libraries.OTHER_ALLOCATORS or name in libraries.other_allocators():
         return _peer(name)
     return _ours(places, name)
 
@@ -97,7 +105,8 @@ def discover(places, with_=(), ablations=False) -> list[Allocator]:
         found += [_ours(places, name) for name in ABLATIONS]
     found.append(_glibc())
     others = libraries.other_allocators()
-    found += [_peer(name) for name in dict.fromkeys([*PEERS, *others])]
+    replaced = {entry["replaces"] for entry in libraries.built_peers()}
+    found += [_peer(name) for name in dict.fromkeys([*PEERS, *BUILT_ONLY, *others]) if name not in replaced]
     found.append(_bump(places))
     for text in with_:
         found.append(given(places, text, [allocator.name for allocator in found]))

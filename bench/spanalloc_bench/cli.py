@@ -17,6 +17,7 @@ from rich.table import Table
 
 from spanalloc_bench import allocators, progress, schedule, store, tree
 from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED
+from spanalloc_cli import libraries
 
 OWN_FAILURE, INTERRUPTED = 125, 130
 ROUNDS, QUICK_ROUNDS = 6, 2
@@ -37,6 +38,7 @@ app = typer.Typer(
     spanalloc bench figure list      the figures and tables of the papers, each a command of its own
     spanalloc bench list             all cases and contenders
     spanalloc bench attacks          what allocators do when memory is misused
+    spanalloc bench peers            builds newer allocators than the system has, to be compared with
 
     docs/benchmarks.md says what is measured and how.""",
 )
@@ -93,7 +95,7 @@ def _guarded(work, kept="What was measured is kept: the same command goes on fro
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return work()
-    except (allocators.BadChoice, schedule.Mixed, store.InUse, store.Damaged, FileNotFoundError) as error:
+    except (allocators.BadChoice, schedule.Mixed, store.InUse, store.Damaged, libraries.Missing, FileNotFoundError) as error:
         return _fail(error)
     except OSError as error:
         return _fail(f"{error.filename or 'the results'}: {error.strerror}")
@@ -390,6 +392,38 @@ def manycore_command(context: typer.Context):
             raise typer.Exit(code)
 
     _guarded(work)
+
+
+@app.command("peers", context_settings=HELP_SETTINGS)
+def peers_command(
+    only: Optional[List[str]] = typer.Argument(
+        None, metavar="[NAME...]", help="Only these: mimalloc, snmalloc, jemalloc, rpmalloc, tcmalloc-google. Default: all."
+    ),
+):
+    """Build today's allocators, to be compared with. What distributions package is years old.
+
+    Their sources come from crates, by cargo; versions and checksums are pinned (bench/peers/Cargo.lock). Each is built as
+    a shared library below build/peers of the source tree, with the options of its own release, and from then on every
+    command here and `spanalloc compare` take it, named with its version, in the place of the packaged one of the same
+    name. Nothing of theirs becomes a part of spanalloc; to be rid of them, remove build/peers.
+
+    Needs cargo, gcc, cmake, make and a network the first time; takes some minutes, most of them for tcmalloc-google.
+    What cannot be built is said, and the rest goes on.
+
+    Exit code: 0 when all were built; 1 when some could not be; 125 when none could be tried; 130 when interrupted.
+
+    \b
+    Examples:  spanalloc bench peers
+               spanalloc bench peers mimalloc rpmalloc
+    """
+
+    def work():
+        from spanalloc_bench import peers
+
+        if peers.command(_places, only or [], _say):
+            raise typer.Exit(1)
+
+    _guarded(work, kept="Peers that were built are kept.")
 
 
 @app.command("attacks", context_settings=HELP_SETTINGS)

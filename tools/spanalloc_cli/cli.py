@@ -29,6 +29,7 @@ app = typer.Typer(
     help="Run programs on spanalloc, and see what that gains over the allocator they have.",
 )
 _places = None
+_SUITE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "bench")
 
 
 def _fail(text, code=run_module.OWN_FAILURE):
@@ -246,7 +247,9 @@ def list_command():
     for name, path in libraries.other_allocators().items():
         table.add_row(name, "other", path)
     _console().print(table)
-    missing = [name for name in ("jemalloc", "tcmalloc", "mimalloc", "tbbmalloc") if name not in libraries.other_allocators()]
+    missing = [name for name in ("jemalloc", "tcmalloc", "mimalloc", "tbbmalloc") if name not in libraries.packaged_allocators()]
+    if os.path.isdir(_SUITE) and not libraries.built_peers():
+        print("Newer ones can be built from source: spanalloc bench peers")
     if missing:
         print("Debian has more to compare with: apt install libjemalloc2 libtcmalloc-minimal4 libmimalloc2.0 libtbbmalloc2")
 
@@ -257,15 +260,14 @@ def list_command():
 )
 def bench_command(context: typer.Context):
     """Benchmarks and the papers' experiments, in a source tree: see `spanalloc bench --help`."""
-    suite = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "bench")
-    if not os.path.isfile(os.path.join(suite, "spanalloc_bench", "cli.py")):
+    if not os.path.isfile(os.path.join(_SUITE, "spanalloc_bench", "cli.py")):
         _fail(
             "the benchmark suite belongs to the source tree and is not installed with this command. In a clone of the\n"
             "repository run scripts/bench, which builds and runs it, or build/release/bin/spanalloc bench."
         )
     if sys.version_info < (3, 10):
         _fail(f"bench needs Python 3.10 or newer; this is {sys.version.split()[0]}")
-    sys.path.insert(0, suite)
+    sys.path.insert(0, _SUITE)
     from spanalloc_bench import cli as bench
 
     bench.main(_places, context.args)
@@ -274,4 +276,8 @@ def bench_command(context: typer.Context):
 def main(places, arguments):
     global _places
     _places = places
-    app(args=arguments, prog_name="spanalloc")
+    try:
+        app(args=arguments, prog_name="spanalloc")
+    except libraries.Missing as error:
+        print(f"spanalloc: {error}", file=sys.stderr)
+        sys.exit(run_module.OWN_FAILURE)

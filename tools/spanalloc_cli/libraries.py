@@ -1,6 +1,7 @@
 """Which allocators there are: our configs, and others that are installed on this machine."""
 
 import glob
+import json
 import os
 import re
 
@@ -84,8 +85,43 @@ def _library_directories():
     ]
 
 
+# Where `spanalloc bench peers` of this source tree puts today's allocators, built from source; PEERS_LIST names them.
+PEERS_FOLDER = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "build", "peers")
+PEERS_LIST = os.path.join(PEERS_FOLDER, "peers.json")
+
+
+def built_peers():
+    """What `spanalloc bench peers` has built and is still there: dictionaries with name, family, replaces, path,
+    environment and more (bench/spanalloc_bench/peers.py)."""
+    try:
+        with open(PEERS_LIST, encoding="utf-8") as file:
+            return [entry for entry in json.load(file) if os.path.isfile(entry["path"])]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, TypeError, KeyError) as error:
+        raise Missing(f"{PEERS_LIST} cannot be read ({error}); `spanalloc bench peers` makes it anew") from None
+
+
+def write_peers(entries):
+    os.makedirs(PEERS_FOLDER, exist_ok=True)
+    with open(PEERS_LIST + ".new", "w", encoding="utf-8") as file:
+        json.dump(entries, file, indent=1)
+        file.write("\n")
+    os.replace(PEERS_LIST + ".new", PEERS_LIST)
+
+
 def other_allocators():
-    """{name: path} of the other allocators found on this machine."""
+    """{name: path} of the other allocators that are compared: those of this machine, but where `spanalloc bench peers`
+    has built a newer one, that, with its version in its name."""
+    peers = built_peers()
+    found = packaged_allocators()
+    for entry in peers:
+        found.pop(entry["replaces"], None)
+    return {**{entry["name"]: entry["path"] for entry in peers}, **found}
+
+
+def packaged_allocators():
+    """{name: path} of the other allocators that are installed on this machine."""
     found = {}
     for name, files in OTHER_ALLOCATORS.items():
         candidates = (os.path.join(d, f) for f in files for d in _library_directories())

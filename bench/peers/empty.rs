@@ -1,0 +1,1 @@
+// What is wanted is the sources that this crate depends on.
