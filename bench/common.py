@@ -50,6 +50,11 @@ class Build:
         return self.malloc_object(path, command) == os.path.realpath(path)
 
 
+def settings(path):
+    """What an allocator that was built here needs in its environment (`spanalloc bench peers`)."""
+    return {name: value for entry in libraries.built_peers() if entry["path"] == path for name, value in entry["environment"]}
+
+
 class Checks:
     """Counts what was checked, and ends a script with the line that the test command reads."""
 

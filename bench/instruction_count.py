@@ -33,7 +33,7 @@ def count(program, library, size, order, rounds):
         "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--", program, str(size), order, str(rounds),
     ]
     run = subprocess.run(
-        command, env=dict(os.environ, LD_PRELOAD=library, SPANALLOC_SEED="1"), stdout=subprocess.PIPE,
+        command, env=dict(os.environ, LD_PRELOAD=library, SPANALLOC_SEED="1", **common.settings(library)), stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT, text=True, check=False,
     )
     match = re.search(r"Collected : (\d+)", run.stdout)

@@ -54,7 +54,7 @@ def instructions(program, library, shape, rounds):
     ]
     try:
         run = subprocess.run(
-            command, env=dict(os.environ, LD_PRELOAD=library, SPANALLOC_SEED="1"), stdout=subprocess.PIPE,
+            command, env=dict(os.environ, LD_PRELOAD=library, SPANALLOC_SEED="1", **common.settings(library)), stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT, text=True, check=False, timeout=MOST_SECONDS,
         )
     except subprocess.TimeoutExpired:
@@ -103,7 +103,7 @@ def percentile(values, share):
 def count_all(program, contenders, shapes):
     """{(shape, allocator): instructions a pair}, printed as it comes: a line a shape."""
     width = max(len(name_of(shape)[:40]) for shape in shapes)
-    print(" " * width + "".join(f"{name:>18}" for name, _ in contenders), flush=True)
+    print(" " * width + "".join(f"{name:>24}" for name, _ in contenders), flush=True)
     found = {}
     for shape in shapes:
         print(f"{name_of(shape)[:40]:<{width}}", end="", flush=True)
@@ -111,7 +111,7 @@ def count_all(program, contenders, shapes):
             count = pair_count(program, library, shape)
             if count is not None:
                 found[shape, name] = count
-            print(f"{'-' if count is None else format(count, '.1f'):>18}", end="", flush=True)
+            print(f"{'-' if count is None else format(count, '.1f'):>24}", end="", flush=True)
         print(flush=True)
     return found
 
