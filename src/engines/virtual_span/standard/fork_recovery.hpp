@@ -116,10 +116,7 @@ class ForkRecovery {
     SpanProtocol<Pages> protocol(pages);
     pages.for_each_lab([&](Lab& lab) { protocol.unlink_claimed(lab.number); });
     pages.for_each_heap([](Heap& heap) {
-      if (!heap.is_started()) return;
-      for (unsigned row = 0; row < Heap::Classes::kPoolRows; ++row) {
-        for (unsigned core = 0; core < heap.pool().cores(); ++core) heap.pool().forget_all(row, core);
-      }
+      if (heap.is_started()) heap.forget_pool();
     });
     pages.arena.recover_in_child();
     pages.arena.walk([&](std::uint32_t number, std::size_t granules, bool free) {

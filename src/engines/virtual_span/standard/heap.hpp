@@ -110,6 +110,8 @@ class Heap {
   constexpr Pages& pages() { return pages_; }
   Protocol& protocol() { return protocol_; }
   Pool& pool() { return storage_->pool; }
+  /// In a fork's child.
+  void forget_pool() { storage_->forget_pool(); }
   const Orphanages& orphanages() const { return orphanages_; }
   HeapNumber number() const { return number_; }
   bool has(SpanRef span) const { return span->heap.load_relaxed() == number_; }

@@ -20,11 +20,15 @@ struct HeapStorage {
   Pool pool{};
   alignas(kCacheLine) Atomic<std::uint64_t> orphans[Classes::kListed];  ///< see Orphanages
 
-  /// While nobody uses it, of a heap that has none of its spans in the pool any more (or has lost them).
-  void forget() {
+  /// In a fork's child, or while nobody uses it: what is in the pool is somebody else's, or lost.
+  void forget_pool() {
     for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
       for (unsigned core = 0; core < pool.cores(); ++core) pool.forget_all(row, core);
     }
+  }
+  /// While nobody uses it, of a heap that has none of its spans in the pool any more (or has lost them).
+  void forget() {
+    forget_pool();
     for (Atomic<std::uint64_t>& bits : orphans) bits.store_relaxed(0);
   }
 };
