@@ -205,6 +205,19 @@ void prefer_huge_pages(void* address, std::size_t bytes) {
   madvise(address, bytes, MADV_HUGEPAGE);
 }
 
+std::size_t resident_pages(void* address, std::size_t bytes) {
+  ErrnoGuard keep;
+  unsigned char told[512];
+  std::size_t resident = 0;
+  for (std::size_t at = 0; at < bytes;) {
+    const std::size_t part = min_of(bytes - at, sizeof told * page_size());
+    if (mincore(static_cast<char*>(address) + at, part, told) != 0) return 0;
+    for (std::size_t i = 0; i < part / page_size(); ++i) resident += told[i] & 1;
+    at += part;
+  }
+  return resident;
+}
+
 bool memory_is_locked() {
   ErrnoGuard keep;
   // The kernel tells MCL_FUTURE nowhere directly; a fresh mapping that is resident before it was touched
@@ -341,6 +354,17 @@ const char* option(const char* name) {
   return nullptr;
 }
 
+namespace {
+
+void say_ignored(const char* name, const char* text, const char* want) {
+  char line[256];
+  const int n =
+      snprintf(line, sizeof line, "spanalloc: ignored SPANALLOC_%s=%.64s: want %s\n", name, text, want);
+  if (n > 0) write_text(2, line, min_of(static_cast<std::size_t>(n), sizeof line - 1));
+}
+
+}  // namespace
+
 std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t high, std::uint64_t fallback) {
   const char* text = option(name);
   if (text == nullptr) return fallback;
@@ -351,11 +375,21 @@ std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t h
     value = value * 10 + static_cast<std::uint64_t>(*c - '0');
   }
   if (good && value >= low && value <= high) return value;
-  char line[256];
-  const int n =
-      snprintf(line, sizeof line, "spanalloc: ignored SPANALLOC_%s=%.64s: want a number from %llu to %llu\n",
-               name, text, static_cast<unsigned long long>(low), static_cast<unsigned long long>(high));
-  if (n > 0) write_text(2, line, min_of(static_cast<std::size_t>(n), sizeof line - 1));
+  char want[64];
+  snprintf(want, sizeof want, "a number from %llu to %llu", static_cast<unsigned long long>(low),
+           static_cast<unsigned long long>(high));
+  say_ignored(name, text, want);
+  return fallback;
+}
+
+unsigned option_choice(const char* name, const char* const* words, unsigned count, unsigned fallback,
+                       const char* want) {
+  const char* text = option(name);
+  if (text == nullptr) return fallback;
+  for (unsigned i = 0; i < count; ++i) {
+    if (strcmp(text, words[i]) == 0) return i;
+  }
+  say_ignored(name, text, want);
   return fallback;
 }
 

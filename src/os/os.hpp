@@ -53,6 +53,8 @@ bool would_grant(std::size_t bytes);
 /// Advice on transparent huge pages. Refusal is of no consequence and is not told.
 void forbid_huge_pages(void* address, std::size_t bytes);
 void prefer_huge_pages(void* address, std::size_t bytes);
+/// Pages of these that are in memory; 0 where the kernel does not tell.
+std::size_t resident_pages(void* address, std::size_t bytes);
 
 /// True when every new page of this process is locked and so made resident at once (mlockall(MCL_FUTURE)).
 bool memory_is_locked();
@@ -95,6 +97,10 @@ const char* option(const char* name);
 /// The same as an unsigned number within [low, high]. Unset: `fallback`. Malformed or out of range: one
 /// warning line on stderr and `fallback`.
 std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t high, std::uint64_t fallback);
+/// Which of `count` words it is. Unset: `fallback`. Another word: one warning line on stderr, which ends with
+/// `want`, and `fallback`.
+unsigned option_choice(const char* name, const char* const* words, unsigned count, unsigned fallback,
+                       const char* want);
 
 /// Writes "spanalloc: <what> <address>" to stderr in one line and aborts.
 [[noreturn]] void fatal(const char* what, const void* address);

@@ -26,11 +26,13 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "os/os.hpp"
+#include "pages/huge_page_advice.hpp"
 #include "pages/page_calls.hpp"
 
 namespace spanalloc {
 
-enum class HugePages { kKernelDefault, kForbid, kPrefer };
+/// kAsked: what SPANALLOC_THP says; where that is "auto" the range's owner advises.
+enum class HugePages { kKernelDefault, kForbid, kPrefer, kAsked };
 
 enum class Claim { kPlace, kReserve };
 
@@ -57,6 +59,7 @@ class AddressRange {
   /// Claims the range, `alignment` bytes aligned. False when no place was found.
   SPANALLOC_COLD bool start(std::size_t alignment) {
     if (started()) return true;
+    if constexpr (kHugePages == HugePages::kAsked) huge_page_use_ = huge_page_use();
     const std::uint64_t option = os::option_number("ARENA_BITS", kMinBits, 45, kMaxBits);
     const auto cap = static_cast<unsigned>(min_of(option, kMaxBits));
     if constexpr (kClaim == Claim::kPlace) return place(alignment, cap) || reserve(alignment, cap);
@@ -163,6 +166,11 @@ class AddressRange {
     destroy([](std::size_t) { return kGranule; });
   }
 
+  /// Whether the owner shall advise what is dense.
+  bool is_advised_by_owner() const {
+    return kHugePages == HugePages::kAsked && huge_page_use_ == HugePageUse::kAuto;
+  }
+
   /// Opening more than is used would make it resident at once. (The page before granule 1 is ours from the
   /// start on and never opened: it tells whether mlockall(MCL_CURRENT) has locked what is there.)
   bool is_locked() const { return os::memory_is_locked() || os::is_locked(guard_before(1)); }
@@ -181,9 +189,14 @@ class AddressRange {
     base_.store_release(base);  // release: start() may have been called by another thread
   }
 
-  static void advise(void* address, std::size_t bytes) {
-    if constexpr (kHugePages == HugePages::kForbid) os::forbid_huge_pages(address, bytes);
-    if constexpr (kHugePages == HugePages::kPrefer) os::prefer_huge_pages(address, bytes);
+  void advise(void* address, std::size_t bytes) {
+    constexpr bool kAsked = kHugePages == HugePages::kAsked;
+    if (kHugePages == HugePages::kForbid || (kAsked && huge_page_use_ == HugePageUse::kNever)) {
+      Calls::forbid_huge_pages(address, bytes);
+    }
+    if (kHugePages == HugePages::kPrefer || (kAsked && huge_page_use_ == HugePageUse::kAlways)) {
+      Calls::prefer_huge_pages(address, bytes);
+    }
   }
 
   // Far from the kernel's own mappings, in whichever direction it lays them out: a range of 2^44 bytes from
@@ -323,6 +336,7 @@ class AddressRange {
   bool reserved_ = false;           // constant after start()
   std::size_t claimed_bytes_ = 0;   // constant after start(); capacity_ in bytes, or a bit more
   std::size_t capacity_ = 0;        // constant after start()
+  HugePageUse huge_page_use_ = HugePageUse::kAuto;  // "
   Atomic<std::size_t> opened_{0};
   std::size_t step_ = 1;
   Atomic<std::size_t> skipped_{0};

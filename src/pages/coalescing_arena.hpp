@@ -30,6 +30,7 @@
 #include "pages/closing_policy.hpp"
 #include "pages/coalescing/manager.hpp"
 #include "pages/guarded_table.hpp"
+#include "pages/huge_page_advice.hpp"
 #include "pages/refusal_memo.hpp"
 #include "sync/spin_lock.hpp"
 
@@ -60,14 +61,17 @@ class CoalescingArena {
     coalescing::Block gap_behind(std::size_t unit) const { return arena->gap_behind(unit); }
     void closed(coalescing::Block block) {
       if (arena->moved_set().any(block)) arena->note_pages(block, false);
+      arena->huge_set().erase(block);
     }
     void memory_came_back() { arena->memory_came_back(); }
   };
   // Sets of granules. closed: changed under grow_lock_; lost: where what is lost begins; moved: where move()
-  // has put pages, until they are replaced, written by the owner of the block; seams: see note_pages().
-  enum Set : unsigned { kClosed, kLost, kMoved, kSeams, kExtraSets };
+  // has put pages, until they are replaced, written by the owner of the block; seams: see note_pages(); huge:
+  // of what this arena has advised huge pages for, see stop_advice().
+  enum Set : unsigned { kClosed, kLost, kMoved, kSeams, kHuge, kExtraSets };
   using Manager = coalescing::CoalescingManager<Environment, 16, 6, kExtraSets>;
   using Tables = typename Manager::Tables;
+  using Advice = HugePageAdvice<kGranuleBits>;
   using Closed = ClosedRanges<Range, Manager, Books, Calls, kClosed>;
 
  public:
@@ -265,7 +269,10 @@ class CoalescingArena {
     return manager_.purge(only_aged, at_most);
   }
   /// A tick of the decay clock.
-  void age() { manager_.age(); }
+  void age() {
+    manager_.age();
+    advise_what_stays();
+  }
 
   /// A limit of the process has refused what was asked for, or a sixteenth of it is open here; and it still
   /// stood when look_at_limit() last looked. While it does, what is given back loses its charge: at once in
@@ -358,6 +365,7 @@ class CoalescingArena {
   coalescing::UnitSet& lost_set() { return manager_.extra_set(kLost); }
   const coalescing::UnitSet& lost_set() const { return manager_.extra_set(kLost); }
   coalescing::UnitSet& moved_set() { return manager_.extra_set(kMoved); }
+  coalescing::UnitSet& huge_set() { return manager_.extra_set(kHuge); }
   coalescing::UnitSet& seams_set() { return manager_.extra_set(kSeams); }
 
   void memory_came_back() {
@@ -376,7 +384,9 @@ class CoalescingArena {
       if (Manager::Registry::quiet_between(before, manager_.holds())) return taken;
     }
   }
-  static Taken as_taken(const coalescing::Allocation& got) {
+  Taken as_taken(const coalescing::Allocation& got) {
+    // A large object of which nothing is touched yet: the program may touch little of it.
+    if (SPANALLOC_UNLIKELY(got.block.size > Advice::kUnit) && got.zero) stop_advice(got.block);
     return {static_cast<std::uint32_t>(got.block.first), got.zero};
   }
 
@@ -421,7 +431,69 @@ class CoalescingArena {
       }
       if (open_granules() >= (os::memory_limit() >> kGranuleBits) / 16) tight_.store_relaxed(1);
     }
-    return book_opened(before_use);
+    const std::size_t old_limit = limit();
+    if (!book_opened(before_use)) return false;
+    advise_what_is_opened({old_limit, limit() - old_limit}, count);
+    return true;
+  }
+
+  // Not where something foreign lies in between: it would be advised, too.
+  bool may_advise() const {
+    return range_.is_advised_by_owner() && !is_tight() && lost_count_.load_relaxed() == 0;
+  }
+  bool was_often_taken_back() const { return times_taken_back_.load_relaxed() >= 4096; }
+  // Granules from where the last huge page before the arena can begin.
+  std::size_t huge_page_skew() const { return (range_.base() >> kGranuleBits) % Advice::kUnit; }
+  coalescing::Block without_skew(coalescing::Block block) const {
+    return {block.first - huge_page_skew(), block.size};
+  }
+  bool is_dense(coalescing::Block block) const {
+    const std::size_t bytes = block.size << kGranuleBits;
+    const std::size_t resident = Calls::resident_pages(range_.address(block.first), bytes) * os::page_size();
+    return resident * 1000 >= bytes * Advice::kDensePermille;
+  }
+  // Under grow_lock_. In this order: whoever takes advice back meanwhile finds it here, or it is given too
+  // late, which costs a chance, or some memory.
+  void advise(coalescing::Block block) {
+    huge_set().insert(block);
+    Calls::prefer_huge_pages(range_.address(block.first), block.size << kGranuleBits);
+  }
+  void advise_what_is_opened(coalescing::Block opened, std::size_t count) {
+    if (!may_advise()) return;
+    opened.first += huge_page_skew();
+    const coalescing::Block part =
+        advice_.opened(opened, count, os::now_ms(),
+                       [this](coalescing::Block probe) { return is_dense(without_skew(probe)); });
+    if (part.size != 0) advise(without_skew(part));
+  }
+  void advise_what_stays() {
+    if (!may_advise() || was_often_taken_back() || limit() < Advice::kFirst || !grow_lock_.try_lock()) return;
+    advice_.tick(
+        limit() + huge_page_skew(),
+        [this](coalescing::Block unit) {
+          unit = without_skew(unit);
+          return huge_set().any(unit) || closed_.contains(unit) || moved_set().any(unit);
+        },
+        [this](coalescing::Block unit) { return is_dense(without_skew(unit)); },
+        [this](coalescing::Block unit) { advise(without_skew(unit)); });
+    grow_lock_.unlock();
+  }
+
+  // By the owner of the block: of the huge pages that it has a part of none shall be made any more, not from
+  // what is left of them either. Each time can make two mappings more, of which a process may have 65,530:
+  // once it was often, it is done for more at a time, and ticks advise no more.
+  void stop_advice(coalescing::Block block) {
+    if (SPANALLOC_LIKELY(!huge_set().any(block))) return;
+    const std::size_t unit = was_often_taken_back() ? Advice::kUnit * 32 : Advice::kUnit;
+    const std::size_t skew = huge_page_skew();
+    const std::size_t first = max_of(align_down(block.first + skew, unit), skew + 1) - skew;
+    const std::size_t end = min_of(align_up(block.end() + skew, unit) - skew, limit());
+    times_taken_back_.fetch_add_relaxed(1);  // relaxed: a bound, not an exact one
+    const coalescing::Block all{first, end - first};
+    for (coalescing::Block run; (run = huge_set().next_run(all, first)).size != 0;) {
+      huge_set().erase(run);
+      Calls::forbid_huge_pages(range_.address(run.first), run.size << kGranuleBits);
+    }
   }
 
   // What the range has opened or skipped becomes the manager's, as far as the tables reach; where they do not
@@ -541,6 +613,7 @@ class CoalescingArena {
   bool purge_run(coalescing::Block run) {
     void* address = range_.address(run.first);
     const std::size_t bytes = run.size << kGranuleBits;
+    stop_advice(run);
     if (!moved_set().any(run)) return Calls::purge(address, bytes);
     // The kernel counts moved pages as a mapping of their own: fresh ones join their neighbours' again.
     if (!Calls::replace(address, bytes)) return Calls::purge(address, bytes);
@@ -631,6 +704,8 @@ class CoalescingArena {
   unsigned gaps_ = 0;  // written before the limit is behind them
   coalescing::Block gap_[kMaxGaps];
   ClosingPolicy policy_;
+  Advice advice_;
+  Atomic<std::uint32_t> times_taken_back_{0};  // advice for huge pages
 
   static constexpr unsigned kLooksAgain = 3;
   RefusalMemo refused_;                            // written under grow_lock_, but for memory_came_back()

@@ -22,6 +22,11 @@ struct PageCalls {
   static os::Moved move_pages(void* from, void* to, std::size_t bytes) {
     return os::move_pages(from, to, bytes);
   }
+  static void prefer_huge_pages(void* address, std::size_t bytes) { os::prefer_huge_pages(address, bytes); }
+  static void forbid_huge_pages(void* address, std::size_t bytes) { os::forbid_huge_pages(address, bytes); }
+  static std::size_t resident_pages(void* address, std::size_t bytes) {
+    return os::resident_pages(address, bytes);
+  }
   static bool would_grant(std::size_t bytes) { return os::would_grant(bytes); }
 };
 

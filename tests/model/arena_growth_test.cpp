@@ -93,6 +93,9 @@ struct ModelCalls {
   static bool purge(void*, std::size_t) { return false; }
   static bool replace(void*, std::size_t) { return false; }
   static os::Moved move_pages(void*, void*, std::size_t) { return os::Moved::kNo; }
+  static void prefer_huge_pages(void*, std::size_t) {}
+  static void forbid_huge_pages(void*, std::size_t) {}
+  static std::size_t resident_pages(void*, std::size_t) { return 0; }
   static bool would_grant(std::size_t) { return true; }
 };
 

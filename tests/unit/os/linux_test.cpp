@@ -107,6 +107,37 @@ TEST(Os, RemapKeepsContents) {
   os::release(q, 4 * kMiB);
 }
 
+TEST(Os, ResidentPagesAreCounted) {
+  constexpr std::size_t kPages = 3000;  // more than are asked about at once
+  auto* p = static_cast<char*>(os::map(kPages * os::page_size(), 4096));
+  ASSERT_NE(p, nullptr);
+  os::forbid_huge_pages(p, kPages * os::page_size());
+  EXPECT_EQ(os::resident_pages(p, kPages * os::page_size()), 0u);
+  for (std::size_t i = 0; i < kPages; i += 3) p[i * os::page_size()] = 1;
+  EXPECT_EQ(os::resident_pages(p, kPages * os::page_size()), kPages / 3);
+  EXPECT_EQ(os::resident_pages(p + os::page_size(), 2 * os::page_size()), 0u);
+  os::release(p, kPages * os::page_size());
+  EXPECT_EQ(os::resident_pages(p, os::page_size()), 0u) << "nothing is mapped there";
+}
+
+TEST(Os, WordsInOptionsAreCheckedAloud) {
+  static constexpr const char* kWords[] = {"few", "more", "many"};
+  unsetenv("SPANALLOC_UNIT_TEST");
+  EXPECT_EQ(os::option_choice("UNIT_TEST", kWords, 3, 1, "few or more"), 1u);
+  for (unsigned i = 0; i < 3; ++i) {
+    setenv("SPANALLOC_UNIT_TEST", kWords[i], 1);
+    EXPECT_EQ(os::option_choice("UNIT_TEST", kWords, 3, 1, "few or more"), i);
+  }
+  for (const char* bad : {"", "Few", "fewer", "fe", "1"}) {
+    setenv("SPANALLOC_UNIT_TEST", bad, 1);
+    testing::internal::CaptureStderr();
+    EXPECT_EQ(os::option_choice("UNIT_TEST", kWords, 3, 1, "few or more"), 1u) << bad;
+    EXPECT_EQ(testing::internal::GetCapturedStderr(),
+              std::string("spanalloc: ignored SPANALLOC_UNIT_TEST=") + bad + ": want few or more\n");
+  }
+  unsetenv("SPANALLOC_UNIT_TEST");
+}
+
 TEST(Os, NumbersInOptionsAreCheckedAloud) {
   unsetenv("SPANALLOC_UNIT_TEST");
   EXPECT_EQ(os::option("UNIT_TEST"), nullptr);

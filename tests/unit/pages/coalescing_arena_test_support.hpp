@@ -33,6 +33,8 @@ struct FaultyCalls {
     kReplace,
     kMove,
     kWouldGrant,
+    kPrefer,
+    kForbid,
     kKinds
   };
   struct Call {
@@ -117,6 +119,15 @@ struct FaultyCalls {
   static os::Moved move_pages(void* from, void* to, std::size_t bytes) {
     if (refused({kMove, address_of(to), bytes})) return when_not_moved;
     return pretend_to_move ? os::Moved::kYes : os::move_pages(from, to, bytes);
+  }
+  static void prefer_huge_pages(void* address, std::size_t bytes) {
+    if (!refused({kPrefer, address_of(address), bytes})) os::prefer_huge_pages(address, bytes);
+  }
+  static void forbid_huge_pages(void* address, std::size_t bytes) {
+    if (!refused({kForbid, address_of(address), bytes})) os::forbid_huge_pages(address, bytes);
+  }
+  static std::size_t resident_pages(void* address, std::size_t bytes) {
+    return os::resident_pages(address, bytes);
   }
   static bool would_grant(std::size_t bytes) {
     return !refused({kWouldGrant, 0, bytes}) && os::would_grant(bytes);
