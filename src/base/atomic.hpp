@@ -28,11 +28,20 @@ class Atomic {
   Atomic(const Atomic&) = delete;
   Atomic& operator=(const Atomic&) = delete;
 
-  T load_relaxed() const noexcept { return cell_.load(std::memory_order_relaxed); }
+  T load_relaxed() const noexcept {
+    if constexpr (kPlainRelaxed) return *reinterpret_cast<const volatile T*>(&cell_);
+    return cell_.load(std::memory_order_relaxed);
+  }
   T load_acquire() const noexcept { return cell_.load(std::memory_order_acquire); }
   T load_seq_cst() const noexcept { return cell_.load(std::memory_order_seq_cst); }
 
-  void store_relaxed(T value) noexcept { cell_.store(value, std::memory_order_relaxed); }
+  void store_relaxed(T value) noexcept {
+    if constexpr (kPlainRelaxed) {
+      *reinterpret_cast<volatile T*>(&cell_) = value;
+    } else {
+      cell_.store(value, std::memory_order_relaxed);
+    }
+  }
   void store_release(T value) noexcept { cell_.store(value, std::memory_order_release); }
   void store_seq_cst(T value) noexcept { cell_.store(value, std::memory_order_seq_cst); }
 
@@ -77,12 +86,45 @@ class Atomic {
   T fetch_add_seq_cst(T value) noexcept { return cell_.fetch_add(value, std::memory_order_seq_cst); }
   T fetch_sub_seq_cst(T value) noexcept { return cell_.fetch_sub(value, std::memory_order_seq_cst); }
 
+  /// By the only thread that writes it: takes one off, with a release store. True: that makes it 0. One
+  /// instruction where the machine has it, which compilers make of no two atomic operations.
+  [[gnu::always_inline]] bool count_down_release() noexcept {
+    static_assert(sizeof(T) == 4);
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+    bool zero;
+    asm volatile("subl $1, %0" : "+m"(cell_), "=@ccz"(zero) : : "memory");
+    return zero;
+#else
+    const T left = load_relaxed() - 1;
+    store_release(left);
+    return left == 0;
+#endif
+  }
+
+  /// By the only thread that writes it: adds one.
+  [[gnu::always_inline]] void count_up_relaxed() noexcept {
+    static_assert(sizeof(T) == 4);
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+    asm volatile("addl $1, %0" : "+m"(cell_));
+#else
+    store_relaxed(load_relaxed() + 1);
+#endif
+  }
+
   T fetch_or_relaxed(T value) noexcept { return cell_.fetch_or(value, std::memory_order_relaxed); }
   T fetch_and_relaxed(T value) noexcept { return cell_.fetch_and(value, std::memory_order_relaxed); }
   T fetch_or_seq_cst(T value) noexcept { return cell_.fetch_or(value, std::memory_order_seq_cst); }
   T fetch_and_seq_cst(T value) noexcept { return cell_.fetch_and(value, std::memory_order_seq_cst); }
 
  private:
+  // On 64-bit Arm GCC computes the address of an atomic access in a register of its own, also where the load
+  // or store that it is could add an offset. A volatile access of a machine word is the same one instruction.
+#if defined(__aarch64__) && !defined(__SANITIZE_THREAD__)
+  static constexpr bool kPlainRelaxed = std::is_scalar_v<T>;
+#else
+  static constexpr bool kPlainRelaxed = false;
+#endif
+
   std::atomic<T> cell_;
 };
 
@@ -104,6 +146,30 @@ inline void spin_hint() noexcept {
 #endif
 
 namespace spanalloc {
+
+/// Stores to a word that is not atomic, of memory that its thread alone uses, after all stores before: for a
+/// fork's child, which finds memory as it was at one instant. The models do not see it.
+inline void store_in_order(unsigned long& word, unsigned long value) noexcept {
+  __atomic_store_n(&word, value, __ATOMIC_RELEASE);
+}
+
+/// A word that one thread at a time writes, and reads by instructions that take it as their operand, which
+/// compilers allow of no atomic; others read it atomically at any time. The models see neither.
+class OwnersWord {
+ public:
+  unsigned long long read_own() const noexcept {
+#ifdef __SANITIZE_THREAD__
+    return load_relaxed();
+#else
+    return word_;
+#endif
+  }
+  unsigned long long load_relaxed() const noexcept { return __atomic_load_n(&word_, __ATOMIC_RELAXED); }
+  void store_relaxed(unsigned long long value) noexcept { __atomic_store_n(&word_, value, __ATOMIC_RELAXED); }
+
+ private:
+  unsigned long long word_ = 0;
+};
 
 /// A word that is 0 until somebody sets it, and constant from then on; read by instructions that take it as
 /// their operand, which compilers allow of no atomic. A reader that races with the setting gets either value,

@@ -22,22 +22,23 @@ struct SizeClass {
   constexpr std::size_t overhead() const { return real_span - payload(); }
 };
 
-/// A multiplier M with: x % d == 0 exactly when uint32(x * M) < M, for all x < 2^32 / d (D. Lemire, O. Kaser,
-/// N. Kurz, "Faster remainder by direct computation", SPE 2019, section 3.2): the least M above 2^32 / d. (Of
-/// a power of two 2^32 / d itself would do, but see below.)
-constexpr std::uint32_t divisibility_magic32(std::uint32_t d) {
-  return static_cast<std::uint32_t>((std::uint64_t{1} << 32) / d + 1);
+/// A multiplier M with: x % d == 0 exactly when uint64(x * M) < M, for all x < 2^64 / d^2 (D. Lemire, O.
+/// Kaser, N. Kurz, "Faster remainder by direct computation", SPE 2019, section 3.2): the least M above 2^64 /
+/// d. (Of a power of two 2^64 / d itself would do, but see below.) 1 < d.
+constexpr std::uint64_t divisibility_magic(std::uint64_t d) {
+  return UINT64_MAX / d + (is_power_of_two(d) ? 2 : 1);
 }
-/// Limit L with: uint32(x * M) < L exactly when x is one of 0, d, 2d, ... (count - 1) * d, for all x < 2^32 /
-/// d and count * d < 2^32 / d: at a multiple i * d the product is i * (M * d - 2^32), which grows with i; at
-/// others it is at least M - 1. 0 of no multiples.
-constexpr std::uint32_t multiple_limit32(std::uint32_t d, std::uint32_t count) {
-  return count == 0 ? 0
-                    : (count - 1) * (divisibility_magic32(d) * d) + 1;  // M * d - 2^32 is M * d in 32 bits
-}
-/// The same with 64 bits: exact for all x < 2^64 / d. d > 1.
-constexpr std::uint64_t divisibility_magic64(std::uint64_t d) {
-  return UINT64_MAX / d + 1;
+/// Limit L with: uint64(x * M) < L exactly when x is one of 0, d, 2d, ... (count - 1) * d. 0 of no multiples.
+/// Not only for offsets: for every difference x of two addresses below 2^47, negative ones included, if
+/// d <= 2^15 and count * d <= 2^18. With e = M * d - 2^64, 0 < e <= d, the product modulo 2^64 of
+///   x = k * d, k >= 0       is k * e: it grows with k, and does not wrap
+///   x = k * d + r, 0 < r < d   is k * e + r * M, at least M > 2^48, at most 2^64 + e - M + k * e < 2^64
+///   x = -k * d, k > 0       is 2^64 - k * e
+///   x = -k * d - r          is 2^64 - k * e - r * M, at least M - e - k * e > L, as k * e < 2^47 and M >
+///   2^48
+/// `magic`: M, divisibility_magic(d).
+constexpr std::uint64_t multiple_limit(std::uint64_t d, std::uint64_t magic, std::uint64_t count) {
+  return count == 0 ? 0 : (count - 1) * (magic * d) + 1;  // M * d - 2^64 is M * d in 64 bits
 }
 
 }  // namespace spanalloc

@@ -588,6 +588,13 @@ class ContendersTest(Folder):
         self.assertEqual([named[name].kind for name in ("superblock", "kheap")], [Kind.OURS, Kind.ABLATION])
         self.assertEqual(allocators.named(PLACES, "superblock"), named["superblock"])
 
+    def test_settings_of_the_product_are_contenders_by_name(self):
+        for use in ("always", "never"):
+            found = allocators.named(PLACES, f"standard-thp-{use}")
+            self.assertEqual(found.environment, (("SPANALLOC_THP", use),))
+            self.assertEqual((found.path, found.missing), (allocators.named(PLACES, "standard").path, ""))
+            self.assertIn(found, allocators.by_name_only(PLACES))
+
     def test_ablations_join_those_that_are_named(self):
         from spanalloc_bench import cli
 

@@ -52,6 +52,12 @@ class Atomic {
   Atomic(const Atomic&) = delete;
   Atomic& operator=(const Atomic&) = delete;
 
+  void count_up_relaxed() noexcept { store_relaxed(load_relaxed() + 1); }
+  bool count_down_release() noexcept {
+    const T left = load_relaxed() - 1;
+    store_release(left);
+    return left == 0;
+  }
   T load_relaxed() const noexcept { return load(Order::relaxed); }
   T load_acquire() const noexcept { return load(Order::acquire); }
   T load_seq_cst() const noexcept { return load(Order::seq_cst); }

@@ -79,7 +79,7 @@ struct Forked : Scene {
       for (std::uint32_t b = 1; b <= this->blocks_of(n); ++b) MODEL_CHECK(this->places_of(n, b) <= 1);
       MODEL_CHECK(blocks_missing(n) <= this->kThreads);
       MODEL_CHECK(this->lab(word.owner()).is_orphanage());
-      MODEL_CHECK(this->span(n).unpublished.load_relaxed() == 0);
+      MODEL_CHECK(this->span(n).unpublished() == 0);
       const std::uint32_t owners = 1;  // of whom one may have been in the middle of a free
       MODEL_CHECK(word.outstanding() <= out + blocks_missing(n) + owners && word.outstanding() >= out);
     }

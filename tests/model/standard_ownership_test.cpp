@@ -279,7 +279,73 @@ struct EndAdoptFree : StandardWorld {
   }
 };
 
+// A thread ends with a hot span, which nobody counts; others free its blocks meanwhile. Whoever counts it
+// then finds all of them.
+template <unsigned kOthers>
+struct EndsUncounted : StandardWorld {
+  static constexpr unsigned kThreads = 1 + kOthers;
+  EndsUncounted() : StandardWorld({.capacity = 2 + kOthers, .reuse_outstanding = 1}) {
+    start_hot(1, 1, 1 + kOthers);
+  }
+  void thread(unsigned self) {
+    if (self != 0) return free_remote(1, self);
+    free_any(1, 1 + kOthers, 1);
+    orphan_uncounted(1, 1);
+  }
+  void at_rest() {
+    MODEL_CHECK(span(1).uncounted);
+    check_at_rest();
+    count_orphans(2);
+    MODEL_CHECK(in_pool_count() == 1);
+    check_at_rest();
+    MODEL_CHECK(lab(kOrphanage).uncounted.load_relaxed() == 0);
+  }
+};
+using EndsUncountedAgainstOne = EndsUncounted<1>;
+using EndsUncountedAgainstTwo = EndsUncounted<2>;
+
+// One counts the orphan, another one adopts it, a third frees into it.
+struct CountAdoptFree : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  CountAdoptFree() : StandardWorld({.capacity = 4, .reuse_outstanding = 1}) {
+    start_hot(1, 1, 3);
+    free_any(1, 3, 1);
+    orphan_uncounted(1, 1);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      count_orphans(2);
+    } else if (self == 1) {
+      if (find_reusable(3) != 0) allocate_hot(1);
+    } else {
+      free_remote(1, 1);
+      free_remote(1, 2);
+    }
+  }
+  void at_rest() {
+    count_orphans(2);
+    check_at_rest(false);
+  }
+};
+
+// Counted, but for what is on its list: then nobody ever finds it empty.
+struct EndsMiscounted : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  EndsMiscounted() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) { start_hot(1, 1, 2); }
+  void thread(unsigned self) {
+    if (self != 0) return free_remote(1, 1);
+    free_any(1, 2, 1);
+    const Inside inside(*this);
+    protocol().counted_to_orphan(ref(1), LabNumber{1}, kOrphanage, 1);
+  }
+  void at_rest() { check_at_rest(); }
+};
+
 TEST(StandardOwnership, ThreadTermination) {
+  EXPECT_FINDS(EndsMiscounted, "== out", {});
+  EXPECT_HOLDS_EVERYWHERE(EndsUncountedAgainstOne, 6, 4);
+  EXPECT_HOLDS_EVERYWHERE(EndsUncountedAgainstTwo, 4, 2);
+  EXPECT_HOLDS_EVERYWHERE(CountAdoptFree, 3, 2);
   EXPECT_FINDS(naive::TerminateForgetsEmptyHot, "in_pool", {});
   EXPECT_HOLDS_EVERYWHERE(EndsWithHotAgainstOne, 6, 4);
   EXPECT_HOLDS_EVERYWHERE(EndsWithParkedAgainstOne, 5, 3);
@@ -378,7 +444,28 @@ struct LostToFork : StandardWorld {
 using SlowFreerSameOwner = SlowFreer<1>;
 using SlowFreerNewOwner = SlowFreer<2>;
 
+// A span is emptied by its owner and another thread, whoever is last; a third takes it from the pool, and
+// goes on with the lists that it has.
+struct KeepsItsLists : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  KeepsItsLists() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) { start_parked(1, 1, 3); }
+  void thread(unsigned self) {
+    if (self == 0) {
+      free_any(1, 1, 1);
+      free_any(1, 2, 1);
+      settle_attention(1);
+    } else if (self == 1) {
+      free_remote(1, 3);
+    } else if (take_from_pool() != 0) {
+      make_hot_again(1, 2);
+      for (int i = 0; i < 3; ++i) MODEL_CHECK(allocate_hot(1) != 0);
+    }
+  }
+  void at_rest() { check_at_rest(false); }
+};
+
 TEST(StandardOwnership, TheNextLife) {
+  EXPECT_HOLDS_EVERYWHERE(KeepsItsLists, 4, 3);
   EXPECT_FINDS(naive::EpochForgottenInPool, "in_use_again", {});
   EXPECT_HOLDS_EVERYWHERE(SlowFreerSameOwner, 4, 2);
   EXPECT_HOLDS_EVERYWHERE(LostToFork, 6, 4);

@@ -83,7 +83,7 @@ struct ModelPages {
   Block* block_of_mark(SpanRef span, BlockMark mark) {
     return &blocks[index_of(span.number)][index_of(mark)];
   }
-  static Block* end_of(SpanRef) { return standard::no_block(); }
+  static void has_left(const Lists&, SpanRef) {}
   static bool is_mine(LabNumber) { return false; }  // who forks has nothing here
   LabNumber end_of_labs() const { return LabNumber{kLabs}; }
   SpanNumber end_of_spans() const { return SpanNumber{shape.spans + 1}; }
@@ -177,18 +177,16 @@ class StandardWorld {
   }
   /// free() as the frontend does it, by the thread whose LAB is `me`.
   void free_any(std::uint32_t number, std::uint32_t b, std::uint32_t me) {
-    Span& s = span(number);
-    const SpanWord word{s.word.load_relaxed()};
+    Span* s = &span(number);
+    const SpanWord word{s->word.load_relaxed()};
     MODEL_CHECK(word.state() != SpanState::kFree);
-    if (word.is(LabNumber{me}, SpanState::kParked)) {
+    if (word.is(LabNumber{me}, SpanState::kParked) || word.is(LabNumber{me}, SpanState::kHot)) {
       let_go(number, b);
-      if (!Protocol::free_parked(s, word, s.free_list.load_relaxed(), block(number, b))) return;
+      Block* const list = s->free_list.load_relaxed();
+      if (!standard::take_in(s, block(number, b), address_of(list) ^ address_of(block(number, b)))) return;
+      MODEL_CHECK(word.state() == SpanState::kParked);
       const Inside inside(*this);
       if (protocol_.settle_after_local_free(ref(number), LabNumber{me})) put_in_pool(ref(number));
-    } else if (word.is(LabNumber{me}, SpanState::kHot)) {
-      let_go(number, b);
-      link_to(block(number, b), s.free_list.load_relaxed());
-      s.free_list.store_relaxed(block(number, b));
     } else {
       free_remote(number, b);
     }
@@ -216,9 +214,7 @@ class StandardWorld {
   }
   /// The frontend's way out of a hot span: counts what is free in it and parks it.
   void park(std::uint32_t number, std::uint32_t me) {
-    Span& s = span(number);
-    std::uint32_t free_blocks = shape_.capacity - s.carved.load_relaxed();
-    for (Block* b = s.free_list.load_relaxed(); b != standard::no_block(); b = next_of(b)) ++free_blocks;
+    const std::uint32_t free_blocks = free_of(span(number));
     const Inside inside(*this);
     if (protocol_.hot_to_parked(ref(number), LabNumber{me}, free_blocks)) put_in_pool(ref(number));
   }
@@ -245,7 +241,9 @@ class StandardWorld {
     s.size_class = static_cast<std::uint8_t>(index_of(kClass));
     s.carved.store_relaxed(0);
     s.free_list.store_relaxed(standard::no_block());
-    s.unpublished.store_relaxed(0);
+    s.rest.store_relaxed(standard::no_block());
+    s.uncounted = false;
+    s.expect_frees_while_hot();
     s.list = ListId::kNone;
     s.word.store_release(SpanWord::make(LabNumber{me}, SpanState::kHot, shape_.capacity).bits);
   }
@@ -253,7 +251,8 @@ class StandardWorld {
   void make_single(std::uint32_t number) {
     Span& s = span(number);
     s.size_class = static_cast<std::uint8_t>(index_of(kSingle));
-    s.unpublished.store_relaxed(0);
+    s.uncounted = false;
+    s.expect_frees_while_hot();
     s.list = ListId::kNone;
     s.word.store_release(SpanWord::make(standard::kNobody, SpanState::kParked, 1).bits);
     hand_out(number, 1);
@@ -271,6 +270,29 @@ class StandardWorld {
   void orphan(std::uint32_t me) {
     const Inside inside(*this);
     put_in_pool(protocol_.orphan_all(LabNumber{me}, pages_.orphanages.home_of(LabNumber{me})));
+  }
+  /// The same for a hot span: its lists go as they are, uncounted.
+  void orphan_uncounted(std::uint32_t number, std::uint32_t me) {
+    const Inside inside(*this);
+    protocol_.hot_to_orphan(ref(number), LabNumber{me}, pages_.orphanages.home_of(LabNumber{me}));
+  }
+  /// Whoever counts them later, with LAB `me`.
+  void count_orphans(std::uint32_t me) {
+    const Inside inside(*this);
+    const standard::HotSpan found = protocol_.uncounted_to_hot(kOrphanage, kClass, LabNumber{me}, kMaxSpans);
+    if (!found) return;
+    with_remotes(found);
+    if (protocol_.counted_to_orphan(found.span, LabNumber{me}, kOrphanage, free_of(*found.span.record))) {
+      put_in_pool(found.span);
+    }
+  }
+  /// An emptied span that was taken from the pool serves its class again, with the lists that it has.
+  void make_hot_again(std::uint32_t number, std::uint32_t me) {
+    Span& s = span(number);
+    const SpanWord was{s.word.load_relaxed()};
+    s.expect_frees_while_hot();
+    s.word.store_release(SpanWord::make(LabNumber{me}, SpanState::kHot, shape_.capacity).bits);
+    with_remotes({ref(number), was.head()});
   }
   void set_heir(std::uint32_t me, LabNumber orphanage) { pages_.orphanages.numbers[me] = orphanage; }
 
@@ -302,6 +324,12 @@ class StandardWorld {
     link_to(last, s.free_list.load_relaxed());
     s.free_list.store_relaxed(first);
     return number;
+  }
+  // Of a hot span, but for what others have freed.
+  std::uint32_t free_of(const Span& s) const {
+    std::uint32_t free_blocks = shape_.capacity - s.carved.load_relaxed();
+    for (Block* b = s.free_list.load_relaxed(); b != standard::no_block(); b = next_of(b)) ++free_blocks;
+    return free_blocks;
   }
   void touch(std::uint32_t number, std::uint32_t b) {
     contents_[number][b].set(contents_[number][b].get() + 1);
@@ -365,10 +393,12 @@ class StandardWorld {
       MODEL_CHECK(listed_anywhere == 0);
       return;
     }
-    MODEL_CHECK(word.outstanding() - s.unpublished.load_relaxed() == out);
-    MODEL_CHECK(listed_anywhere == 1);                // a parked span is on exactly one list,
-    MODEL_CHECK(times_listed(n, word.owner()) == 1);  // and that is its owner's
-    if (settled) MODEL_CHECK(out != 0);               // an empty span was returned
+    MODEL_CHECK(word.outstanding() - s.unpublished() == out + (s.uncounted ? free_of(s) : 0));
+    MODEL_CHECK(!s.uncounted ||
+                (lab(word.owner()).is_orphanage() && lab(word.owner()).uncounted.load_relaxed() != 0));
+    MODEL_CHECK(listed_anywhere == 1);                  // a parked span is on exactly one list,
+    MODEL_CHECK(times_listed(n, word.owner()) == 1);    // and that is its owner's
+    if (settled) MODEL_CHECK(out != 0 || s.uncounted);  // an empty span was returned, if anybody knew
     // Whoever needs a block finds an orphan that has a free one.
     if (lab(word.owner()).is_orphanage() && out < blocks) {
       MODEL_CHECK(s.list == ListId::kReusable);
@@ -404,15 +434,15 @@ class StandardWorld {
   void name_variables() {
     for (std::uint32_t n = 1; n <= kMaxSpans; ++n) {
       constexpr const char* kWords[] = {"", "span1.word", "span2.word"};
-      constexpr const char* kUnpublished[] = {"", "span1.unpublished", "span2.unpublished"};
+      constexpr const char* kLeft[] = {"", "span1.left", "span2.left"};
       constexpr const char* kLists[] = {"", "span1.list", "span2.list"};
       constexpr const char* kFree[] = {"", "span1.free_list", "span2.free_list"};
       name_variable(&pages_.spans[n].word, kWords[n]);
-      name_variable(&pages_.spans[n].unpublished, kUnpublished[n]);
+      name_variable(&pages_.spans[n].left, kLeft[n]);
       name_variable(&pages_.spans[n].list, kLists[n]);
       name_variable(&pages_.spans[n].free_list, kFree[n]);
       name_variable(&pages_.spans[n].size_class, "span.size_class");
-      name_variable(&pages_.spans[n].floor, "span.floor");
+      name_variable(&pages_.spans[n].quota, "span.quota");
       name_variable(&pages_.spans[n].carved, "span.carved");
       name_variable(&pages_.spans[n].next, "span.next");
       name_variable(&pages_.spans[n].prev, "span.prev");

@@ -114,6 +114,12 @@ class SpanPool {
     stacks_[size][core].count.store_relaxed(0);
   }
 
+  /// How many spans are in a stack, or about to be.
+  std::uint32_t count_hint(std::size_t size, unsigned core) const noexcept {
+    static_assert(kBounded);
+    return stacks_[size][core].count.load_relaxed();
+  }
+
   /// A hint; nothing follows from it.
   bool looks_empty(std::size_t size, unsigned core) const noexcept {
     return stacks_[size][core].top.looks_empty();

@@ -3,8 +3,8 @@
 // A link is the next block's address, xor the block's own: within a span that is a multiple of the quantum,
 // and smaller than the span, whichever way it leads. So one comparison tells a good link from another, and no
 // list can lead out of its span. It is stored xor the process's secret key: who does not know that cannot
-// write a good one. The last block's link leads to the span's end_of_list(), which is no block's place; an
-// empty list of the span begins there, so that a block is linked to it like to any other.
+// write a good one. The last block's link leads to no_block(), which is no block's place; an empty list
+// begins there, so that a block is linked to it like to any other.
 //
 //   on a list     the word is a link
 //   handed out    the word was cleared when the block left its list, and is the program's
@@ -32,8 +32,9 @@ struct Block {
 /// Of the addresses where lists end, and of no block's.
 inline constexpr std::uintptr_t kEndBit = kQuantum / 2;
 
-/// No block: where an empty hot list begins. It is read as a block is, so that the short path need not ask,
-/// and what it holds is no link under any key. Never written: no block is ever pushed at its address.
+/// No block: where every list ends, and an empty one begins. It is read as a block is, so that the short path
+/// need not ask, and what it holds is no link under any key. Never written: no block is ever pushed at its
+/// address.
 struct NoBlock {
   alignas(kQuantum) std::uint64_t before{0};
   Block block{~std::uint64_t{0}};
@@ -42,10 +43,6 @@ static_assert(offsetof(NoBlock, block) == kEndBit);
 inline constexpr NoBlock kNoBlock{};
 constexpr Block* no_block() {
   return const_cast<Block*>(&kNoBlock.block);
-}
-/// No block: where the lists of the span at `span` end, and its empty list begins.
-SPANALLOC_INLINE Block* end_of_list(const char* span) {
-  return pointer_to<Block>(address_of(span) | kEndBit);
 }
 /// Whether a list that begins here is empty.
 SPANALLOC_INLINE bool is_end(const Block* b) {
@@ -71,6 +68,10 @@ SPANALLOC_INLINE void set_link(Block* b, std::uint64_t link) {
 SPANALLOC_INLINE void clear_link(Block* b) {
   b->stored = 0;
 }
+/// The same after the list was changed: a fork's child finds the block on its list with its link, or on none.
+SPANALLOC_INLINE void release_link(Block* b) {
+  store_in_order(b->stored, 0);
+}
 
 /// A link to another block of the same span of `span` bytes (a power of two). (To itself, too: whoever takes
 /// that block finds it cleared when it comes again.)
@@ -80,15 +81,10 @@ SPANALLOC_INLINE constexpr bool leads_to_block(std::uint64_t link, std::size_t s
 /// What a link may span where the class is not known.
 inline constexpr std::size_t kMostSpan = 256 * kKiB;
 
-/// The same, or to the span's end_of_list().
-SPANALLOC_INLINE bool is_link(const Block* b, std::uint64_t link, std::size_t span, const Block* end) {
-  return leads_to_block(link, span) || link == (address_of(b) ^ address_of(end));
+/// Whether a block that is not on any list would hardly ever have this link.
+SPANALLOC_INLINE bool is_link(const Block* b, std::uint64_t link, std::size_t span) {
+  return leads_to_block(link, span) || link == (address_of(b) ^ address_of(no_block()));
 }
-/// What every link is, and hardly anything else: one instruction.
-SPANALLOC_INLINE constexpr bool may_be_link(std::uint64_t link, std::size_t span) {
-  return (link & ~std::uint64_t{span - kEndBit}) == 0;
-}
-static_assert(may_be_link(kEndBit, kQuantum) && !leads_to_block(kEndBit, 64 * kKiB));
 
 SPANALLOC_INLINE Block* block_behind(Block* b, std::uint64_t link) {
   return pointer_to<Block>(address_of(b) ^ link);
@@ -97,23 +93,23 @@ SPANALLOC_INLINE Block* block_behind(Block* b, std::uint64_t link) {
 SPANALLOC_INLINE Block* next_of(Block* b) {
   return block_behind(b, link_of(b));
 }
-/// `next`: a block of the same span, or its end_of_list().
+/// `next`: a block of the same span, or no_block().
 SPANALLOC_INLINE void link_to(Block* b, const Block* next) {
   set_link(b, address_of(b) ^ address_of(next));
 }
 
-/// What a list of a span of `span` bytes holds, as far as its links are good; `end`: the span's.
+/// What a list of a span of `span` bytes holds, as far as its links are good.
 struct ListLength {
   std::uint32_t blocks = 0;
   Block* last = nullptr;  ///< nullptr: the list is empty
   bool whole = true;      ///< false: it does not end within `most` blocks, or not with an end
 };
-inline ListLength length_of(Block* block, std::size_t span, const Block* end, std::uint32_t most) {
+inline ListLength length_of(Block* block, std::size_t span, std::uint32_t most) {
   ListLength length;
   while (!is_end(block)) {
     const std::uint64_t link = link_of(block);
     length.last = block;
-    length.whole = is_link(block, link, span, end) && length.blocks < most;
+    length.whole = is_link(block, link, span) && length.blocks < most;
     if (!length.whole) break;
     ++length.blocks;
     block = block_behind(block, link);
@@ -121,12 +117,11 @@ inline ListLength length_of(Block* block, std::size_t span, const Block* end, st
   return length;
 }
 /// Whether `wanted` is one of the first `most` blocks of a list.
-inline bool list_has(Block* block, const Block* wanted, std::size_t span, const Block* end,
-                     std::uint32_t most) {
+inline bool list_has(Block* block, const Block* wanted, std::size_t span, std::uint32_t most) {
   for (; !is_end(block) && most != 0; --most) {
     if (block == wanted) return true;
     const std::uint64_t link = link_of(block);
-    if (!is_link(block, link, span, end)) return false;
+    if (!is_link(block, link, span)) return false;
     block = block_behind(block, link);
   }
   return false;

@@ -51,6 +51,7 @@ class Census {
     SpanCensus out;
     if (!heap_.is_started()) return out;
     mark_pooled(out);
+    mark_spares();
     mark_listed(out);
     pages_.arena.walk([&](std::uint32_t number, std::size_t, bool free) {
       const SpanRef span = pages_.span(SpanNumber{number});
@@ -86,6 +87,12 @@ class Census {
     }
   }
 
+  void mark_spares() {
+    pages_.for_each_lab([&](Lab& lab) {
+      lab.spares.for_each([](Span& span) { span.mark = static_cast<std::uint8_t>(span.mark + kMarkPooled); });
+    });
+  }
+
   template <class List>
   void mark_list(const List& list, ListId id, LabNumber owner, SpanCensus& out) {
     for (SpanNumber number = list.first(); number != SpanNumber::kNone;) {
@@ -112,6 +119,16 @@ class Census {
     });
   }
 
+  bool is_empty(SpanRef span, SpanWord word) {
+    const ClassInfo& info = Classes::info(span->class_id());
+    // What others have freed `word` knows, as of a hot span no other frees are in there.
+    std::uint32_t free = info.blocks - span->carved.load_relaxed() + info.blocks - word.outstanding();
+    for (Block* list : {span->free_list.load_relaxed(), span->rest.load_relaxed()}) {
+      free += length_of(list, info.virtual_span, info.blocks).blocks;
+    }
+    return free == info.blocks;
+  }
+
   void count(SpanRef span, Frontend<Config>& mine, SpanCensus& out) {
     const SpanWord word = span->load_word();
     const ClassId c = span->class_id();
@@ -121,11 +138,11 @@ class Census {
         return;
       case SpanState::kHot: {
         Lab& lab = pages_.lab_at(word.owner());
-        const bool known = lab.thread.load_relaxed() != 0 && span->mark == 0 &&
-                           lab.hot[index_of(c)].load_relaxed() == span.number;
+        const bool known =
+            lab.thread.load_relaxed() != 0 && span->mark == 0 && lab.has_as_hot(span.number, c);
         if (!known) {
           ++out.broken;
-        } else if (&lab == mine.lab && mine.gather_free_blocks(c, span) == word.outstanding()) {
+        } else if (&lab == mine.lab && is_empty(span, word)) {
           ++out.hot_empty;
         } else {
           ++out.hot;
@@ -137,7 +154,9 @@ class Census {
           ++(span->mark == 0 ? out.single : out.broken);
         } else if (span->mark == 0 && word.owner() == heap_.orphanages().numbers[0]) {
           ++out.lost_to_fork;
-        } else if (span->mark != kMarkListed || word.outstanding() <= span->unpublished.load_relaxed()) {
+        } else if (span->mark == kMarkListed && span->uncounted && is_empty(span, word)) {
+          ++out.hot_empty;  // as good as hot with the thread that will adopt it
+        } else if (span->mark != kMarkListed || word.outstanding() <= span->unpublished()) {
           ++out.broken;
         } else {
           ++(span->list == ListId::kReusable ? out.reusable : out.floating);

@@ -17,30 +17,37 @@ struct Standard {
   // --- Spans -----------------------------------------------------------------------------------------------
   static constexpr unsigned kGranuleBits = 16;  // the arena is counted in granules of 64 KiB
   static constexpr unsigned kMaxOrder = 2;      // log2 of the granules of a span of several blocks, at most
-  static constexpr unsigned kMinBlocks = 8;     // of a span of several blocks
+  /// Of a span of several blocks, where one of kMaxOrder has room for so many; and at least. (To use a span
+  /// up and empty it again costs some 2,000 instructions.)
+  static constexpr unsigned kWantedBlocks = 16;
+  static constexpr unsigned kMinBlocks = 8;
   /// Of a real span of several blocks at most so much is no block: its tail, and its granules' records.
   static constexpr std::size_t kMostOverheadPercent = 3;
-  static constexpr HugePages kHugePages = HugePages::kKernelDefault;
+  static constexpr HugePages kHugePages = HugePages::kAsked;
 
   // --- Size classes ----------------------------------------------------------------------------------------
   static constexpr std::size_t kMaxSmall = 512;  // up to here a class every 16 bytes
   static constexpr unsigned kStepsPerDoubling = 8;
   static constexpr std::size_t kMaxListed = 32 * kKiB;  // largest block of a span with several blocks
   static constexpr std::size_t kMaxBlock = 1 * kMiB;    // larger objects have no class of their own size
-  /// Classes 1 .. kThreadClasses keep their hot lists in thread-local storage, as many as fit
-  /// (thread_state.hpp); those up to kMaxListed keep them in the LAB.
-  static constexpr unsigned kThreadClasses = 42;  // up to 1,280 bytes
+  /// The class of a request up to the block size of this class is read from a table with an entry a byte.
+  static constexpr unsigned kClassesByByte = 41;  // up to 1,152 bytes
 
   // --- When spans move -------------------------------------------------------------------------------------
+  /// Spans that a thread has used up stay hot beside those that it allocates from, so many bytes of them.
+  static constexpr std::size_t kWarmBytes = 512 * kKiB;
+  /// What a thread keeps of spans of one block.
+  static constexpr std::size_t kSpareBytes = 1 * kMiB;
   /// A parked span becomes reusable when so many thousandths of its blocks are free: 1/8. The paper's 80 %
   /// keeps spans floating for long, which costs memory; below 1/8 the slow path that makes a span hot again
   /// is no longer paid back.
   static constexpr std::uint32_t kReusablePermille = 125;
-  /// Frees of another thread's blocks are gathered while they fall into one span, up to this many.
-  static constexpr std::uint32_t kMaxRun = 16;
-  /// What a row of the span-pool keeps for a core; beyond it spans go down to the page layer. The rows of
-  /// spans of one block are many, and a program with such objects uses them all: each of them keeps less.
-  static constexpr std::size_t kPoolBytesARow = 2 * kMiB;
+  /// Frees of another thread's blocks are gathered span by span, up to this many.
+  static constexpr std::uint32_t kMaxRun = 32;
+  /// What a row of the span-pool keeps for a core until the next tick; beyond it spans go down to the page
+  /// layer. The rows of spans of one block are many, and a program with such objects uses them all: each of
+  /// them keeps less.
+  static constexpr std::size_t kPoolBytesARow = 16 * kMiB;
   static constexpr std::size_t kPoolBytesARowOfSingles = 512 * kKiB;  // or one span
   /// Below this a block that must move is copied: moving pages costs system calls, and leaves pieces of the
   /// arena as mappings of their own for as long as the block lives.

@@ -1,29 +1,26 @@
 // The product's engine: the short paths of malloc and free, and what an engine offers (engines/engine.hpp).
 //
-//   allocate ------- hit: pop the hot list of the class (thread-local)
+//   allocate ------- hit: pop the list of the class's hot span; above 1,152 bytes in allocate_larger
 //       | miss: allocate_missed
-//       +-> allocate_slow ---- hit: pop the hot list of a larger class (in the LAB)
+//       +-> allocate_last --- the last block of a list; and the list goes on with what the hot span has
 //             | else
-//             +-> allocate_class -> pop (last block of a list) -> refill -> hot span's reserve list,
-//                   untouched blocks, remote list | else hot -> parked, and a new hot span: settle what
-//                   others pointed out, own reusable spans, orphans, Heap::take_span
+//             +-> allocate_class -> refill -> hot span's untouched blocks, remote list, a warm span | else
+//                   hot -> warm (and warm -> parked), and a new hot span: settle what others pointed out, own
+//                   reusable spans, orphans, Heap::take_span
 //
-//   deallocate ----- hit: push on the hot list of the class, if the block lies in its hot span
-//       | miss: deallocate_missed
-//       +-> deallocate_elsewhere: spans of one granule, by the record
-//             | or, for all others, deallocate_by_record (null, or fatal: deallocate_outside_spans)
-//             |---> deallocate_parked, own parked span: push on its list, count; at its floor: settle_parked
-//             +-> deallocate_unparked
-//                   |---> own hot span whose list is empty or in the LAB, or whose hint was lost: push_hot
-//                   +---> deallocate_remote: another thread's span, or another heap's: gather while the same
-//                           span is hit, then SpanProtocol::free_remote for the run
+//   deallocate ----- hit: a block of a span of one's own, by the thread's map: push on the span's list, count
+//       | the count is at its end: look_after -> settle_own, or flush_run
+//       | miss: deallocate_missed: a span of one block becomes a spare, or goes to the pool
+//       +-> deallocate_others: another thread's span: gather, which gives the next frees into the span the
+//       |     same short path; or SpanProtocol::free_remote
+//       +-> deallocate_by_record: all else (null; fatal: deallocate_outside_spans)
+//             deallocate_own: one's own span that the map did not show
+//             deallocate_remote: another heap's span, or by a thread without a LAB
 //
-// How a free finds the hot list without looking at the span's record: `hint` maps the low byte of the page
-// number (address >> 16) to a class. It is only a guess, set when a span becomes hot; the guess is believed
-// if the first block of that class's hot list lies in this very page: lists hold blocks of the hot span only.
-// That comparison is also the check that the pointer lies in memory of ours; one multiplication checks that
-// it is a block's start. An empty list, or a hint lost to another hot span whose page number ends in the same
-// byte, costs the detour over the record, nothing else.
+// One list a span, in its record, whoever uses it: malloc pops the list of the class's hot span, free pushes
+// on the list of whichever span of the thread's the block lies in. So a free asks neither which class a block
+// has nor whether its span is hot: the map (thread_map.hpp) leads from the address to the span's record,
+// where one multiplication tells whether this is a block of the span that has been handed out.
 #pragma once
 
 #include <cstddef>
@@ -37,6 +34,7 @@
 #include "engines/virtual_span/standard/fork_recovery.hpp"
 #include "engines/virtual_span/standard/heap.hpp"
 #include "engines/virtual_span/standard/span_census.hpp"
+#include "engines/virtual_span/standard/thread_map.hpp"
 #include "engines/virtual_span/standard/thread_state.hpp"
 #include "os/os.hpp"
 
@@ -57,10 +55,15 @@ class Frontend : public ThreadState<Config> {
   using Inside = InsideHeap<Config>;
   using Reuse = typename Heap::Reuse;
   static constexpr std::size_t kGranule = Classes::kGranule;
+  // Orphans that one miss counts when it is time: a bound on its time.
+  static constexpr std::uint32_t kCountedAMiss = 2;
+  // Blocks of a page and more that are linked up at a time where it costs no page fault.
+  static constexpr std::uint32_t kCarvedWhereUsed = 4;
+  static constexpr std::uint32_t kLookedAtAMiss = 64;  // of each class and orphanage
 
  public:
-  using State::exited, State::exit_round, State::head, State::heap, State::hint, State::hot_identity,
-      State::is_hot_here, State::is_parked_here, State::lab, State::pages, State::run, State::start;
+  using State::exited, State::exit_round, State::heap, State::hot, State::hot_identity, State::is_hot_here,
+      State::is_mine, State::lab, State::lone_frees, State::misses, State::map, State::pages;
   using State::State;
 
   // --- Short paths -----------------------------------------------------------------------------------------
@@ -68,35 +71,33 @@ class Frontend : public ThreadState<Config> {
   /// Any n.
   template <OutOfMemory Policy = ReturnNull>
   SPANALLOC_INLINE void* allocate(std::size_t n) {
-    if (SPANALLOC_UNLIKELY(n > kMaxInThread<Config>)) return allocate_missed<Policy>(n, *this);
-    const std::size_t c = kThreadClassOf<Config>[n];  // of 0: class 0, whose list is always empty
-    Block* block = head[c];
+    if (SPANALLOC_UNLIKELY(n > kMaxSmallest<Config>)) return allocate_larger<Policy>(n, *this);
+    const std::size_t c = kClassOf<Config>[n];  // of 0: class 0, which never has a block
+    Intake& intake = *hot[c];
+    Block* block = intake.free_list.load_relaxed();
     keep_in_result_register(block);
     const std::uint64_t link = link_of(block);
     // The list's last block, no block at all, a block that was handed out already, or a link that the program
     // has overwritten.
     if (SPANALLOC_UNLIKELY(!leads_to_block(link, kGranule))) return allocate_missed<Policy>(n, *this);
-    head[c] = block_behind(block, link);
-    clear_link(block);
+    intake.free_list.store_relaxed(block_behind(block, link));
+    release_link(block);
     unpoison(block, Classes::kTable[c].block_size);
     return block;
   }
 
   SPANALLOC_INLINE void deallocate(void* p) {
     const std::uintptr_t a = address_of(p);
-    const std::size_t c = hint[(a >> Config::kGranuleBits) & 0xff];
-    // Too large: p lies in another page than the list's first block, or the list is empty. Zero: p is that
-    // block.
-    const std::uint64_t link = address_of(head[c]) ^ a;
-    if (SPANALLOC_UNLIKELY(link - 1 >= kGranule - 1)) return deallocate_missed(p, *this);
-    const auto offset = static_cast<std::uint32_t>(a & (kGranule - 1));
-    if (SPANALLOC_UNLIKELY(offset * start[c].magic >= start[c].limit)) {
-      return deallocate_missed(p, *this);  // no block's start
+    IntakePointer intake(*map, a);
+    if (SPANALLOC_UNLIKELY((a - intake->blocks.base.read_own()) * intake->blocks.magic.read_own() >=
+                           intake->blocks.limit.read_own())) {
+      return deallocate_missed(p, *this);  // not a block of a span of this thread's, or hidden in the map
     }
-    Block* block = static_cast<Block*>(p);
-    set_link(block, link);
-    head[c] = block;
-    poison(block + 1, Classes::kTable[c].block_size - sizeof(Block));
+    const Difference link = difference(address_of(intake->free_list.load_relaxed()), a);
+    if (SPANALLOC_UNLIKELY(link.none)) return deallocate_missed(p, *this);  // freed twice
+    auto* block = static_cast<Block*>(p);
+    if constexpr (kPoisons) poison(block + 1, block_bytes_of(p) - sizeof(Block));
+    if (SPANALLOC_UNLIKELY(take_in(intake, block, link.bits))) return look_after(p, *this);
   }
 
   // --- What else an engine offers; see engines/engine.hpp --------------------------------------------------
@@ -128,34 +129,51 @@ class Frontend : public ThreadState<Config> {
   // Where a miss goes. The argument comes first, in the register that the short path has got it in: so no
   // path moves it.
   template <class Policy>
-  [[gnu::noinline]] static void* allocate_missed(std::size_t n, Frontend& self) {
-    return self.template allocate_slow<Policy>(n);
-  }
-  [[gnu::noinline]] static void deallocate_missed(void* p, Frontend& self) { deallocate_elsewhere(p, self); }
-
+  [[gnu::noinline]] static void* allocate_larger(std::size_t n, Frontend& self);
   template <class Policy>
-  void* allocate_slow(std::size_t n);
+  [[gnu::noinline]] static void* allocate_single_or_large(std::size_t n, Frontend& self);
+  template <class Policy>
+  [[gnu::noinline]] static void* allocate_missed(std::size_t n, Frontend& self);
+  void set_hot(ClassId c, SpanRef span);
+  /// Pops what the short path leaves: the last block of the hot span's list; and tops the list up.
+  Block* allocate_last(ClassId c);
   /// Blocks of class c. nullptr when memory is out.
   void* allocate_class(ClassId c);
 
-  static void deallocate_elsewhere(void* p, Frontend& self);
+  [[gnu::noinline]] static void deallocate_missed(void* p, Frontend& self);
+  static void deallocate_others(void* p, Frontend& self);
+  static void deallocate_single(void* p, Frontend& self, SpanRef span);
   static void deallocate_by_record(void* p, Frontend& self);
-  static void deallocate_parked(void* p, Frontend& self, SpanRef span, SpanWord word);
-  static void deallocate_unparked(void* p, Frontend& self, SpanRef span, SpanWord word);
-  static void settle_parked(void* p, Frontend& self, SpanRef span);
-  void deallocate_remote(SpanRef span, SpanWord word, void* p);
-  void gather(SpanRef span, SpanWord word, Block* block);
-  void publish_run(SpanRef span, Block* newest, Block* oldest, std::uint32_t count);
-  /// Gives back what this thread has gathered of another thread's blocks.
-  void flush_run();
-  void flush_run_if_any() {
-    if (run.count != 0) flush_run();
+  void* take_spare(ClassId c);
+  void free_into_others(SpanRef span, SpanWord word, Block* block);
+  static void deallocate_own(void* p, Frontend& self, SpanRef span);
+  /// This free would have been a short one with a map.
+  void miss_map() {
+    if (SPANALLOC_LIKELY(map != &kNoMap) || misses == State::kMissesForMap) return;
+    ++misses;
+    if (misses == State::kMissesForMap) map = &pages->make_map(*lab);
   }
-  void push_hot(SpanRef span, Block* block);
+  static void look_after(void* p, Frontend& self);
+  void settle_own(SpanRef span);
+  void deallocate_remote(SpanRef span, SpanWord word, void* p);
+  bool gathered(SpanRef span, SpanWord word, Block* block);
+  void gather(RemoteRun& run, SpanRef span, SpanWord word, Block* block);
+  void publish_run(SpanRef span, Block* newest, Block* oldest, std::uint32_t count);
+  /// Gives back what this thread has gathered of another thread's span.
+  void flush_run(RemoteRun& run);
+  void flush_all_runs() {
+    if (lab->runs.holding != 0) flush_runs();
+  }
+  void flush_runs();
+  /// On slow paths: what is gathered does not wait for ever.
+  void flush_one_run() {
+    if (lab != nullptr && SPANALLOC_UNLIKELY(lab->runs.holding != 0)) flush_next_run();
+  }
+  void flush_next_run();
   SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) { os::fatal("double free of", p); }
   /// A block is given back that has a link where the program's first word is: almost surely it is on a list.
   static bool looks_free(const Block* block) {
-    return SPANALLOC_UNLIKELY(may_be_link(link_of(block), kMostSpan));
+    return SPANALLOC_UNLIKELY(is_link(block, link_of(block), kMostSpan));
   }
   static void deallocate_suspect(void* p, Frontend& self, SpanRef span);
 
@@ -170,12 +188,6 @@ class Frontend : public ThreadState<Config> {
     ClassId size_class() const { return span->class_id(); }
   };
   Location locate(const void* p);
-  /// Whether `a` is the start of a block of the span.
-  bool is_start(std::uintptr_t a, SpanRef span);
-  // Of the span that a block of the class lies in: spans of several blocks are aligned.
-  static Block* end_behind(const Block* b, const ClassInfo& info) {
-    return end_of_list(pointer_to<char>(align_down(address_of(b), info.virtual_span)));
-  }
   std::uint64_t offset_in(SpanRef span, const void* p) const {
     return address_of(p) - address_of(pages->address(span.number));
   }
@@ -197,12 +209,17 @@ class Frontend : public ThreadState<Config> {
   void detach_if_exited() {
     if (SPANALLOC_UNLIKELY(exited) && lab != nullptr) detach();
   }
+  static unsigned granules_of_spare(const Span& span) {
+    return Classes::kTable[span.shown_class.load_relaxed()].granules;
+  }
   unsigned core() const { return heap->core_of(lab); }
 
-  Block*& head_of(ClassId c) {
-    const std::uint32_t i = index_of(c);
-    return i < State::kLists ? head[i] : lab->head[i - State::kLists];
+  /// None: the class has none.
+  SpanRef hot_span(ClassId c) {
+    const SpanNumber number = lab->hot[index_of(c)].load_relaxed();
+    return number == SpanNumber::kNone ? SpanRef{} : pages->span(number);
   }
+  Atomic<Block*>& list_of(ClassId c) { return hot[index_of(c)]->free_list; }
   static GranuleCount granules_for(std::size_t bytes) {
     return {(bytes + kGranule - 1) >> Config::kGranuleBits};
   }
@@ -210,6 +227,11 @@ class Frontend : public ThreadState<Config> {
   std::size_t block_bytes(ClassId c, SpanRef span) {
     return c == Classes::kLarge ? pages->granules_of(span).count << Config::kGranuleBits
                                 : Classes::info(c).block_size;
+  }
+  // For builds that poison.
+  std::size_t block_bytes_of(const void* p) {
+    const SpanRef span = pages->span_of(pages->any_granule_at(address_of(p)));
+    return block_bytes(span->class_id(), span);
   }
 
   /// fill(p, zero) writes what the block at p begins with; zero: it reads as zero.
@@ -237,16 +259,45 @@ class Frontend : public ThreadState<Config> {
   enum class Refilled { kNothing, kBlocks, kZeroBlocks };
   Refilled refill(ClassId c);
   Refilled take_own_blocks(ClassId c, SpanRef span);
-  void top_up(ClassId c);
+  bool take_remote_blocks(SpanRef span, std::uint32_t at_least);
+  bool take_ready(ClassId c);
+  bool take_remotely_ready(ClassId c);
+  bool take_any_warm(ClassId c);
+  bool take_warm(ClassId c, unsigned place);
+  bool park_empty_warm();
+  bool give_back_unused();
+  FreshSpan take_span(ClassId c);
+  Block* carve_one(ClassId c);
+  static void count_carved(SpanRef span, const ClassInfo& info, std::uint32_t count);
+  void add_list(SpanRef span, BlockMark remotes);
+  void join_warm(ClassId c, SpanRef span);
+  /// A thread that needs neither pool nor arena reads the clock now and then: what others have freed is to be
+  /// purged nevertheless.
+  void pass_by_clock() {
+    if (SPANALLOC_UNLIKELY(++lab->events % 64 == 0)) read_clock();
+  }
+  void read_clock();
+  void leave_used_up(ClassId c, SpanRef span);
+  void park_warm(unsigned i);
   Block* carve(SpanRef span, ClassId c);
   HotSpan find_span(ClassId c);
   void make_hot(ClassId c, SpanRef span);
-  void let_carved_blocks_pass(SpanRef span, ClassId c);
+  template <class F>
+  void for_each_hot_class(F f);
+  bool is_used_up(ClassId c);
+  void leave_hot_and_park(ClassId c);
+  void orphan_hot(ClassId c, LabNumber heir);
+  bool count_orphans(std::uint32_t at_most, std::uint32_t look_at);
+  void count_orphans_if_due() {
+    if (SPANALLOC_UNLIKELY(heap->count_orphans_due.load_relaxed() != 0)) {
+      count_orphans(kCountedAMiss, kLookedAtAMiss);
+    }
+  }
+  std::uint32_t merge_lists(SpanRef span);
   void leave_hot(ClassId c);
   void park(SpanRef span, std::uint32_t free_blocks);
-  std::uint32_t gather_free_blocks(ClassId c, SpanRef span);
   bool retire_hot_if_empty(ClassId c);
-  Block* pop(Block*& list, const ClassInfo& info);
+  static Block* pop(Atomic<Block*>& list, const ClassInfo& info);
   bool is_listed(SpanRef span, const Block* block);
   [[noreturn]] static void broken_list(const Block* block);
   static ListLength length_of_own_list(Block* list, const ClassInfo& info, std::uint32_t most);
@@ -261,7 +312,7 @@ class StandardEngineOf {
   using Pages = standard::PageLayer<Config>;
   using Heap = standard::Heap<Config>;
   using Frontend = standard::Frontend<Config>;
-  static_assert(standard::classes_hold<Config>());
+  static_assert(standard::classes_hold<Config>() && standard::blocks_are_in_steps<Config>());
   static_assert(standard::SizeClasses<Config>::kGranule << Config::kMaxOrder <= standard::kMostSpan);
 
  public:

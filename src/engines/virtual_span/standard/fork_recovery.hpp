@@ -128,37 +128,60 @@ class ForkRecovery {
         // The heap's destroy() was cut short: its lists are gone, or about to go.
         span->word.store_relaxed(0);
         pages.give(span);
-      } else if (word.state() == SpanState::kHot && !pages.is_mine(word.owner())) {
+      } else if (word.state() == SpanState::kHot && !pages.is_mine(word.owner()) &&
+                 !pages.lab_at(word.owner()).has_as_hot(span.number, span->class_id())) {
         lose_hot_span(pages, span);
         // What stands on no list is a span of one block, or lost by an earlier fork.
       } else if (word.state() == SpanState::kFree ||
                  (word.listed() && span->list != ListId::kNone && protocol.settle_listed(span))) {
+        // (What was never used names LAB 0, in whose map it does not stand.)
+        if (word.owner() != kNobody) pages.has_left(pages.lab(word.owner()), span);
+        // (A spare one, too, is the arena's now, whatever place may name it.)
+        if (word.state() == SpanState::kFree) span->word.store_relaxed(kSpareTaken.bits);
         pages.give(span);
       }
     });
   }
 
-  // Its lists were in its thread's own memory, in whatever state: what is on them is lost, so the span never
-  // becomes empty. Frees into it still work: an orphanage owns it, on no list.
+  // A span that stands nowhere: its thread was about to take it or to leave it. Whatever is on its lists, it
+  // never becomes empty. Frees into it still work: an orphanage owns it, on no list.
   SPANALLOC_COLD static void lose_hot_span(Pages& pages, SpanRef span) {
     Heap& heap = pages.heap_of(span);
     const SpanWord word = span->load_word();  // this is the only thread
     const LabNumber heir = heap.orphanages().numbers[0];
     span->word.store_relaxed(word.with_state(SpanState::kParked).with_owner(heir).bits);
     span->list = ListId::kNone;
+    span->expect_frees(1);
     heap.lost_to_fork.fetch_add_relaxed(1);
   }
 
-  SPANALLOC_COLD static void bury_vanished_thread(Pages& pages, Heap& heap, Lab& lab) {
-    for (Atomic<SpanNumber>& hot : lab.hot) {
-      const SpanNumber number = hot.load_relaxed();
-      hot.store_relaxed(SpanNumber::kNone);
-      // Not if it was found among what vanished threads had, or if its thread was just about to leave it.
-      if (number == SpanNumber::kNone) continue;
-      const SpanRef span = pages.span(number);
-      if (span->load_word().is(lab.number, SpanState::kHot)) lose_hot_span(pages, span);
+  // What is free in it stands on its lists, as the record has them: each block is linked before it is on a
+  // list, and off it before it loses its link.
+  SPANALLOC_COLD static void park_hot_span(Pages& pages, Heap& heap, Lab& lab, SpanRef span) {
+    const ClassInfo& info = Pages::Classes::info(span->class_id());
+    std::uint32_t free = info.blocks - span->carved.load_relaxed();
+    for (Atomic<Block*>* list : {&span->free_list, &span->rest}) {
+      const ListLength length = length_of(list->load_relaxed(), info.virtual_span, info.blocks);
+      if (!length.whole) return lose_hot_span(pages, span);  // its program has damaged it
+      free += length.blocks;
     }
-    lab.forget_hot_lists();
+    if (free > span->load_word().outstanding()) return lose_hot_span(pages, span);
+    if (heap.protocol().hot_to_parked(span, lab.number, free)) heap.put_in_pool(span, 0);
+  }
+
+  SPANALLOC_COLD static void bury_vanished_thread(Pages& pages, Heap& heap, Lab& lab) {
+    // One may be in two places, if its thread was moving it.
+    const auto park = [&](SpanNumber number) {
+      if (number == SpanNumber::kNone) return;
+      const SpanRef span = pages.span(number);
+      if (span->load_word().is(lab.number, SpanState::kHot)) park_hot_span(pages, heap, lab, span);
+    };
+    for (unsigned i = 0; i < lab.warm.kPlaces; ++i) park(lab.warm.span(i));
+    for (const Atomic<SpanNumber>& number : lab.hot) park(number.load_relaxed());
+    lab.forget_hot_spans();
+    heap.take_spares(lab, 0);
+    lab.spares.forget();
+    pages.clear_map(lab);
     heap.put_in_pool(heap.protocol().orphan_all(lab.number, heap.orphanages().home_of(lab.number)), 0);
     lab.thread.store_relaxed(0);
   }

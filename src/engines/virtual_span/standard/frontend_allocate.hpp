@@ -1,4 +1,4 @@
-// What malloc, calloc and aligned requests do after a miss of the thread's hot list; see engine.hpp for the
+// What malloc, calloc and aligned requests do after a miss of the hot span's list; see engine.hpp for the
 // call tree.
 #pragma once
 
@@ -6,34 +6,120 @@
 
 namespace spanalloc::standard {
 
+// The short path again, for classes that are not looked up by the byte.
 template <class Config>
 template <class Policy>
-SPANALLOC_INLINE void* Frontend<Config>::allocate_slow(std::size_t n) {
+void* Frontend<Config>::allocate_larger(std::size_t n, Frontend& self) {
+  if (SPANALLOC_UNLIKELY(n > Config::kMaxListed)) return allocate_single_or_large<Policy>(n, self);
+  const std::size_t c = kClassOfSteps<Config>[(n + kStepOfLarger - 1) / kStepOfLarger];
+  Intake& intake = *self.hot[c];
+  Block* block = intake.free_list.load_relaxed();
+  keep_in_result_register(block);
+  const std::uint64_t link = link_of(block);
+  if (SPANALLOC_UNLIKELY((link & kNoLinkBits<Config>[c]) != 0)) return allocate_missed<Policy>(n, self);
+  intake.free_list.store_relaxed(block_behind(block, link));
+  release_link(block);
+  unpoison(block, Classes::kTable[c].block_size);
+  return block;
+}
+
+// A block with a span of its own: the one that the thread has freed last, if that is of the same class.
+template <class Config>
+template <class Policy>
+void* Frontend<Config>::allocate_single_or_large(std::size_t n, Frontend& self) {
+  if (SPANALLOC_UNLIKELY(n > Config::kMaxBlock || self.lab == nullptr))
+    return allocate_missed<Policy>(n, self);
+  const ClassId c{kClassOfSingle<Config>[(n + kStepOfSingles - 1) / kStepOfSingles]};
+  Span* spare = self.lab->spares.take_youngest(c);
+  if (SPANALLOC_UNLIKELY(spare == nullptr)) return allocate_missed<Policy>(n, self);
+  void* p = pointer_to(spare->shown.base.load_relaxed());
+  unpoison(p, Classes::info(c).block_size);
+  return p;
+}
+
+// Any one that it has freed.
+template <class Config>
+[[gnu::noinline]] inline void* Frontend<Config>::take_spare(ClassId c) {
+  if (SPANALLOC_UNLIKELY(lab == nullptr)) return nullptr;
+  Span* spare = lab->spares.take(c, granules_of_spare);
+  if (spare == nullptr) return nullptr;
+  void* p = pointer_to(spare->shown.base.load_relaxed());
+  unpoison(p, Classes::info(c).block_size);
+  return p;
+}
+
+template <class Config>
+template <class Policy>
+void* Frontend<Config>::allocate_missed(std::size_t n, Frontend& self) {
   void* p = nullptr;
   if (SPANALLOC_UNLIKELY(n > Config::kMaxBlock)) {
-    p = allocate_large(n, kQuantum, LeaveUnfilled{});
+    p = self.allocate_large(n, kQuantum, LeaveUnfilled{});
   } else {
     const ClassId c = Classes::of(n == 0 ? 1 : n);
-    if (SPANALLOC_LIKELY(c < Classes::kFirstSingle && lab != nullptr)) {
-      Block*& list = head_of(c);
-      Block* block = list;
-      const std::uint64_t link = link_of(block);
-      if (SPANALLOC_LIKELY(leads_to_block(link, Classes::info(c).virtual_span))) {
-        list = block_behind(block, link);
-        clear_link(block);
-        unpoison(block, Classes::info(c).block_size);
-        return block;
-      }
+    if (SPANALLOC_LIKELY(c < Classes::kFirstSingle)) {
+      if (Block* last = self.allocate_last(c); SPANALLOC_LIKELY(last != nullptr)) return last;
     }
-    p = allocate_class(c);
+    p = self.allocate_class(c);
   }
   return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
+}
+
+// The last block leaves the hot span's list. What comes next is seen to at once: a program that now frees and
+// allocates in turn would else find one block on the list with each malloc, and none with the next. nullptr:
+// the list is empty. (Blocks of a page and more, of which it is to be known whether they are zero, and whose
+// pages are best left untouched, are carved one by one as long as none is freed; in memory that was used
+// before, a few at a time.)
+template <class Config>
+[[gnu::noinline]] inline Block* Frontend<Config>::allocate_last(ClassId c) {
+  const ClassInfo& info = Classes::info(c);
+  if (is_end(list_of(c).load_relaxed())) {
+    Block* block = info.block_size >= kPageForTail ? carve_one(c) : nullptr;
+    if (block != nullptr && !hot_span(c)->zero) take_own_blocks(c, hot_span(c));
+    return block;
+  }
+  Block* block = pop(list_of(c), info);
+  if (SPANALLOC_UNLIKELY(exited) || !is_end(list_of(c).load_relaxed())) return block;
+  const SpanRef span = hot_span(c);
+  if (span->carved.load_relaxed() == info.blocks && is_end(span->rest.load_relaxed())) {
+    take_ready(c);
+  } else {
+    take_own_blocks(c, span);
+  }
+  return block;
+}
+
+// The next untouched block of the hot span; nullptr: it has none.
+template <class Config>
+SPANALLOC_INLINE Block* Frontend<Config>::carve_one(ClassId c) {
+  if (SPANALLOC_UNLIKELY(lab == nullptr)) return nullptr;
+  const ClassInfo& info = Classes::info(c);
+  const SpanRef span = hot_span(c);
+  if (SPANALLOC_UNLIKELY(!span) || span->carved.load_relaxed() == info.blocks) return nullptr;
+  if (SPANALLOC_UNLIKELY(!is_end(span->rest.load_relaxed()))) return nullptr;
+  auto* block = pointer_to<Block>(span->blocks.base.read_own() +
+                                  std::size_t{span->carved.load_relaxed()} * info.block_size);
+  count_carved(span, info, 1);
+  unpoison(block, info.block_size);
+  clear_link(block);
+  return block;
+}
+
+template <class Config>
+SPANALLOC_INLINE void Frontend<Config>::count_carved(SpanRef span, const ClassInfo& info,
+                                                     std::uint32_t count) {
+  const std::uint32_t carved = span->carved.load_relaxed() + count;
+  span->carved.store_relaxed(carved);
+  // What was never carved is nobody's to free. (Whoever is handed a block by another thread has been given
+  // this limit with it.)
+  const std::uint64_t limit = multiple_limit(info.block_size, info.magic, carved);
+  span->blocks.limit.store_relaxed(limit);
+  span->shown.limit.store_relaxed(limit);
 }
 
 template <class Config>
 inline void* Frontend<Config>::allocate_class(ClassId c) {
   const Inside inside(*this);
-  flush_run_if_any();
+  flush_one_run();
   // No LAB left (there is room for 262,144 living threads), or no memory for one.
   if (SPANALLOC_UNLIKELY(lab_of_thread() == nullptr)) {
     return allocate_large(Classes::info(c).block_size, kQuantum, LeaveUnfilled{});
@@ -49,63 +135,49 @@ template <class Fill>
 SPANALLOC_COLD inline void* Frontend<Config>::allocate_large(std::size_t n, std::size_t alignment,
                                                              Fill fill) {
   const Inside inside(*this);
-  flush_run_if_any();
+  flush_one_run();
   if (n > kMaxRequest || alignment > kMaxRequest || !heap->start()) return nullptr;
   const GranuleCount granules = granules_for(max_of(n, 1));
-  const FreshSpan fresh = heap->take_large(granules, granules_for(alignment).count, Reuse::kDirtyFirst);
+  const std::size_t multiple = granules_for(alignment).count;
+  FreshSpan fresh = heap->take_large(granules, multiple, Reuse::kDirtyFirst);
+  if (SPANALLOC_UNLIKELY(!fresh) && give_back_unused()) {
+    fresh = heap->take_large(granules, multiple, Reuse::kDirtyFirst);
+  }
   return fresh ? hand_out(fresh, Classes::kLarge, granules.count << Config::kGranuleBits, fill) : nullptr;
 }
 
 template <class Config>
 inline void* Frontend<Config>::allocate_listed(ClassId c) {
-  Block*& list = head_of(c);
-  const ClassInfo& info = Classes::info(c);
-  for (;;) {
-    if (SPANALLOC_LIKELY(!is_end(list))) {
-      Block* block = pop(list, info);
-      if (is_end(list) && SPANALLOC_LIKELY(!exited)) top_up(c);
-      return block;
-    }
+  while (is_end(list_of(c).load_relaxed())) {
     if (refill(c) == Refilled::kNothing) return nullptr;
   }
+  return pop(list_of(c), Classes::info(c));
 }
 
-// The last block has left the hot list: what the hot span still has comes at once. A program that now frees
-// and allocates in turn would else find the list empty with each free, and one block on it with each malloc.
-// (Not blocks of a page and more: of these it is to be known whether they are zero.)
+// For the hot span's empty list: its second list, or the next untouched blocks.
 template <class Config>
-[[gnu::noinline]] inline void Frontend<Config>::top_up(ClassId c) {
-  const SpanNumber number = lab->hot[index_of(c)].load_relaxed();
-  if (number == SpanNumber::kNone || Classes::info(c).block_size >= kPageForTail) return;
-  take_own_blocks(c, pages->span(number));
-}
-
-// Of its hot span, for the class's empty list: the reserve, or the next untouched blocks.
-template <class Config>
-SPANALLOC_INLINE typename Frontend<Config>::Refilled Frontend<Config>::take_own_blocks(ClassId c,
-                                                                                       SpanRef span) {
-  Block*& list = head_of(c);
-  SPANALLOC_ASSERT(is_end(list));
-  if (Block* reserve = span->free_list.load_relaxed(); !is_end(reserve)) {
-    span->free_list.store_relaxed(pages->end_of(span));
-    list = reserve;
+[[gnu::noinline]] inline typename Frontend<Config>::Refilled Frontend<Config>::take_own_blocks(ClassId c,
+                                                                                               SpanRef span) {
+  SPANALLOC_ASSERT(is_end(span->free_list.load_relaxed()) && is_hot_here(span->load_word()));
+  if (Block* rest = span->rest.load_relaxed(); SPANALLOC_UNLIKELY(!is_end(rest))) {
+    // In this order: a fork's child finds a list once, or not at all.
+    span->rest.store_release(no_block());
+    span->free_list.store_release(rest);
     return Refilled::kBlocks;
   }
   if (span->carved.load_relaxed() == Classes::info(c).blocks) return Refilled::kNothing;
-  list = carve(span, c);
+  span->free_list.store_release(carve(span, c));
   return span->zero ? Refilled::kZeroBlocks : Refilled::kBlocks;
 }
 
 // The first block of a list that is not empty.
 template <class Config>
-SPANALLOC_INLINE Block* Frontend<Config>::pop(Block*& list, const ClassInfo& info) {
-  Block* block = list;
+SPANALLOC_INLINE Block* Frontend<Config>::pop(Atomic<Block*>& list, const ClassInfo& info) {
+  Block* block = list.load_relaxed();
   const std::uint64_t link = link_of(block);
-  if (SPANALLOC_UNLIKELY(!is_link(block, link, info.virtual_span, end_behind(block, info))))
-    broken_list(block);
-  Block* const next = block_behind(block, link);
-  list = is_end(next) ? no_block() : next;
-  clear_link(block);
+  if (SPANALLOC_UNLIKELY(!is_link(block, link, info.virtual_span))) broken_list(block);
+  list.store_relaxed(block_behind(block, link));
+  release_link(block);
   unpoison(block, info.block_size);
   return block;
 }
@@ -114,7 +186,11 @@ SPANALLOC_INLINE Block* Frontend<Config>::pop(Block*& list, const ClassInfo& inf
 template <class Config>
 template <class Fill>
 inline void* Frontend<Config>::allocate_single(ClassId c, Fill fill) {
-  const FreshSpan fresh = heap->take_span(c, core());
+  if (void* p = take_spare(c); p != nullptr) {
+    fill(p, false);
+    return p;
+  }
+  const FreshSpan fresh = take_span(c);
   return fresh ? hand_out(fresh, c, Classes::info(c).block_size, fill) : nullptr;
 }
 
@@ -130,42 +206,152 @@ inline void* Frontend<Config>::hand_out(const FreshSpan& fresh, ClassId c, std::
   return p;
 }
 
-// Puts blocks on the class's empty hot list, or finds that memory is out. Zero: but for their links.
+// Has the class's list, which is empty, hold blocks, or finds that memory is out. Zero: but for their links.
 template <class Config>
 inline typename Frontend<Config>::Refilled Frontend<Config>::refill(ClassId c) {
-  Block*& list = head_of(c);
-  const ClassInfo& info = Classes::info(c);
   SPANALLOC_ASSERT(c != ClassId::kNone && c < Classes::kFirstSingle);
   SPANALLOC_ASSERT(pages->is_mine(lab->number));
-  while (is_end(list)) {
-    const SpanNumber number = lab->hot[index_of(c)].load_relaxed();
-    if (number == SpanNumber::kNone) {
+  while (is_end(list_of(c).load_relaxed())) {
+    const SpanRef span = hot_span(c);
+    if (!span) {
       const HotSpan found = find_span(c);
-      if (!found) return Refilled::kNothing;
-      if (found.remotes != BlockMark::kNone) list = pages->block_of_mark(found.span, found.remotes);
+      if (!found) return take_any_warm(c) ? Refilled::kBlocks : Refilled::kNothing;
+      if (found.remotes != BlockMark::kNone) add_list(found.span, found.remotes);
       make_hot(c, found.span);
       continue;
     }
-    const SpanRef span = pages->span(number);
     if (const Refilled own = take_own_blocks(c, span); own != Refilled::kNothing) return own;
-    // A stale look only delays the choice.
-    if (info.blocks - span->load_word().outstanding() >= info.refill_remotes) {
-      const RemoteList remotes = take_remotes(span->word, info.blocks);
-      list = pages->block_of_mark(span, remotes.first);
-      // span_word.hpp's equation: of a hot span no frees are published. (To count them always costs a walk
-      // over blocks that lie in another core's cache. A block that is here for the second time has no link:
-      // pop().)
-      SPANALLOC_ASSERT(length_of(list, info.virtual_span, pages->end_of(span), info.blocks).blocks ==
-                       remotes.count);
-    } else {
-      leave_hot(c);
-      park(span, 0);
-    }
+    if (take_remote_blocks(span, Classes::info(c).refill_remotes) || take_ready(c)) continue;
+    if (!take_remotely_ready(c)) leave_used_up(c, span);
   }
   return Refilled::kBlocks;
 }
 
-// Links up the untouched blocks that start in the next page (at least one), in address order.
+// What other threads have freed of a hot span whose list is empty.
+template <class Config>
+SPANALLOC_INLINE bool Frontend<Config>::take_remote_blocks(SpanRef span, std::uint32_t at_least) {
+  const ClassInfo& info = Classes::info(span->class_id());
+  SPANALLOC_ASSERT(is_end(span->free_list.load_relaxed()));
+  // A stale look only delays the choice.
+  if (info.blocks - span->load_word().outstanding() < at_least) return false;
+  const RemoteList remotes = take_remotes(span->word, info.blocks);
+  Block* const list = pages->block_of_mark(span, remotes.first);
+  // span_word.hpp's equation: of a hot span no frees are published. (To count them always costs a walk over
+  // blocks that lie in another core's cache. A block that is here for the second time has no link: pop().)
+  SPANALLOC_ASSERT(length_of(list, info.virtual_span, info.blocks).blocks == remotes.count);
+  span->free_list.store_release(list);
+  return true;
+}
+
+// The remote list that came with a span which has become hot. (It has a second list already if its last owner
+// ended soon after it had adopted it.)
+template <class Config>
+inline void Frontend<Config>::add_list(SpanRef span, BlockMark remotes) {
+  Block* const list = pages->block_of_mark(span, remotes);
+  Block* const rest = span->rest.load_relaxed();
+  if (is_end(span->free_list.load_relaxed())) {
+    span->free_list.store_release(list);
+  } else if (is_end(rest)) {
+    span->rest.store_release(list);
+  } else {
+    const ClassInfo& info = Classes::info(span->class_id());
+    link_to(length_of_own_list(list, info, info.blocks).last, rest);
+    span->rest.store_release(list);
+  }
+}
+
+// The hot span, if there is one, has nothing left for the class's empty list. If enough blocks of a warm one
+// are back they change places.
+template <class Config>
+SPANALLOC_INLINE bool Frontend<Config>::take_ready(ClassId c) {
+  if (SPANALLOC_LIKELY(!lab->warm.has_ready())) return false;
+  const unsigned i = lab->warm.any_ready(c);
+  return i != lab->warm.kNoPlace && take_warm(c, i);
+}
+// The same with what others have freed, of one of them.
+template <class Config>
+SPANALLOC_INLINE bool Frontend<Config>::take_remotely_ready(ClassId c) {
+  const unsigned i = lab->warm.any(c);
+  if (i == lab->warm.kNoPlace) return false;
+  const SpanRef span = pages->span(lab->warm.span(i));
+  return is_end(span->free_list.load_relaxed()) &&
+         take_remote_blocks(span, Classes::info(c).refill_remotes) && take_warm(c, i);
+}
+// The same when memory is out: any block will do.
+template <class Config>
+SPANALLOC_COLD inline bool Frontend<Config>::take_any_warm(ClassId c) {
+  bool found = false;
+  lab->warm.for_each([&](unsigned i) {
+    if (found || lab->warm.class_of(i) != c) return;
+    const SpanRef span = pages->span(lab->warm.span(i));
+    found = (!is_end(span->free_list.load_relaxed()) || take_remote_blocks(span, 1)) && take_warm(c, i);
+  });
+  return found;
+}
+template <class Config>
+inline bool Frontend<Config>::take_warm(ClassId c, unsigned place) {
+  const SpanRef span = pages->span(lab->warm.span(place));
+  SPANALLOC_ASSERT(is_hot_here(span->load_word()) && !is_end(span->free_list.load_relaxed()));
+  if (const SpanRef used_up = hot_span(c)) join_warm(c, used_up);
+  set_hot(c, span);
+  span->expect_frees_while_hot();
+  lab->warm.leave(place, Classes::info(c).granules);
+  pass_by_clock();
+  return true;
+}
+
+// When memory is out: what this thread, and orphans, hold without need. False: nothing.
+template <class Config>
+SPANALLOC_COLD inline bool Frontend<Config>::give_back_unused() {
+  if (lab == nullptr) return false;
+  const bool any = count_orphans(UINT32_MAX, UINT32_MAX);
+  return park_empty_warm() || any;
+}
+
+// Of what this thread keeps warm what is empty. False: nothing.
+template <class Config>
+SPANALLOC_COLD inline bool Frontend<Config>::park_empty_warm() {
+  bool any = false;
+  lab->warm.for_each([&](unsigned i) {
+    const SpanRef span = pages->span(lab->warm.span(i));
+    if (span->load_word().outstanding() != span->unpublished()) return;
+    park_warm(i);
+    any = true;
+  });
+  return any;
+}
+
+// The hot span becomes a warm one, or is parked where there is no room for such large ones.
+template <class Config>
+inline void Frontend<Config>::leave_used_up(ClassId c, SpanRef span) {
+  auto& warm = lab->warm;
+  const unsigned granules = Classes::info(c).granules;
+  const bool stays = warm.fits_at_all(granules) && !exited;
+  while (stays && !warm.fits(granules)) park_warm(warm.oldest());
+  if (stays) join_warm(c, span);
+  leave_hot(c);
+  if (!stays) park(span, 0);
+}
+
+// From here on its owner's frees into it are counted; when enough have come that is an event.
+template <class Config>
+SPANALLOC_INLINE void Frontend<Config>::join_warm(ClassId c, SpanRef span) {
+  SPANALLOC_ASSERT(is_end(span->free_list.load_relaxed()) && is_end(span->rest.load_relaxed()));
+  const ClassInfo& info = Classes::info(c);
+  span->expect_frees(info.refill_remotes);
+  lab->warm.join(span.number, c, info.granules);
+}
+
+template <class Config>
+inline void Frontend<Config>::park_warm(unsigned i) {
+  const SpanRef span = pages->span(lab->warm.span(i));
+  const unsigned granules = Classes::info(lab->warm.class_of(i)).granules;
+  park(span, span->unpublished());
+  lab->warm.leave(i, granules);
+}
+
+// Links up the untouched blocks that start in the next page (at least one), in address order. Of larger ones
+// some more, where the memory was used before: it is there, most of it.
 template <class Config>
 inline Block* Frontend<Config>::carve(SpanRef span, ClassId c) {
   const ClassInfo& info = Classes::info(c);
@@ -174,8 +360,10 @@ inline Block* Frontend<Config>::carve(SpanRef span, ClassId c) {
   const std::size_t offset = std::size_t{carved} * info.block_size;
   const std::size_t page_end = align_down(offset, kPageForTail) + kPageForTail;
   auto count = static_cast<std::uint32_t>((page_end - offset + info.block_size - 1) / info.block_size);
+  if (count == 1 && !span->zero) count = kCarvedWhereUsed;
   count = static_cast<std::uint32_t>(min_of(count, info.blocks - carved));
-  // Past its exit hook a thread gives the span back after each call, and what is free in it must be counted.
+  // Past its exit hook a thread gives the span back after each call: a page of blocks would be carved for
+  // one.
   if (SPANALLOC_UNLIKELY(exited)) count = 1;
   char* first = pages->address(span.number) + offset;
   char* at = first;
@@ -184,37 +372,37 @@ inline Block* Frontend<Config>::carve(SpanRef span, ClassId c) {
     link_to(reinterpret_cast<Block*>(at), reinterpret_cast<Block*>(at + info.block_size));
   }
   unpoison(at, sizeof(Block));
-  link_to(reinterpret_cast<Block*>(at), pages->end_of(span));
-  span->carved.store_relaxed(carved + count);
-  let_carved_blocks_pass(span, c);
+  link_to(reinterpret_cast<Block*>(at), no_block());
+  count_carved(span, info, count);
   return reinterpret_cast<Block*>(first);
+}
+
+template <class Config>
+SPANALLOC_INLINE FreshSpan Frontend<Config>::take_span(ClassId c) {
+  const FreshSpan fresh = heap->take_span(c, core());
+  if (SPANALLOC_LIKELY(static_cast<bool>(fresh)) || !give_back_unused()) return fresh;
+  return heap->take_span(c, core());
 }
 
 // A span for class c, word already hot for this LAB.
 template <class Config>
-SPANALLOC_INLINE HotSpan Frontend<Config>::find_span(ClassId c) {
+[[gnu::noinline]] inline HotSpan Frontend<Config>::find_span(ClassId c) {
   auto& protocol = heap->protocol();
   const LabNumber me = lab->number;
   heap->put_in_pool(protocol.settle_attention(me), core());
+  count_orphans_if_due();
   if (const HotSpan mine = protocol.reusable_to_hot(c, me)) return mine;
   if (const HotSpan orphan = protocol.orphan_to_hot(heap->orphanages(), c, me)) return orphan;
-  if (const FreshSpan fresh = heap->take_span(c, core())) {
-    heap->begin_hot_life(fresh, c, me);
-    return {fresh.span};
-  }
+  if (const FreshSpan fresh = take_span(c)) return heap->begin_hot_life(fresh, c, me);
   if (const HotSpan orphan = protocol.orphan_to_hot(heap->orphanages(), c, me, true)) return orphan;
   return protocol.floating_to_hot(c, me);
 }
 
-// Blocks that were never carved are nobody's to free: the checks for a block's start refuse them, too.
+// In the LAB first: a fork's child finds it there.
 template <class Config>
-inline void Frontend<Config>::let_carved_blocks_pass(SpanRef span, ClassId c) {
-  const ClassInfo& info = Classes::info(c);
-  if (info.order != 0) return;  // is_start() looks at `carved` itself
-  const std::uint32_t limit = multiple_limit32(info.block_size, span->carved.load_relaxed());
-  // Relaxed: whoever is handed a block by another thread has been given this limit with it.
-  span->start_limit.store_relaxed(limit);
-  if (index_of(c) < State::kLists) start[index_of(c)].limit = limit;
+SPANALLOC_INLINE void Frontend<Config>::set_hot(ClassId c, SpanRef span) {
+  lab->hot[index_of(c)].store_release(span.number);
+  hot[index_of(c)] = span.record;
 }
 
 template <class Config>
@@ -222,21 +410,16 @@ inline void Frontend<Config>::make_hot(ClassId c, SpanRef span) {
   const std::uint32_t i = index_of(c);
   SPANALLOC_ASSERT(lab->hot[i].load_relaxed() == SpanNumber::kNone);  // one hot span a class
   SPANALLOC_ASSERT(is_hot_here(span->load_word()) && heap->has(span));
-  lab->hot[i].store_relaxed(span.number);
+  set_hot(c, span);
   lab->hot_classes[i / 64] |= std::uint64_t{1} << i % 64;
-  if (i >= State::kLists) return;
-  let_carved_blocks_pass(span, c);
-  const std::uintptr_t page = address_of(pages->address(span.number)) >> Config::kGranuleBits;
-  // An empty list begins with no_block(). What shares that granule is nobody's block: its hint stays class 0,
-  // where no address is a block's start.
-  if (((page ^ (address_of(no_block()) >> Config::kGranuleBits)) & 0xff) == 0) return;
-  hint[page & 0xff] = static_cast<std::uint8_t>(i);
+  pages->show_in_map(*map, span, *span.record);
 }
 
-// Its list is empty: what frees and allocations of the class find is nothing, until the next span is hot.
+// What allocations of the class find is nothing, until the next span is hot.
 template <class Config>
 inline void Frontend<Config>::leave_hot(ClassId c) {
-  SPANALLOC_ASSERT(lab->hot[index_of(c)].load_relaxed() != SpanNumber::kNone && is_end(head_of(c)));
+  SPANALLOC_ASSERT(lab->hot[index_of(c)].load_relaxed() != SpanNumber::kNone);
+  hot[index_of(c)] = &kNoIntake;
   lab->hot[index_of(c)].store_relaxed(SpanNumber::kNone);
 }
 
@@ -271,7 +454,7 @@ inline void* Frontend<Config>::allocate_copy(std::size_t n, const void* from, st
 template <class Config>
 template <class Fill>
 SPANALLOC_INLINE void* Frontend<Config>::allocate_filled(std::size_t n, Fill fill) {
-  if (SPANALLOC_LIKELY(n <= kMaxInThread<Config>)) {
+  if (SPANALLOC_LIKELY(n <= kMaxSmallest<Config>)) {
     void* p = allocate(n);
     if (SPANALLOC_LIKELY(p != nullptr)) fill(p, false);
     return p;
@@ -279,7 +462,7 @@ SPANALLOC_INLINE void* Frontend<Config>::allocate_filled(std::size_t n, Fill fil
   if (n > Config::kMaxBlock) return allocate_large(n, kQuantum, fill);
   if (n > Config::kMaxListed) {
     const Inside inside(*this);
-    flush_run_if_any();
+    flush_one_run();
     return heap->start() ? allocate_single(Classes::of(n), fill) : nullptr;
   }
   const MaybeZero got = n < kPageForTail || lab == nullptr ? MaybeZero{allocate(n), false}
@@ -292,9 +475,9 @@ SPANALLOC_INLINE void* Frontend<Config>::allocate_filled(std::size_t n, Fill fil
 template <class Config>
 inline typename Frontend<Config>::MaybeZero Frontend<Config>::allocate_listed_page(ClassId c) {
   Refilled refilled = Refilled::kBlocks;
-  if (is_end(head_of(c))) {
+  if (is_end(list_of(c).load_relaxed())) {
     const Inside inside(*this);
-    flush_run_if_any();
+    flush_one_run();
     refilled = refill(c);
     if (refilled == Refilled::kNothing) return {nullptr, false};
   }

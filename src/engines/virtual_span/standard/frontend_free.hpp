@@ -1,4 +1,4 @@
-// What free does after a miss of the thread's hot list: one's own spans, other threads' spans, and runs of
+// What free does after a miss of the thread's map: one's own spans, other threads' spans, and runs of
 // remote frees; see engine.hpp for the call tree.
 #pragma once
 
@@ -7,96 +7,144 @@
 namespace spanalloc::standard {
 
 template <class Config>
-inline bool Frontend<Config>::is_start(std::uintptr_t a, SpanRef span) {
-  const ClassInfo& info = Classes::info(span->class_id());
-  const std::uint64_t offset = a - address_of(pages->address(span.number));
-  if (info.blocks == 1) return offset == 0;
-  const std::uint64_t carved = span->carved.load_relaxed();
-  return offset * info.magic < info.magic && offset < carved * info.block_size;
-}
-
-template <class Config>
-SPANALLOC_INLINE typename Frontend<Config>::Location Frontend<Config>::locate(const void* p) {
-  const SpanRef granule = pages->any_granule_at(address_of(p));
+[[gnu::noinline]] inline typename Frontend<Config>::Location Frontend<Config>::locate(const void* p) {
+  const std::size_t number = pages->granule_of(address_of(p));
+  const SpanRef granule = pages->has_plain_granule(number)
+                              ? pages->span(SpanNumber{static_cast<std::uint32_t>(number)})
+                              : pages->any_granule_at(address_of(p));
   if (SPANALLOC_UNLIKELY(granule.record == nullptr)) return {};
   const SpanRef span = pages->span_of(granule);
   const SpanWord word = span->load_word();
   // A free granule's record may lead to a span before it that has no such granule.
   const bool in_span = word.state() != SpanState::kFree &&
                        index_of(granule.number) - index_of(span.number) < (1u << span->order);
-  return {span, word, in_span, in_span && is_start(address_of(p), span)};
+  return {span, word, in_span, in_span && span->shown.is_block(address_of(p))};
 }
 
-// A block of one's own hot span, whose list is empty, or stands in the LAB, or whose hint was lost.
+// What the thread's map does not show, and is common nevertheless. First: spans of one block, whoever had
+// them, are kept for the next request. (Calls at the end only: so nothing need be saved.)
 template <class Config>
-SPANALLOC_INLINE void Frontend<Config>::push_hot(SpanRef span, Block* block) {
-  const ClassId c = span->class_id();
-  Block*& list = head_of(c);
-  if (SPANALLOC_UNLIKELY(list == block) || looks_free(block)) return deallocate_suspect(block, *this, span);
-  link_to(block, is_end(list) ? pages->end_of(span) : list);
-  list = block;
-  poison(block + 1, Classes::info(c).block_size - sizeof(Block));
-}
-
-// The common case after the hot lists of the thread: one's own parked span, of one granule. Everything else
-// fails a comparison.
-template <class Config>
-SPANALLOC_INLINE void Frontend<Config>::deallocate_elsewhere(void* p, Frontend& self) {
-  const std::size_t number = self.pages->granule_of(address_of(p));
-  if (SPANALLOC_UNLIKELY(!self.pages->has_plain_granule(number))) return deallocate_by_record(p, self);
-  const SpanRef span = self.pages->span(SpanNumber{static_cast<std::uint32_t>(number)});
-  const SpanWord word = span->load_word();  // relaxed: see Location
-  const auto offset = static_cast<std::uint32_t>(address_of(p) & (kGranule - 1));
-  if (SPANALLOC_UNLIKELY(offset * span->start_magic >= span->start_limit.load_relaxed())) {
-    return deallocate_by_record(p, self);  // no block's start, or a span of several granules
+void Frontend<Config>::deallocate_missed(void* p, Frontend& self) {
+  const std::uintptr_t a = address_of(p);
+  const std::size_t number = self.pages->granule_of(a);
+  if ((a & (kGranule - 1)) != 0 || !self.pages->has_plain_granule(number) || self.lab == nullptr) {
+    return deallocate_others(p, self);
   }
-  if (SPANALLOC_LIKELY(self.is_parked_here(word))) return deallocate_parked(p, self, span, word);
-  deallocate_unparked(p, self, span, word);
+  const SpanRef span = self.pages->span(SpanNumber{static_cast<std::uint32_t>(number)});
+  // (This is so as long as the caller's block is out, if it is a span of one: keep() finds out.)
+  const ClassId c{span->shown_class.load_relaxed()};
+  const bool is_single = c >= Classes::kFirstSingle && c < Classes::kLarge;
+  if (!is_single || self.pages->arena.is_tight() || !self.heap->has(span)) return deallocate_others(p, self);
+  const ClassInfo& info = Classes::info(c);
+  if constexpr (kPoisons) {
+    if (span->load_word() == kSingleInUse) poison(p, info.virtual_span);
+  }
+  if (SPANALLOC_UNLIKELY(!self.lab->spares.keep(*span.record, info.granules))) {
+    return deallocate_single(p, self, span);
+  }
+  self.pass_by_clock();
 }
 
-// Whatever p is, null included.
+// The only block of its span, of which no spare can be made: there is no room, or it is not in use.
+template <class Config>
+[[gnu::noinline]] inline void Frontend<Config>::deallocate_single(void* p, Frontend& self, SpanRef span) {
+  if (self.lab->spares.has_room_for(Classes::info(span->class_id()).granules))
+    return deallocate_others(p, self);
+  const Inside inside(self);
+  if (self.lab->spares.is_to_look_for_room()) self.lab->spares.take(ClassId::kNone, granules_of_spare);
+  if (SPANALLOC_UNLIKELY(!self.lab->spares.give_up(*span.record))) return deallocate_others(p, self);
+  self.heap->put_in_pool(span, self.core());
+}
+
+// Then: a block of another thread's span begins a run, or goes to it alone. All else is left to
+// deallocate_by_record().
+template <class Config>
+[[gnu::noinline]] inline void Frontend<Config>::deallocate_others(void* p, Frontend& self) {
+  const std::uintptr_t a = address_of(p);
+  const std::size_t number = self.pages->granule_of(a);
+  if (SPANALLOC_UNLIKELY(!self.pages->has_plain_granule(number) || self.lab == nullptr)) {
+    return deallocate_by_record(p, self);
+  }
+  const SpanRef granule = self.pages->span(SpanNumber{static_cast<std::uint32_t>(number)});
+  const SpanRef span = self.pages->span_of(granule);
+  const SpanWord word = span->load_word();
+  // (Only of a span in use, and only of its blocks, which tells the span, too: is_block() is exact.)
+  const bool others = word.state() != SpanState::kFree && word.owner() != kNobody && !self.is_mine(word);
+  if (SPANALLOC_UNLIKELY(!others || !span->shown.is_block(a) || !self.heap->has(span))) {
+    return deallocate_by_record(p, self);
+  }
+  self.free_into_others(span, word, static_cast<Block*>(p));
+}
+
+template <class Config>
+SPANALLOC_INLINE void Frontend<Config>::free_into_others(SpanRef span, SpanWord word, Block* block) {
+  prefetch_to_write(block);  // it is read, and then written: one transfer between cores, not two
+  const BlockMark mark = mark_of_offset(offset_in(span, block));
+  if (SPANALLOC_UNLIKELY(word.head() == mark)) freed_twice(block);
+  if (looks_free(block)) return deallocate_suspect(block, *this, span);
+  poison(block + 1, Classes::info(span->class_id()).block_size - sizeof(Block));
+  if (gathered(span, word, block)) return;
+  if (word.state() == SpanState::kHot &&
+      SPANALLOC_LIKELY(free_into_hot(span->word, word, mark, [&](BlockMark list) {
+        link_to(block, list == BlockMark::kNone ? no_block() : pages->block_of_mark(span, list));
+      }))) {
+    return;
+  }
+  publish_run(span, block, block, 1);
+}
+
+// Whatever p is, null included: another thread's block, a span of one block, or one's own behind an entry
+// that another of one's own has overwritten.
 template <class Config>
 [[gnu::noinline]] inline void Frontend<Config>::deallocate_by_record(void* p, Frontend& self) {
   const Location at = self.locate(p);
   if (SPANALLOC_UNLIKELY(!at.has_record())) return deallocate_outside_spans(p);
   if (SPANALLOC_UNLIKELY(!at.is_block)) self.bad_pointer(p, Misuse::kFree);
-  if (self.is_parked_here(at.word)) return deallocate_parked(p, self, at.span, at.word);
-  deallocate_unparked(p, self, at.span, at.word);
+  if (self.is_mine(at.word)) return deallocate_own(p, self, at.span);
+  self.deallocate_remote(at.span, at.word, p);
 }
 
-// p is the start of one of the span's blocks; `word` was read while the block was still out.
 template <class Config>
-SPANALLOC_INLINE void Frontend<Config>::deallocate_parked(void* p, Frontend& self, SpanRef span,
-                                                          SpanWord word) {
-  Block* block = static_cast<Block*>(p);
+[[gnu::noinline]] inline void Frontend<Config>::deallocate_own(void* p, Frontend& self, SpanRef span) {
+  auto* block = static_cast<Block*>(p);
   Block* list = span->free_list.load_relaxed();
   if (SPANALLOC_UNLIKELY(list == block) || looks_free(block)) return deallocate_suspect(p, self, span);
+  self.miss_map();
+  self.pages->show_in_map(*self.map, span, *span.record);
   poison(block + 1, Classes::info(span->class_id()).block_size - sizeof(Block));
-  if (SPANALLOC_UNLIKELY(Heap::Protocol::free_parked(*span.record, word, list, block))) {
-    settle_parked(p, self, span);
+  if (SPANALLOC_UNLIKELY(take_in(span.record, block, address_of(list) ^ address_of(block)))) {
+    self.settle_own(span);
   }
 }
 
-// An own free, of p, has brought a parked span to its floor.
+// The free of p was an event: a run is full, or one's own span may be reusable or empty now.
 template <class Config>
-[[gnu::noinline]] inline void Frontend<Config>::settle_parked(void*, Frontend& self, SpanRef span) {
-  SPANALLOC_ASSERT(self.lab != nullptr && self.pages->is_mine(self.lab->number));
-  const Inside inside(self);
-  if (self.heap->protocol().settle_after_local_free(span, self.lab->number)) {
-    self.heap->put_in_pool(span, self.core());
-  }
+[[gnu::noinline]] inline void Frontend<Config>::look_after(void* p, Frontend& self) {
+  // Another thread may have claimed the span meanwhile: the record stays readable, and tells.
+  const SpanRef span = self.pages->span_of(self.pages->any_granule_at(address_of(p)));
+  RemoteRun& run = self.lab->runs.of(span.number);
+  if (run.holds(span.number) && run.left.load_relaxed() == 0) return self.flush_run(run);
+  self.settle_own(span);
 }
 
 template <class Config>
-[[gnu::noinline]] inline void Frontend<Config>::deallocate_unparked(void* p, Frontend& self, SpanRef span,
-                                                                    SpanWord word) {
-  if (self.is_hot_here(word)) return self.push_hot(span, static_cast<Block*>(p));
-  self.deallocate_remote(span, word, p);
+[[gnu::noinline]] inline void Frontend<Config>::settle_own(SpanRef span) {
+  SPANALLOC_ASSERT(lab != nullptr && pages->is_mine(lab->number));
+  if (is_hot_here(span->load_word())) {
+    const unsigned place = lab->warm.place_of(span.number);
+    if (place == lab->warm.kNoPlace) return span->expect_frees_while_hot();
+    return lab->warm.mark_ready(place);  // (the count goes on below 0: unpublished() is right modulo 2^32)
+  }
+  const Inside inside(*this);
+  if (heap->protocol().settle_after_local_free(span, lab->number)) {
+    heap->put_in_pool(span, core());
+    count_orphans_if_due();
+  }
 }
 
 // A block of a span that this thread does not own: another thread's, or one of another heap's. The first free
-// into a span is one compare-and-swap; frees that go on hitting the same span are gathered into runs. Not of
-// another heap's spans: it may be destroyed meanwhile.
+// into a span is one compare-and-swap; the second one in a row, as far as the span's run remembers, begins a
+// run. Not of another heap's spans: it may be destroyed meanwhile.
 template <class Config>
 SPANALLOC_INLINE void Frontend<Config>::deallocate_remote(SpanRef span, SpanWord word, void* p) {
   Block* block = static_cast<Block*>(p);
@@ -109,49 +157,103 @@ SPANALLOC_INLINE void Frontend<Config>::deallocate_remote(SpanRef span, SpanWord
     return deallocate_suspect(p, *this, span);
   }
   if constexpr (kPoisons) poison(block + 1, block_bytes(span->class_id(), span) - sizeof(Block));
-  // A thread without a LAB has no exit hook that would give a run back: it never gathers. Nor is there
-  // anything to gather of a span of one block.
-  if (word.owner() != kNobody && lab != nullptr && SPANALLOC_LIKELY(heap->has(span))) {
-    if (run.number == span.number) return gather(span, word, block);
-    if (SPANALLOC_UNLIKELY(run.count != 0)) flush_run();
-    run.number = span.number;
+  // (Once: if there is no LAB to be had, the thread does without.)
+  if (SPANALLOC_UNLIKELY(lab == nullptr && !exited && lone_frees < State::kFreesForLab)) {
+    ++lone_frees;
+    if (lone_frees == State::kFreesForLab) {
+      const Inside inside(*this);
+      attach();
+      detach_if_exited();
+    }
   }
+  // A thread without a LAB has no exit hook that would give a run back: it never gathers.
+  if (lab != nullptr && word.owner() != kNobody && heap->has(span) && gathered(span, word, block)) return;
   publish_run(span, block, block, 1);
 }
 
-// A run is given back when it holds all that is still out (so the span's last free is noticed), when it is
-// long enough, when another span's turn comes, and by this thread's next miss, trim and end.
+// The second block in a row of a span, as far as its run remembers, and those that follow. False: it is the
+// first one, and the caller gives it back.
 template <class Config>
-inline void Frontend<Config>::gather(SpanRef span, SpanWord word, Block* block) {
-  SPANALLOC_ASSERT(run.number == span.number && run.count < Config::kMaxRun && lab != nullptr);
-  if (SPANALLOC_UNLIKELY(run.count != 0 && run.newest == block)) freed_twice(block);
-  // (The oldest one's link is written anew when the run is given back.)
-  link_to(block, run.count == 0 ? pages->end_of(span) : run.newest);
-  if (run.count == 0) run.oldest = block;
-  run.newest = block;
-  ++run.count;
-  const std::uint32_t unpublished = span->unpublished.load_relaxed();  // a hint, as `word` is
-  if (run.count == Config::kMaxRun || word.outstanding() <= run.count + unpublished) flush_run();
+SPANALLOC_INLINE bool Frontend<Config>::gathered(SpanRef span, SpanWord word, Block* block) {
+  if (RemoteRun& run = lab->runs.of(span.number); run.number == span.number) {
+    gather(run, span, word, block);
+    return true;
+  }
+  RemoteRun& run = lab->runs.take_turn(span.number);
+  if (SPANALLOC_UNLIKELY(run.quota != 0)) flush_run(run);
+  run.number = span.number;
+  return false;
+}
+
+// A run is given back when it holds all that is still out, as far as that is known where it begins (so the
+// span's last free is noticed), when it is long enough, when another span needs its place, and, in turn with
+// the others, by this thread's next misses, trim and end.
+template <class Config>
+[[gnu::noinline]] inline void Frontend<Config>::gather(RemoteRun& run, SpanRef span, SpanWord word,
+                                                       Block* block) {
+  SPANALLOC_ASSERT(run.number == span.number && lab != nullptr);
+  if (SPANALLOC_UNLIKELY(run.quota != 0)) {
+    // It is not in the map any more, or was carved after the run had begun.
+    Block* newest = run.free_list.load_relaxed();
+    if (SPANALLOC_UNLIKELY(newest == block)) freed_twice(block);
+    RemoteRun* const the_run = &run;
+    const bool full = take_in(the_run, block, address_of(newest) ^ address_of(block));
+    run.blocks.limit.store_relaxed(span->shown.limit.load_relaxed());
+    miss_map();
+    pages->show_in_map(*map, span, run);
+    if (full) flush_run(run);
+    return;
+  }
+  // (Hints, as `word` is. Of a hot span others may free whatever its owner does.)
+  const std::uint32_t unpublished = word.state() == SpanState::kParked ? span->unpublished() : 0;
+  const std::uint32_t out = word.outstanding() > unpublished ? word.outstanding() - unpublished : 0;
+  const auto most = static_cast<std::uint32_t>(min_of(out, Config::kMaxRun));
+  if (most <= 1) return publish_run(span, block, block, 1);
+  link_to(block, no_block());
+  run.blocks.set(span->shown);
+  run.free_list.store_relaxed(block);
+  run.oldest = block;
+  run.quota = most;
+  run.left.store_relaxed(most - 1);
+  ++lab->runs.holding;
+  pages->show_in_map(*map, span, run);
 }
 
 template <class Config>
-[[gnu::noinline]] inline void Frontend<Config>::flush_run() {
-  const std::uint32_t count = run.count;
-  if (count == 0) return;
-  run.count = 0;
-  publish_run(pages->span(run.number), run.newest, run.oldest, count);
+[[gnu::noinline]] inline void Frontend<Config>::flush_run(RemoteRun& run) {
+  const std::uint32_t count = run.count();
+  SPANALLOC_ASSERT(count != 0 && lab->runs.holding != 0);
+  const SpanRef span = pages->span(run.number);
+  run.quota = 0;
+  --lab->runs.holding;
+  pages->hide_in_map(*map, span, run);
+  publish_run(span, run.free_list.load_relaxed(), run.oldest, count);
+}
+
+template <class Config>
+SPANALLOC_COLD inline void Frontend<Config>::flush_runs() {
+  for (RemoteRun& run : lab->runs.runs) {
+    if (run.quota != 0) flush_run(run);
+  }
+}
+
+template <class Config>
+[[gnu::noinline]] inline void Frontend<Config>::flush_next_run() {
+  RemoteRuns& runs = lab->runs;
+  RemoteRun& run = runs.runs[runs.next++ % RemoteRuns::kRuns];
+  if (run.quota != 0) flush_run(run);
 }
 
 // The only block of its span has no link: its page may never have been touched.
 template <class Config>
-SPANALLOC_INLINE void Frontend<Config>::publish_run(SpanRef span, Block* newest, Block* oldest,
-                                                    std::uint32_t count) {
+[[gnu::noinline]] inline void Frontend<Config>::publish_run(SpanRef span, Block* newest, Block* oldest,
+                                                            std::uint32_t count) {
   const Inside inside(*this);  // from before the span can be claimed
   const BlockMark mark = mark_of_offset(offset_in(span, newest));
   const bool has_list = !Classes::is_single(span->class_id());
   const auto link = [&](BlockMark list) {
     if (!has_list) return;
-    link_to(oldest, list == BlockMark::kNone ? pages->end_of(span) : pages->block_of_mark(span, list));
+    link_to(oldest, list == BlockMark::kNone ? no_block() : pages->block_of_mark(span, list));
   };
   switch (heap->protocol().free_remote(span, mark, count, link)) {
     case Freed::kRefused:

@@ -47,9 +47,9 @@ SPANALLOC_COLD inline typename Frontend<Config>::Where Frontend<Config>::where_i
     const SpanRef span = pages->span(SpanNumber{first});
     const bool live = !free && span->load_word().state() != SpanState::kFree;
     // The start of a live block: it has become one since the caller looked, in other hands.
-    where = !live || is_start(a, span) ? Where::kFreeMemory
-            : is_untouched(a, span)    ? Where::kUntouched
-                                       : Where::kInsideBlock;
+    where = !live || span->shown.is_block(a) ? Where::kFreeMemory
+            : is_untouched(a, span)          ? Where::kUntouched
+                                             : Where::kInsideBlock;
   });
   const bool was_span = pages->span_of(granule)->shown_class.load_relaxed() != 0;
   return where == Where::kFreeMemory && was_span ? Where::kFreedBlock : where;
@@ -59,31 +59,33 @@ SPANALLOC_COLD inline typename Frontend<Config>::Where Frontend<Config>::where_i
 template <class Config>
 inline bool Frontend<Config>::is_newest_free(const void* p, const Location& at) {
   if (at.word.head() == mark_of_offset(offset_in(at.span, p))) return true;
-  if (run.count != 0 && run.newest == p) return true;
-  if (is_hot_here(at.word) && head_of(at.size_class()) == p) return true;
-  const bool mine = is_hot_here(at.word) || is_parked_here(at.word);
-  return mine && at.span->free_list.load_relaxed() == p;
+  if (lab != nullptr) {
+    const RemoteRun& run = lab->runs.of(at.span.number);
+    if (run.holds(at.span.number) && run.free_list.load_relaxed() == p) return true;
+  }
+  return is_mine(at.word) && at.span->free_list.load_relaxed() == p;
 }
 
-// Whether the block is on the span's own list, among what others have freed of it, in this thread's run, or
-// on this thread's hot list. Other threads may be using the first two meanwhile: then a search ends early,
-// where a block has lost its link. A block that is out is on none of them.
+// Whether the block is on the span's own lists, among what others have freed of it, or in this thread's run.
+// Other threads may be using the first two meanwhile: then a search ends early, where a block has lost its
+// link. A block that is out is on none of them.
 template <class Config>
 SPANALLOC_COLD inline bool Frontend<Config>::is_listed(SpanRef span, const Block* block) {
   const ClassId c = span->class_id();
   const ClassInfo& info = Classes::info(c);
-  const auto has = [&](Block* list) {
-    return list_has(list, block, info.virtual_span, pages->end_of(span), info.blocks);
-  };
+  const auto has = [&](Block* list) { return list_has(list, block, info.virtual_span, info.blocks); };
   const SpanWord word{span->word.load_acquire()};  // acquire: the links behind its head
   if (word.head() != BlockMark::kNone && has(pages->block_of_mark(span, word.head()))) return true;
-  if (run.count != 0 && run.number == span.number && has(run.newest)) return true;
-  if (has(span->free_list.load_acquire())) return true;  // acquire: with free_parked()
-  return is_hot_here(word) && has(head_of(c));
+  if (lab != nullptr) {
+    const RemoteRun& run = lab->runs.of(span.number);
+    if (run.holds(span.number) && has(run.free_list.load_relaxed())) return true;
+  }
+  // Acquire: with take_in().
+  return has(span->free_list.load_acquire()) || has(span->rest.load_acquire());
 }
 
 // A block that looks free is looked for. If it is on no list that this thread may read, the program has
-// copied a link into it, or another thread's hot list has it: without the word it is freed like any other.
+// copied a link into it, or another thread's run has it: without the word it is freed like any other.
 template <class Config>
 SPANALLOC_COLD inline void Frontend<Config>::deallocate_suspect(void* p, Frontend& self, SpanRef span) {
   Block* block = static_cast<Block*>(p);
@@ -103,7 +105,7 @@ SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::broken_list(const Bloc
 template <class Config>
 [[gnu::noinline]] inline ListLength Frontend<Config>::length_of_own_list(Block* list, const ClassInfo& info,
                                                                          std::uint32_t most) {
-  const ListLength length = length_of(list, info.virtual_span, end_behind(list, info), most);
+  const ListLength length = length_of(list, info.virtual_span, most);
   if (SPANALLOC_LIKELY(length.whole)) return length;
   if (length.blocks < most) broken_list(length.last);
   os::fatal("more free blocks than the span has (double free) at", length.last);
@@ -112,7 +114,7 @@ template <class Config>
 // Of a list that nobody changes. Returns its last block.
 template <class Config>
 inline Block* Frontend<Config>::check_length(Block* list, const ClassInfo& info, std::uint32_t expected) {
-  const ListLength length = length_of(list, info.virtual_span, end_behind(list, info), info.blocks);
+  const ListLength length = length_of(list, info.virtual_span, info.blocks);
   if (SPANALLOC_LIKELY(length.whole && length.blocks == expected)) return length.last;
   if (!length.whole && length.blocks < info.blocks) broken_list(length.last);
   os::fatal("more free blocks than were freed, or fewer (double free) in the list at", list);

@@ -48,9 +48,13 @@ inline void* Frontend<Config>::resize_single(SpanRef span, std::size_t n, Granul
   Heap& home = pages->heap_of(span);
   const GranuleCount granules = granules_for(n);
   const ClassId c = n > Config::kMaxBlock ? Classes::kLarge : Classes::of(n);
+  // A fork's child may find the span in between: then its class says less than it has.
+  const ClassId before = span->class_id();
+  if (granules < old) Heap::change_class(span, c);
   if (granules == old || home.resize_in_place(span, old, granules)) {
     Heap::change_class(span, c);
   } else {
+    Heap::change_class(span, before);
     if (n <= Config::kMoveAtLeast || old.count << Config::kGranuleBits < Config::kMoveAtLeast) return nullptr;
     span = home.move_large(span, old, granules);
     if (!span) return nullptr;

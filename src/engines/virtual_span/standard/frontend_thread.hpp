@@ -17,8 +17,10 @@ SPANALLOC_COLD inline bool Frontend<Config>::attach() {
 
 template <class Config>
 inline bool Frontend<Config>::adopt(Lab* fresh) {
-  SPANALLOC_ASSERT(lab == nullptr && run.count == 0 && pages->is_mine(fresh->number));
+  SPANALLOC_ASSERT(lab == nullptr && fresh->runs.holding == 0 && pages->is_mine(fresh->number));
   hot_identity = SpanWord::identity_of(fresh->number, SpanState::kHot);
+  map = &pages->map_of(*fresh);
+  misses = 0;
   lab = fresh;  // before the key's value: setting it may call malloc
   return exited || heap->exit_key.watch_this_thread(this, heap->on_thread_exit);
 }
@@ -36,75 +38,148 @@ inline void Frontend<Config>::thread_exit() {
   if (lab != nullptr) detach();
 }
 
-// Ends a LAB: hot spans park with what is free in them, parked spans go to an orphanage, empty ones to the
-// pool.
+// Ends a LAB: hot spans and parked ones go to an orphanage, empty ones to the pool.
 template <class Config>
 inline void Frontend<Config>::detach() {
   SPANALLOC_ASSERT(pages->is_mine(lab->number));
   // For signal handlers that fork while the thread has given its LAB up and is still busy with it.
   const void* outer = inside_without_lab.load_relaxed();
   inside_without_lab.store_relaxed(pages);
-  flush_run();
-  run.number = SpanNumber::kNone;  // without a LAB nothing is gathered
-  for (std::uint64_t& classes : lab->hot_classes) {
-    for (; classes != 0; classes &= classes - 1) {
-      const auto i = static_cast<unsigned>((&classes - lab->hot_classes) * 64 + std::countr_zero(classes));
-      const SpanNumber number = lab->hot[i].load_relaxed();
-      if (number == SpanNumber::kNone) continue;
-      const SpanRef span = pages->span(number);
-      const std::uint32_t free_blocks = gather_free_blocks(ClassId{i}, span);
-      leave_hot(ClassId{i});
-      park(span, free_blocks);
-    }
-  }
+  flush_all_runs();
   const LabNumber heir = heap->orphanages().home_of(lab->number);
+  for_each_hot_class([&](ClassId c) {
+    if (is_used_up(c)) leave_hot_and_park(c);
+  });
+  while (!lab->warm.is_empty()) park_warm(lab->warm.oldest());
+  if (!lab->spares.is_empty()) {
+    heap->take_spares(*lab, core());
+    lab->spares.forget();
+  }
   heap->put_in_pool(heap->protocol().orphan_all(lab->number, heir), core());
+  // After those: uncounted ones are found at the front.
+  for_each_hot_class([&](ClassId c) { orphan_hot(c, heir); });
+  for (std::uint64_t& classes : lab->hot_classes) classes = 0;
   hot_identity = State::kNoIdentity;
   Lab* mine = lab;
   lab = nullptr;
+  map = &kNoMap;
   heap->end_lab(mine);
   inside_without_lab.store_release(outer);
 }
 
-// Moves the hot list in front of the span's reserve and counts both and what was never carved.
 template <class Config>
-inline std::uint32_t Frontend<Config>::gather_free_blocks(ClassId c, SpanRef span) {
-  const ClassInfo& info = Classes::info(c);
-  Block*& list = head_of(c);
+template <class F>
+inline void Frontend<Config>::for_each_hot_class(F f) {
+  for (unsigned word = 0; word < std::size(lab->hot_classes); ++word) {
+    for (std::uint64_t classes = lab->hot_classes[word]; classes != 0; classes &= classes - 1) {
+      const ClassId c{word * 64 + static_cast<unsigned>(std::countr_zero(classes))};
+      if (lab->hot[index_of(c)].load_relaxed() != SpanNumber::kNone) f(c);
+    }
+  }
+}
+
+// But for what others have freed, which is not looked at.
+template <class Config>
+inline bool Frontend<Config>::is_used_up(ClassId c) {
+  const SpanRef span = hot_span(c);
+  return is_end(span->free_list.load_relaxed()) && is_end(span->rest.load_relaxed()) &&
+         span->carved.load_relaxed() == Classes::info(c).blocks;
+}
+template <class Config>
+inline void Frontend<Config>::leave_hot_and_park(ClassId c) {
+  const SpanRef span = hot_span(c);
+  leave_hot(c);
+  park(span, 0);
+}
+
+// A hot span becomes an orphan with its lists as they are: the next thread here is likely to adopt it, and
+// needs no count.
+template <class Config>
+inline void Frontend<Config>::orphan_hot(ClassId c, LabNumber heir) {
+  const SpanRef span = hot_span(c);
+  leave_hot(c);
+  heap->protocol().hot_to_orphan(span, lab->number, heir);
+}
+
+// Orphans that nobody has adopted for long, or that are looked for when memory is out, are counted, and stay
+// orphans; empty ones go to the pool. At most so many, each found among the first `look_at` of its class.
+// False: there was none.
+template <class Config>
+SPANALLOC_COLD inline bool Frontend<Config>::count_orphans(std::uint32_t at_most, std::uint32_t look_at) {
+  heap->count_orphans_due.store_relaxed(0);
+  if (!heap->has_uncounted_orphans()) return false;
+  const Orphanages& orphanages = heap->orphanages();
+  std::uint32_t counted = 0;
+  for (unsigned c = 1; c < Classes::kListed; ++c) {
+    for (std::uint64_t bits = orphanages.of_class[c].load_relaxed(); bits != 0; bits &= bits - 1) {
+      const LabNumber from = orphanages.numbers[std::countr_zero(bits)];
+      for (;;) {
+        if (counted == at_most) {
+          heap->count_orphans_due.store_relaxed(1);
+          return true;
+        }
+        const HotSpan found = heap->protocol().uncounted_to_hot(from, ClassId{c}, lab->number, look_at);
+        if (!found) break;
+        ++counted;
+        if (found.remotes != BlockMark::kNone) add_list(found.span, found.remotes);
+        const std::uint32_t free_blocks = merge_lists(found.span);
+        if (heap->protocol().counted_to_orphan(found.span, lab->number, from, free_blocks)) {
+          heap->put_in_pool(found.span, core());
+        }
+      }
+    }
+  }
+  return counted != 0;
+}
+
+// Makes one list of a hot span's two, and counts what is free in it, but for what other threads have freed.
+template <class Config>
+inline std::uint32_t Frontend<Config>::merge_lists(SpanRef span) {
+  const ClassInfo& info = Classes::info(span->class_id());
   std::uint32_t count = info.blocks - span->carved.load_relaxed();
-  const auto add = [&](Block* first) -> Block* {
+  Block* const list = span->free_list.load_relaxed();
+  Block* const rest = span->rest.load_relaxed();
+  const auto last_of = [&](Block* first) -> Block* {
     if (is_end(first)) return nullptr;
     const ListLength length = length_of_own_list(first, info, info.blocks - count);
     count += length.blocks;
     return length.last;
   };
-  Block* last = add(list);
-  Block* last_of_reserve = add(span->free_list.load_relaxed());
+  Block* const last = last_of(list);
+  Block* const last_of_rest = last_of(rest);
   // What was freed once into each of two lists has made one of them, from there on. Others may go on freeing:
   // what stands behind the head that is read here stays as it is.
   const SpanWord word{span->word.load_acquire()};
   Block* last_of_remotes = nullptr;
   if (SPANALLOC_UNLIKELY(word.head() != BlockMark::kNone)) {
-    Block* remotes = pages->block_of_mark(span, word.head());
-    last_of_remotes = check_length(remotes, info, info.blocks - word.outstanding());
+    last_of_remotes =
+        check_length(pages->block_of_mark(span, word.head()), info, info.blocks - word.outstanding());
   }
-  if (last != nullptr && (last == last_of_reserve || last == last_of_remotes)) freed_twice(last);
+  if (last != nullptr && (last == last_of_rest || last == last_of_remotes)) freed_twice(last);
+  if (last_of_rest != nullptr && last_of_rest == last_of_remotes) freed_twice(last_of_rest);
   SPANALLOC_ASSERT(count <= info.blocks);
-  if (last != nullptr) {
-    link_to(last, span->free_list.load_relaxed());
-    span->free_list.store_relaxed(list);
-    list = no_block();
+  if (last_of_rest != nullptr) {
+    // In this order: a fork's child finds a list once, or not at all.
+    span->rest.store_release(no_block());
+    link_to(last_of_rest, list);
+    span->free_list.store_release(rest);
   }
   return count;
+}
+
+template <class Config>
+[[gnu::noinline]] inline void Frontend<Config>::read_clock() {
+  const Inside inside(*this);
+  heap->pass_by_clock();
+  count_orphans_if_due();
 }
 
 // A hot span with no block out has no use for anybody else as long as it is hot.
 template <class Config>
 SPANALLOC_COLD inline bool Frontend<Config>::retire_hot_if_empty(ClassId c) {
-  const SpanNumber number = lab->hot[index_of(c)].load_relaxed();
-  if (number == SpanNumber::kNone) return false;
-  const SpanRef span = pages->span(number);
-  const std::uint32_t free_blocks = gather_free_blocks(c, span);
+  const SpanRef span = hot_span(c);
+  if (!span) return false;
+  const std::uint32_t free_blocks = merge_lists(span);
   if (span->load_word().outstanding() != free_blocks) return false;
   leave_hot(c);
   park(span, free_blocks);
@@ -115,12 +190,17 @@ template <class Config>
 SPANALLOC_COLD inline bool Frontend<Config>::trim() {
   if (!heap->is_started()) return false;
   const Inside inside(*this);
-  flush_run();
+  if (lab == nullptr && heap->has_uncounted_orphans()) lab_of_thread();  // to count them with
   if (lab != nullptr) {
+    flush_all_runs();
     heap->put_in_pool(heap->protocol().settle_attention(lab->number), core());
     for (unsigned c = 1; c < Classes::kListed; ++c) retire_hot_if_empty(ClassId{c});
+    count_orphans(UINT32_MAX, UINT32_MAX);
+    park_empty_warm();
   }
   heap->steal_from_sleeping_labs(UINT32_MAX, core());
+  heap->take_all_spares(core());
+  detach_if_exited();
   return heap->purge_all_free() != 0;
 }
 

@@ -31,7 +31,8 @@ namespace spanalloc::standard {
 /// A free span that nobody else has; its record is that of an earlier life until begin_life().
 struct FreshSpan {
   SpanRef span;
-  bool zero = false;  ///< all its memory reads as zero
+  bool zero = false;        ///< all its memory reads as zero
+  bool has_blocks = false;  ///< it was emptied as one of the class, and its blocks are on its lists
   explicit operator bool() const { return static_cast<bool>(span); }
 };
 
@@ -66,6 +67,7 @@ class Heap {
   /// the heap, for a fork's child (InsideHeap), which finds the heap as it was, or gone.
   void destroy() {
     if (!is_started()) return;
+    take_all_spares(0);
     {
       // Under this lock other heaps' threads come here: to drain the pool, to steal from sleeping LABs.
       LockGuard guard(pages_.purge_lock);
@@ -113,8 +115,17 @@ class Heap {
   /// In a fork's child.
   void forget_pool() { storage_->forget_pool(); }
   const Orphanages& orphanages() const { return orphanages_; }
+  /// A hint. (Without a LAB there has never been an orphan.)
+  bool has_uncounted_orphans() {
+    if (has_orphanages_.load_acquire() == 0) return false;
+    for (std::uint32_t i = 0; i <= orphanages_.mask; ++i) {
+      if (pages_.lab(orphanages_.numbers[i]).uncounted.load_relaxed() != 0) return true;
+    }
+    return false;
+  }
   HeapNumber number() const { return number_; }
-  bool has(SpanRef span) const { return span->heap.load_relaxed() == number_; }
+  bool has(SpanRef span) const { return owns_record(*span.record); }
+  bool owns_record(const Span& span) const { return span.heap.load_relaxed() == number_; }
 
   // --- Taking spans ----------------------------------------------------------------------------------------
 
@@ -126,9 +137,8 @@ class Heap {
   /// Writes the record of a span that was just taken, all that a life begins with, at last what it is: from
   /// there on it is in use. Hot with all its blocks still to be carved, or parked with its one block out.
   void begin_life(const FreshSpan& fresh, ClassId c, SpanWord word);
-  void begin_hot_life(const FreshSpan& fresh, ClassId c, LabNumber owner) {
-    begin_life(fresh, c, SpanWord::make(owner, SpanState::kHot, Classes::info(c).blocks));
-  }
+  /// A span that was emptied as one of the same class goes on with the lists that it has.
+  HotSpan begin_hot_life(const FreshSpan& fresh, ClassId c, LabNumber owner);
   /// Whoever frees the block brings the word to free and gives the span back.
   void begin_single_life(const FreshSpan& fresh, ClassId c) {
     SPANALLOC_ASSERT(Classes::is_single(c));
@@ -164,9 +174,22 @@ class Heap {
   }
   /// Purges all dirty free memory. Returns granules purged.
   std::size_t purge_all_free();
+  /// Purges if it is time.
+  void pass_by_clock() { purge_by_decay(os::now_ms()); }
   /// Claims what other LABs' owners have not noticed to be empty; looks at up to `at_most` LABs, in turn.
   /// Returns how many spans it put into the pool.
   std::uint32_t steal_from_sleeping_labs(std::uint32_t at_most, unsigned core);
+
+  /// What a LAB has of spare spans goes to the pool.
+  void take_spares(Lab& lab, unsigned core) {
+    lab.spares.for_each([&](Span& span) {
+      if (!owns_record(span) || !lab.spares.take_away(span)) return;
+      const std::size_t number = pages_.granule_of(span.shown.base.load_relaxed());
+      put_in_pool(pages_.span(SpanNumber{static_cast<std::uint32_t>(number)}), core);
+    });
+  }
+  /// The same for all LABs of the heap, or for `at_most` of them, in turn.
+  void take_all_spares(unsigned core, std::uint32_t at_most = UINT32_MAX);
 
   /// Of the thread that has `lab` (nullptr: of one without).
   unsigned core_of(const Lab* lab) const {
@@ -187,7 +210,6 @@ class Heap {
       return nullptr;
     }
     lab->thread.store_relaxed(address_of(os::thread_mark()));
-    if (lab->head[0] == nullptr) lab->forget_hot_lists();  // the first time
     live_labs.fetch_add_relaxed(1);
     return lab;
   }
@@ -201,10 +223,19 @@ class Heap {
   void (*const on_thread_exit)(void*);
   Atomic<std::size_t> live_labs{0};
   Atomic<std::size_t> lost_to_fork{0};  ///< spans
+  /// Whether slow paths are to count some orphans: nobody may have adopted them for long.
+  Atomic<std::uint32_t> count_orphans_due{0};
 
  private:
   // LABs that a pool miss looks at: a thousand sleeping threads must not make every fresh span expensive.
   static constexpr std::uint32_t kVictimsAMiss = 16;
+  // LABs whose spare spans a tick takes: "
+  static constexpr std::uint32_t kEmptiedATick = 64;
+  // What must wait in a core's stacks to be given down for another size.
+  static constexpr std::size_t kWorthDraining = 2 * kMiB;
+  // What a tick, or a miss, gives down at a time, in units of give_some_back(), of some 250 instructions: "
+  static constexpr std::size_t kDrainedATick = 16;
+  static constexpr std::size_t kDrainedAMiss = 32;
   // Granules that one free may purge: a bound on its time.
   static constexpr std::size_t kPurgedARound = 64 * kMiB / Classes::kGranule;
 
@@ -225,7 +256,8 @@ class Heap {
     LockGuard guard(lab.lock);
     if (!is_of_this_heap(lab)) return;
     lab.forget();
-    lab.forget_hot_lists();
+    lab.forget_hot_spans();
+    lab.spares.forget();
   }
   void return_labs() {
     pages_.for_each_lab([this](Lab& lab) {
@@ -235,6 +267,7 @@ class Heap {
         if (!is_of_this_heap(lab)) return;
         lab.orphanage = 0;
       }
+      pages_.clear_map(lab);
       pages_.return_lab(&lab);  // ours until then: it was not idle
     });
   }
@@ -244,15 +277,20 @@ class Heap {
     return {pages.span(SpanNumber{taken.first}), taken.zero};
   }
   static std::size_t alignment_of(ClassId c) { return std::size_t{1} << Classes::info(c).order; }
-  SpanRef take_pooled(ClassId c, unsigned core);
+  FreshSpan take_pooled(ClassId c, unsigned core);
   FreshSpan take_open(ClassId c, Reuse reuse);
   FreshSpan take_warm_or_open(ClassId c, unsigned core);
   FreshSpan take_anyhow(GranuleCount granules, std::size_t alignment);
   void drain_pool() {
     if (is_started()) give_pool_back();
   }
+  void forget_blocks(SpanRef span);
   void check_all_free(SpanRef span);
   void give_pool_back();
+  void give_stack_back(unsigned row, unsigned core);
+  std::size_t give_some_back(unsigned row, unsigned core, std::size_t at_most);
+  std::size_t give_some_back(std::size_t at_most);
+  bool drain_core(unsigned core, unsigned wanted);
   SPANALLOC_COLD void drain_all_pools() {
     pages_.for_each_heap([](Heap& heap) { heap.drain_pool(); });
   }

@@ -46,11 +46,25 @@ SPANALLOC_COLD inline bool Heap<Config>::make_orphanages() {
 // --- Taking spans ------------------------------------------------------------------------------------------
 
 template <class Config>
-inline SpanRef Heap<Config>::take_pooled(ClassId c, unsigned core) {
+inline FreshSpan Heap<Config>::take_pooled(ClassId c, unsigned core) {
   const unsigned row = Classes::info(c).pool_row;
   SpanNumber number = pool().get_local(row, core, pages_.pool_links());
   if (number == SpanNumber::kNone) number = pool().get_from_other_core(row, core, pages_.pool_links());
-  return number == SpanNumber::kNone ? SpanRef{} : pages_.span(number);
+  if (number == SpanNumber::kNone) return {};
+  FreshSpan fresh{pages_.span(number)};
+  fresh.has_blocks = fresh.span->class_id() == c && !Classes::is_single(c);
+  if (!fresh.has_blocks) forget_blocks(fresh.span);
+  return fresh;
+}
+
+// A span that was emptied leaves its class. (Of a span of one block nothing is ever carved; of one carved
+// block it is clear that it is back.)
+template <class Config>
+inline void Heap<Config>::forget_blocks(SpanRef span) {
+  if (span->carved.load_relaxed() > 1) check_all_free(span);
+  if constexpr (kPoisons) {
+    poison(pages_.address(span.number), pages_.granules_of(span).count << Config::kGranuleBits);
+  }
 }
 
 template <class Config>
@@ -61,15 +75,19 @@ inline FreshSpan Heap<Config>::take_open(ClassId c, Reuse reuse) {
 template <class Config>
 inline FreshSpan Heap<Config>::take_warm_or_open(ClassId c, unsigned core) {
   if (const FreshSpan fresh = take_open(c, Reuse::kDirtyOnly)) return fresh;
+  // Before memory is touched that was not: what the pool keeps for other rows.
+  if (drain_core(core, Classes::info(c).granules)) {
+    if (const FreshSpan fresh = take_open(c, Reuse::kDirtyOnly)) return fresh;
+  }
   if (steal_from_sleeping_labs(kVictimsAMiss, core) != 0) {
-    if (const SpanRef span = take_pooled(c, core)) return {span};
+    if (const FreshSpan fresh = take_pooled(c, core)) return fresh;
   }
   return take_open(c, Reuse::kDirtyFirst);
 }
 
 template <class Config>
 inline FreshSpan Heap<Config>::take_span(ClassId c, unsigned core) {
-  if (const SpanRef span = take_pooled(c, core)) return {span};
+  if (const FreshSpan fresh = take_pooled(c, core)) return fresh;
   purge_by_decay(os::now_ms());
   const GranuleCount granules{Classes::info(c).granules};
   if (!pages_.arena.was_refused(granules.count, alignment_of(c))) {
@@ -105,6 +123,7 @@ SPANALLOC_COLD inline FreshSpan Heap<Config>::take_anyhow(GranuleCount granules,
     LockGuard guard(pages_.purge_lock);
     pages_.for_each_heap([](Heap& heap) {
       heap.steal_from_sleeping_labs(UINT32_MAX, 0);
+      heap.take_all_spares(0);
       heap.drain_pool();
     });
     taken = arena.take_growing(granules.count, alignment, pages_.records_reach(), Arena::Effort::kClose);
@@ -120,22 +139,37 @@ inline void Heap<Config>::begin_life(const FreshSpan& fresh, ClassId c, SpanWord
   SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree);
   SPANALLOC_ASSERT(index_of(span.number) % alignment_of(c) == 0);
   for (std::uint32_t i = 0; i < (1u << info.order); ++i) {
-    const SpanRef granule = pages_.span(SpanNumber{index_of(span.number) + i});
-    granule->order = info.order;
-    // A granule inside a span must not pass for the start of the small span it once was.
-    granule->start_magic = 0;
-    granule->start_limit.store_relaxed(0);
+    pages_.span(SpanNumber{index_of(span.number) + i})->order = info.order;
   }
-  if (info.blocks > 1 && info.order == 0) span->start_magic = divisibility_magic32(info.block_size);
+  const bool single = info.blocks <= 1;
+  span->blocks.set(address_of(pages_.address(span.number)), single ? 1 : info.magic, single ? 1 : 0);
+  span->shown.set(span->blocks);
   change_class(span, c);
   span->heap.store_relaxed(number_);
   span->zero = fresh.zero;
   span->carved.store_relaxed(0);
-  span->free_list.store_relaxed(pages_.end_of(span));
-  span->unpublished.store_relaxed(0);
+  span->free_list.store_relaxed(no_block());
+  span->rest.store_relaxed(no_block());
+  span->uncounted = false;
+  span->expect_frees_while_hot();
   span->list = ListId::kNone;
   // Release: a stale freer of an earlier life may look at the record under a lock.
   span->word.store_release(word.bits);
+}
+
+template <class Config>
+inline HotSpan Heap<Config>::begin_hot_life(const FreshSpan& fresh, ClassId c, LabNumber owner) {
+  const SpanWord hot = SpanWord::make(owner, SpanState::kHot, Classes::info(c).blocks);
+  if (!fresh.has_blocks) {
+    begin_life(fresh, c, hot);
+    return {fresh.span};
+  }
+  SPANALLOC_ASSERT(has(fresh.span) && fresh.span->class_id() == c && fresh.span->list == ListId::kNone);
+  const SpanWord was = fresh.span->load_word();
+  SPANALLOC_ASSERT(was.state() == SpanState::kFree);
+  fresh.span->expect_frees_while_hot();
+  fresh.span->word.store_release(hot.bits);  // release: as in begin_life()
+  return {fresh.span, was.head()};
 }
 
 template <class Config>
@@ -174,18 +208,16 @@ template <class Config>
   SPANALLOC_ASSERT(has(span) && core < pool().cores());  // no other stack is ever looked at
   const ClassId c = span->class_id();
   const ClassInfo& info = Classes::info(c);
-  // (Of a span of one block nothing is ever carved; of one carved block it is clear that it is back.)
-  if (span->carved.load_relaxed() > 1) check_all_free(span);
+  if (const LabNumber owner = span->load_word().owner(); owner != kNobody) {
+    pages_.has_left(pages_.lab(owner), span);
+  }
   // (Only of spans of one block: to ask for the size of others costs the common case 15 instructions.)
   const auto granules = [&] { return pages_.granules_of(span).count; };
-  if constexpr (kPoisons) {
-    poison(pages_.address(span.number),
-           c == Classes::kLarge ? granules() << Config::kGranuleBits : info.virtual_span);
-  }
   // Spans of kLarge have no row; nor has one that a thread was resizing when a fork left it behind.
   const bool odd = info.blocks == 1 && granules() != info.granules;
   if (odd || pages_.arena.is_tight() ||
       !pool().put_bounded(info.pool_row, core, span.number, info.pool_most, pages_.pool_links())) {
+    forget_blocks(span);
     pages_.give(span);
   }
   purge_by_decay(os::now_ms());
@@ -198,16 +230,19 @@ template <class Config>
 [[gnu::noinline]] inline void Heap<Config>::check_all_free(SpanRef span) {
   const std::size_t size = Classes::info(span->class_id()).block_size;
   const char* block = pages_.address(span.number);
+  const std::size_t span_bytes = Classes::info(span->class_id()).virtual_span;
   const auto link_at = [](const char* at) { return link_of(reinterpret_cast<const Block*>(at)); };
   std::uint32_t left = span->carved.load_relaxed();
   // Most blocks are right: one test for four.
-  for (; left >= 4; left -= 4, block += 4 * size) {
-    const std::uint64_t all =
-        link_at(block) | link_at(block + size) | link_at(block + 2 * size) | link_at(block + 3 * size);
-    if (SPANALLOC_UNLIKELY(!may_be_link(all, kMostSpan))) break;
-  }
   for (; left != 0; --left, block += size) {
-    if (SPANALLOC_LIKELY(may_be_link(link_at(block), kMostSpan))) continue;
+    for (; left >= 4; left -= 4, block += 4 * size) {
+      const std::uint64_t all =
+          link_at(block) | link_at(block + size) | link_at(block + 2 * size) | link_at(block + 3 * size);
+      if (SPANALLOC_UNLIKELY(!leads_to_block(all, span_bytes))) break;
+    }
+    if (left == 0) return;
+    const auto* at = reinterpret_cast<const Block*>(block);
+    if (SPANALLOC_LIKELY(is_link(at, link_of(at), span_bytes))) continue;
     os::fatal("a span was given back with a block in use (double free of another), or written to after free:",
               block);
   }
@@ -216,17 +251,60 @@ template <class Config>
 template <class Config>
 SPANALLOC_COLD inline void Heap<Config>::give_pool_back() {
   for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
-    for (unsigned core = 0; core < pool().cores(); ++core) {
-      if (pool().looks_empty(row, core)) continue;  // what this thread knows to be in the pool it sees
-      std::uint32_t count = 0;
-      for (SpanNumber number = pool().take_all(row, core); number != SpanNumber::kNone; ++count) {
-        const SpanNumber next = Pool::next_of(number, pages_.pool_links());  // ours: taken with acquire
-        pages_.arena.give(index_of(number));
-        number = next;
-      }
-      if (count != 0) pool().taken(row, core, count);
+    for (unsigned core = 0; core < pool().cores(); ++core) give_stack_back(row, core);
+  }
+}
+template <class Config>
+inline void Heap<Config>::give_stack_back(unsigned row, unsigned core) {
+  if (pool().looks_empty(row, core)) return;  // what this thread knows to be in the pool it sees
+  std::uint32_t count = 0;
+  for (SpanNumber number = pool().take_all(row, core); number != SpanNumber::kNone; ++count) {
+    const SpanNumber next = Pool::next_of(number, pages_.pool_links());  // ours: taken with acquire
+    forget_blocks(pages_.span(number));
+    pages_.arena.give(index_of(number));
+    number = next;
+  }
+  if (count != 0) pool().taken(row, core, count);
+}
+
+// A bounded part of one stack. Returns what it has cost: a look at 64 blocks, or a call of the arena, is one.
+template <class Config>
+inline std::size_t Heap<Config>::give_some_back(unsigned row, unsigned core, std::size_t at_most) {
+  std::size_t cost = 0;
+  while (cost < at_most) {
+    const SpanNumber number = pool().get_local(row, core, pages_.pool_links());
+    if (number == SpanNumber::kNone) break;
+    const SpanRef span = pages_.span(number);
+    cost += 1 + span->carved.load_relaxed() / 64;
+    forget_blocks(span);
+    pages_.arena.give(index_of(number));
+  }
+  return cost;
+}
+template <class Config>
+SPANALLOC_COLD inline std::size_t Heap<Config>::give_some_back(std::size_t at_most) {
+  if (!is_started()) return 0;
+  std::size_t cost = 0;
+  for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
+    for (unsigned core = 0; core < pool().cores() && cost < at_most; ++core) {
+      cost += give_some_back(row, core, at_most - cost);
     }
   }
+  return cost;
+}
+
+// Some of the stacks of a core whose spans may be large together: those of several blocks. (More of it where
+// several granules in a row are wanted.) False: they have little.
+template <class Config>
+SPANALLOC_COLD inline bool Heap<Config>::drain_core(unsigned core, unsigned wanted) {
+  std::size_t granules = 0;
+  for (unsigned row = 0; row <= Config::kMaxOrder; ++row) granules += pool().count_hint(row, core) << row;
+  if (granules << Config::kGranuleBits < kWorthDraining) return false;
+  std::size_t left = kDrainedAMiss * wanted;
+  for (unsigned row = 0; row <= Config::kMaxOrder && left != 0; ++row) {
+    left -= min_of(give_some_back(row, core, left), left);
+  }
+  return true;
 }
 
 template <class Config>
@@ -246,14 +324,34 @@ template <class Config>
 SPANALLOC_COLD inline void Heap<Config>::purge_now(std::uint64_t now) {
   if (!pages_.purge_lock.try_lock()) return;  // somebody is at it: another free will see to the rest
   if (now >= pages_.next_purge.load_relaxed()) {
-    drain_all_pools();
-    const bool more = pages_.arena.purge(pages_.decay_ms != 0, kPurgedARound) >= kPurgedARound;
-    if (!more) pages_.arena.age();
+    std::size_t drained = 0;
+    pages_.for_each_heap([&](Heap& heap) {
+      heap.take_all_spares(0, kEmptiedATick);
+      drained += heap.give_some_back(kDrainedATick - min_of(drained, kDrainedATick));
+      if (heap.has_uncounted_orphans()) heap.count_orphans_due.store_relaxed(1);
+    });
+    bool more = drained >= kDrainedATick;
+    if (!more) {
+      more = pages_.arena.purge(pages_.decay_ms != 0, kPurgedARound) >= kPurgedARound;
+      if (!more) pages_.arena.age();
+    }
     pages_.arena.look_at_limit();
     // With more to do the next one who comes here goes on.
     pages_.next_purge.store_relaxed(more ? now : now + pages_.decay_ms / 2 + 1);
   }
   pages_.purge_lock.unlock();
+}
+
+template <class Config>
+SPANALLOC_COLD inline void Heap<Config>::take_all_spares(unsigned core, std::uint32_t at_most) {
+  if (!is_started()) return;
+  const std::size_t count = index_of(pages_.end_of_labs());
+  const std::size_t steps = min_of(count, at_most);
+  std::uint32_t next = next_victim_.fetch_add_relaxed(static_cast<std::uint32_t>(steps));
+  for (std::size_t i = 0; i < steps; ++i, ++next) {
+    const LabNumber number{static_cast<std::uint32_t>(next % count)};
+    if (pages_.has_lab(number)) take_spares(pages_.lab_at(number), core);
+  }
 }
 
 // Orphanages and other heaps' LABs are passed by, a bounded number of them.

@@ -9,8 +9,12 @@
 #include "base/bits.hpp"
 #include "base/intrusive_list.hpp"
 #include "engines/virtual_span/standard/numbers.hpp"
+#include "engines/virtual_span/standard/remote_runs.hpp"
 #include "engines/virtual_span/standard/size_classes.hpp"
 #include "engines/virtual_span/standard/span.hpp"
+#include "engines/virtual_span/standard/spare_spans.hpp"
+#include "engines/virtual_span/standard/thread_map.hpp"
+#include "engines/virtual_span/standard/warm_spans.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc::standard {
@@ -28,6 +32,8 @@ struct SpanLists {
   Plain<std::uint32_t> orphanage{0};
   /// Of an orphanage: its heap's, see Orphanages. Constant while a heap has the LAB.
   Plain<Atomic<std::uint64_t>*> orphans_of_class{nullptr};
+  /// Of an orphanage: how many of its spans are `uncounted`. Others: a hint.
+  Atomic<std::uint32_t> uncounted{0};
   List attention;
   List full;
   List floating[kClassCount];
@@ -44,6 +50,7 @@ struct SpanLists {
   }
   void forget() {
     attention_waiting.store_relaxed(0);
+    uncounted.store_relaxed(0);
     attention.forget();
     full.forget();
     for (List& list : floating) list.forget();
@@ -52,7 +59,7 @@ struct SpanLists {
   }
 };
 
-/// Hot lists of the small classes stand in the thread's own memory (thread_state.hpp).
+/// Which spans are hot the thread keeps in its own memory as well (thread_state.hpp).
 template <class Config>
 struct alignas(kCacheLine) Lab : SpanLists<SizeClasses<Config>::kListed> {
   using Classes = SizeClasses<Config>;
@@ -66,14 +73,26 @@ struct alignas(kCacheLine) Lab : SpanLists<SizeClasses<Config>::kListed> {
   Lab* next_of_all = nullptr;                ///< "
   Atomic<SpanNumber> hot[Classes::kListed];  ///< written by the owner: hot span of each class
   std::uint64_t hot_classes[(Classes::kListed + 63) / 64] = {};  ///< owner: bit c: class c may have one
-  Block* head[Classes::kLabClasses] = {};  ///< owner: hot lists of classes above kThreadClasses
+  Atomic<ThreadMap*> map{nullptr};  ///< of the spans that the LAB owns; set by its first thread, if at all
 
-  void forget_hot_lists() {
+  WarmSpans<(Config::kWarmBytes >> Config::kGranuleBits)> warm;  ///< owner: hot spans besides
+  using Spares = SpareSpans<(Config::kSpareBytes >> Config::kGranuleBits)>;
+  Spares spares;
+  RemoteRuns runs;           ///< owner
+  std::uint32_t events = 0;  ///< owner: what it has done without reading the clock
+
+  void forget_hot_spans() {
+    warm.forget();
+    runs.forget();
     for (Atomic<SpanNumber>& span : hot) span.store_relaxed(SpanNumber::kNone);
     for (std::uint64_t& word : hot_classes) word = 0;
-    for (Block*& list : head) list = no_block();
+  }
+  /// By a thread that may have been cut short: in at least one place.
+  bool has_as_hot(SpanNumber span, ClassId c) const {
+    return hot[index_of(c)].load_relaxed() == span || warm.place_of(span) != warm.kNoPlace;
   }
   bool has_no_hot_span() const {
+    if (!warm.is_empty()) return false;
     for (const Atomic<SpanNumber>& span : hot) {
       if (span.load_relaxed() != SpanNumber::kNone) return false;
     }

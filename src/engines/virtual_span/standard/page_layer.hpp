@@ -45,6 +45,8 @@ class PageLayer : public thread::ForkWatch {
   static constexpr unsigned kMaxHeaps = 1024;
   /// One for each living thread and heap.
   static constexpr std::uint32_t kMaxLabs = 1u << 18;
+  /// Threads beyond these find their own spans by their records only, which takes longer.
+  static constexpr std::size_t kMaxMaps = 1u << 14;
 
   /// `put_right`: what a fork's child does first of all; see fork_recovery.hpp.
   constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*)) : thread::ForkWatch{put_right} {}
@@ -65,6 +67,8 @@ class PageLayer : public thread::ForkWatch {
     spans_.destroy();
     labs_.destroy();
     slots_.destroy();
+    maps_.destroy();
+    end_of_maps_ = 0;
     storages_.destroy();
     lab_registry_.destroy();
     end_of_labs_.store_relaxed(0);
@@ -130,7 +134,6 @@ class PageLayer : public thread::ForkWatch {
   Block* block_of_mark(SpanRef span, BlockMark mark) const {
     return reinterpret_cast<Block*>(address(span.number) + offset_of_mark(mark));
   }
-  Block* end_of(SpanRef span) const { return end_of_list(address(span.number)); }
   [[noreturn]] void corrupted(SpanRef span) const {
     os::fatal("more blocks were freed than allocated (double free) in the span at", address(span.number));
   }
@@ -140,6 +143,56 @@ class PageLayer : public thread::ForkWatch {
   bool is_torn(LabNumber number) const { return labs_[index_of(number)].torn; }
   void set_torn(LabNumber number, bool torn) { labs_[index_of(number)].torn = torn; }
   void note_repair() { lists_repaired = true; }
+
+  // --- Maps of threads' own spans ------------------------------------------------------------------------
+
+  /// The map that a LAB has; kNoMap: none yet.
+  ThreadMap& map_of(Lab& lab) {
+    ThreadMap* map = lab.map.load_relaxed();
+    return map != nullptr ? *map : kNoMap;
+  }
+  /// For the thread of a LAB that has none; it stays with the LAB for ever. Without memory for one: kNoMap.
+  SPANALLOC_COLD ThreadMap& make_map(Lab& lab) {
+    LockGuard guard(heaps_lock_);
+    if (!maps_.start(kMaxMaps, &arena.table_region())) return kNoMap;
+    TableReach reach;
+    for (; end_of_maps_ < kMaxMaps; end_of_maps_ = reach.next) {
+      reach = maps_.reach(end_of_maps_, end_of_maps_ + 1);
+      if (reach.end != end_of_maps_) {
+        MapPlace& place = maps_[end_of_maps_++];
+        os::forbid_huge_pages(&place, sizeof place);  // of most maps little is touched
+        ThreadMap& map = place.map;
+        lab.map.store_release(&map);  // release: pairs with has_left()
+        return map;
+      }
+      // Something foreign in the way is stepped over; what is refused may be granted to a later thread.
+      if (reach.next == end_of_maps_) break;
+    }
+    return kNoMap;
+  }
+  /// The thread's: from now on a free of the span's blocks finds this intake. Of its own span the record,
+  /// from when it becomes its own, and whenever the entry is found overwritten.
+  void show_in_map(ThreadMap& map, SpanRef span, Intake& intake) {
+    if (SPANALLOC_UNLIKELY(&map == &kNoMap)) return;
+    for_each_granule(span, [&](std::uintptr_t a) { map.set(a, intake); });
+  }
+  void hide_in_map(ThreadMap& map, SpanRef span, Intake& intake) {
+    for_each_granule(span, [&](std::uintptr_t a) { map.clear(a, intake); });
+  }
+  /// The span was the LAB's and is nobody else's yet.
+  void has_left(Lists& lists, SpanRef span) {
+    ThreadMap* map = static_cast<Lab&>(lists).map.load_acquire();  // acquire: the table is open so far
+    if (map != nullptr) hide_in_map(*map, span, *span.record);
+  }
+  /// All spans have left the LAB, whose thread has vanished or is done with its heap.
+  SPANALLOC_COLD void clear_map(Lab& lab) {
+    ThreadMap* map = lab.map.load_relaxed();
+    const bool whole_pages = sizeof(MapPlace) % os::page_size() == 0;
+    if (map == nullptr || (whole_pages && os::purge(map, sizeof(MapPlace)))) return;
+    for (Atomic<std::uint64_t>& entry : map->entries) {
+      if (entry.load_relaxed() != 0) entry.store_relaxed(0);
+    }
+  }
 
   // --- LABs ------------------------------------------------------------------------------------------------
 
@@ -284,6 +337,12 @@ class PageLayer : public thread::ForkWatch {
     return refused && arena.close_free() != 0 ? table.reach(n, n + 1) : reach;
   }
 
+  template <class F>
+  void for_each_granule(SpanRef span, F f) {
+    const std::uintptr_t first = address_of(address(span.number));
+    for (std::uintptr_t i = 0; i < (1u << span->order); ++i) f(first + (i << Config::kGranuleBits));
+  }
+
   // Under the registry's lock.
   Lab* make_lab() {
     const std::uint32_t number = end_of_labs_.load_relaxed();  // of the next one
@@ -297,6 +356,7 @@ class PageLayer : public thread::ForkWatch {
     }
     Lab& lab = labs_[number];
     lab.number = LabNumber{number};
+    lab.spares.start(lab.number);
     end_of_labs_.store_release(number + 1);  // release: pairs with end_of_labs()
     return &lab;
   }
@@ -307,6 +367,12 @@ class PageLayer : public thread::ForkWatch {
     unsigned char bytes[kSlotBytes];
   };
   GrowingTable<Slot> slots_;  // grown under heaps_lock_
+  // Whole pages, where these are of 4 KiB.
+  struct alignas(4 * kKiB) MapPlace {
+    ThreadMap map;
+  };
+  GrowingTable<MapPlace> maps_;  // "
+  std::size_t end_of_maps_ = 0;  // "
   thread::RecordRegistry<Lab> lab_registry_;
   Atomic<std::uint32_t> end_of_labs_{0};  // written under the registry's lock
   Atomic<std::size_t> known_end_{0};      // written under the arena's lock

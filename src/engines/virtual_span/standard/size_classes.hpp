@@ -4,7 +4,7 @@
 //   class     block sizes                       real span               virtual span
 //   1..32     16, 32, ... 512 (step 16)         64 KiB                  64 KiB
 //   33..56    576 .. 4 KiB (8 a doubling)       <= 64 KiB               64 KiB
-//   57..80    4.5 KiB .. 32 KiB                 >= 8 blocks             64 KiB to 256 KiB
+//   57..80    4.5 KiB .. 32 KiB                 >= 8 blocks             128 KiB or 256 KiB
 //   81..120   36 KiB .. 1 MiB                   one block, exactly      64 KiB to 1 MiB, whole granules
 //   121       above 1 MiB                       one block               whole granules
 //
@@ -26,26 +26,26 @@
 
 namespace spanalloc::standard {
 
-inline constexpr std::size_t kPageForTail = 4 * kKiB;    // real spans end on such a boundary
-inline constexpr std::size_t kRecordBytes = kCacheLine;  // of a span: what counts as overhead
+inline constexpr std::size_t kPageForTail = 4 * kKiB;        // real spans end on such a boundary
+inline constexpr std::size_t kRecordBytes = 2 * kCacheLine;  // of a span: what counts as overhead
 
 /// Everything the slow paths ask about a class, in one record.
 struct ClassInfo : SizeClass {
-  std::uint64_t magic = 0;              ///< divisibility_magic64(block_size)
+  std::uint64_t magic = 0;              ///< divisibility_magic(block_size)
   std::uint32_t reuse_outstanding = 0;  ///< a parked span with at most this many blocks out is reusable
   std::uint32_t refill_remotes = 0;     ///< a hot span takes its remote list when it holds at least this many
   std::uint8_t order = 0;               ///< of the virtual span, if it has several blocks
   std::uint8_t granules = 0;            ///< of the virtual span; 0 for kLarge: each object has its own
   std::uint8_t pool_row = 0;            ///< kPoolRows: never pooled
-  std::uint8_t pool_most = 0;           ///< spans that a core keeps of this row
+  std::uint16_t pool_most = 0;          ///< spans that a core keeps of this row
 };
 
 /// What is counted and how a row is made.
 template <class Config>
 struct SizeClassRules : Config {
-  using Config::kGranuleBits, Config::kMaxOrder, Config::kMinBlocks, Config::kMostOverheadPercent;
+  using Config::kGranuleBits, Config::kMaxOrder, Config::kMinBlocks, Config::kWantedBlocks,
+      Config::kMostOverheadPercent;
   using Config::kMaxSmall, Config::kStepsPerDoubling, Config::kMaxListed, Config::kMaxBlock;
-  using Config::kThreadClasses;
 
   static constexpr std::size_t kGranule = std::size_t{1} << kGranuleBits;
   static constexpr unsigned kSmallClasses = kMaxSmall / kQuantum;  // classes 1 .. kSmallClasses
@@ -56,7 +56,6 @@ struct SizeClassRules : Config {
   static constexpr ClassId kFirstSingle{1 + kSmallClasses +
                                         (log2_floor(kMaxListed) - log2_floor(kMaxSmall)) * kStepsPerDoubling};
   static constexpr unsigned kListed = index_of(kFirstSingle);  // tables of the classes with lists
-  static constexpr unsigned kLabClasses = kListed - kThreadClasses - 1;
   /// The class of objects above kMaxBlock: one block in a span of as many granules as it needs.
   static constexpr ClassId kLarge{kCount};
   static constexpr std::size_t kMaxGranules = kMaxBlock / kGranule;  // of a span with a class
@@ -98,7 +97,8 @@ struct SizeClassRules : Config {
     }
     for (unsigned order = 0; order <= kMaxOrder; ++order) {
       const auto whole = static_cast<std::uint32_t>(kGranule << order);
-      for (std::uint32_t blocks = whole / size; blocks >= kMinBlocks; --blocks) {
+      const std::uint32_t least = order == kMaxOrder ? kMinBlocks : kWantedBlocks;
+      for (std::uint32_t blocks = whole / size; blocks >= least; --blocks) {
         const auto real = static_cast<std::uint32_t>(align_up(size * blocks, kPageForTail));
         const SizeClass span{size, real, whole, blocks};
         if (has_little_overhead(span)) return span;
@@ -118,8 +118,8 @@ struct SizeClassRules : Config {
     }
     const std::size_t pool_bytes =
         info.pool_row <= kMaxOrder ? Config::kPoolBytesARow : Config::kPoolBytesARowOfSingles;
-    info.pool_most = static_cast<std::uint8_t>(max_of(pool_bytes / max_of(info.virtual_span, 1), 1));
-    info.magic = divisibility_magic64(info.block_size);
+    info.pool_most = static_cast<std::uint16_t>(max_of(pool_bytes / max_of(info.virtual_span, 1), 1));
+    info.magic = divisibility_magic(info.block_size);
     // Some block is out of a span that is not reusable, and some is free in one that is.
     const std::uint32_t free = (info.blocks * Config::kReusablePermille + 999) / 1000;
     const auto reuse_free = static_cast<std::uint32_t>(max_of(min_of(free, info.blocks - std::size_t{1}), 1));
@@ -141,7 +141,7 @@ template <class Config>
 struct SizeClasses : SizeClassRules<Config> {
   using Rules = SizeClassRules<Config>;
   using Rules::block_size, Rules::of, Rules::kCount, Rules::kFirstSingle, Rules::kGranule, Rules::kMaxBlock,
-      Rules::kMaxListed, Rules::kMaxOrder, Rules::kPoolRows, Rules::kThreadClasses;
+      Rules::kMaxListed, Rules::kMaxOrder, Rules::kPoolRows;
 
   static constexpr std::array<ClassInfo, kCount + 1> kTable = Rules::make_table();
 
@@ -194,7 +194,6 @@ struct SizeClasses : SizeClassRules<Config> {
     if (k.blocks >= 0xffff) return false;
     if ((ClassId{c} < kFirstSingle) != (k.blocks > 1)) return false;
     if (k.blocks > 1 && k.blocks < Rules::kMinBlocks) return false;
-    if (c <= kThreadClasses && (k.order != 0 || k.blocks < 2)) return false;
     // A span that parks full must not be reusable at once.
     if (k.blocks > 1 && (k.reuse_outstanding >= k.blocks || k.reuse_outstanding == 0)) return false;
     return true;
@@ -221,7 +220,6 @@ constexpr bool classes_hold() {
   static_assert(Classes::kPoolRows <= 255, "ClassInfo has a byte for a span's row of the pool");
   static_assert(Classes::first_bad_row() == 0, "see first_bad_row() for what a row must keep to");
   static_assert(Classes::multiples_are_aligned());
-  static_assert(Classes::kSmallClasses <= Classes::kThreadClasses, "the short path knows no other lists");
   static_assert(Classes::of_aligned(Classes::kMaxBlock, Classes::kGranule) == ClassId{Classes::kCount - 1});
   static_assert(is_power_of_two(Classes::kStepsPerDoubling));
   static_assert(Classes::kCount <= 255, "the record of a span has a byte for its class, kLarge included");

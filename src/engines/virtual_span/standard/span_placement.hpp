@@ -61,12 +61,12 @@ class SpanPlacement {
     const bool orphan = lab.is_orphanage();
     // Orphans serve whoever needs a block: any free block makes them reusable.
     const std::uint32_t limit = orphan ? capacity - 1 : pages_.reuse_outstanding(c);
-    if (word.outstanding() <= limit) {
-      span->floor = 0;
+    if (word.outstanding() <= limit || span->uncounted) {
+      span->expect_frees(word.outstanding());
       push(lab, span, ListId::kReusable);
       if (orphan) show_orphan(lab, c);
     } else {
-      span->floor = limit;
+      span->expect_frees(word.outstanding() - limit);
       push(lab, span, ListId::kFloating);
     }
   }

@@ -77,7 +77,7 @@ class SpanProtocol : public SpanRepair<Pages> {
         // Acquire: with the owner's release store; a hint, confirmed under the lock. After our free the span
         // may be anything already: the record stays readable.
         if (freed.after.state() == SpanState::kParked &&
-            freed.after.outstanding() == span->unpublished.load_acquire()) {
+            freed.after.outstanding() == span->unpublished_acquire()) {
           return raise_attention(span, freed.after.owner());
         }
         return Freed::kDone;
@@ -85,28 +85,13 @@ class SpanProtocol : public SpanRepair<Pages> {
     return Freed::kDone;
   }
 
-  /// The owner frees `block` into its parked span, whose list is `list`; `word` is the span's word as it was
-  /// read while the block was still out. No lock and no read-modify-write. True: the free brought the span to
-  /// its floor, and settle_after_local_free() is next.
-  SPANALLOC_INLINE static bool free_parked(Span& span, SpanWord word, Block* list, Block* block) {
-    SPANALLOC_ASSERT(word.state() == SpanState::kParked && word.outstanding() != 0);
-    const std::uint32_t floor = span.floor;
-    const std::uint32_t unpublished = span.unpublished.load_relaxed() + 1;
-    link_to(block, list);
-    // Release: a fork's child that counts the list finds the link.
-    span.free_list.store_release(block);
-    // Release: who finds the span empty by this count hands its memory on, after all that we did to it. From
-    // here on the span may be claimed by another thread and belongs to us only if the protocol says so.
-    span.unpublished.store_release(unpublished);
-    return static_cast<std::int32_t>(word.outstanding() - unpublished) <= static_cast<std::int32_t>(floor);
-  }
-
-  /// True: the span is empty, and the caller's.
+  /// After a free of the owner's that was an event (Intake::take_in). True: the span is empty, and the
+  /// caller's.
   bool settle_after_local_free(SpanRef span, LabNumber me) {
     LabGuard guard(*this, me);
     // Our own free may have let another thread claim the span: then it is no longer ours to look at.
     const SpanWord now{span->word.load_acquire()};
-    return now.is(me, SpanState::kParked) && fold_and_place(pages_.lab(me), span);
+    return now.is(me, SpanState::kParked) && fold_and_place(pages_.lab(me), span, span->unpublished());
   }
 
   /// Owner's slow path: settles every span that other threads pointed out. Cheap when there is none.
@@ -117,7 +102,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     LabGuard guard(*this, me);
     lab.attention_waiting.store_relaxed(0);  // set again only under the lock
     for_each_on(lab.attention, [&](SpanRef span) {
-      if (fold_and_place(lab, span)) chain(emptied, span);
+      if (fold_and_place(lab, span, span->unpublished())) chain(emptied, span);
     });
     return emptied;
   }
@@ -147,9 +132,34 @@ class SpanProtocol : public SpanRepair<Pages> {
     LabGuard guard(*this, me);
     SPANALLOC_ASSERT(span->load_word().is(me, SpanState::kHot));
     SPANALLOC_ASSERT(free_blocks <= pages_.capacity(span->class_id()));
-    span->unpublished.store_relaxed(free_blocks);  // nobody reads it before the word says parked
     span->list = ListId::kNone;
-    return fold_and_place(pages_.lab(me), span);
+    return fold_and_place(pages_.lab(me), span, free_blocks);
+  }
+
+  /// Hot -> parked, with orphanage `heir`. At the owner's end: what is free in the span, on its lists or
+  /// never carved, is not counted.
+  void hot_to_orphan(SpanRef span, LabNumber me, LabNumber heir) {
+    give_to_orphanage(span, me, heir, 0, true);
+  }
+  /// Where that was counted later: `free_blocks` of it are. True: the span is empty, and the caller's.
+  bool counted_to_orphan(SpanRef span, LabNumber me, LabNumber heir, std::uint32_t free_blocks) {
+    return give_to_orphanage(span, me, heir, free_blocks, false);
+  }
+
+  /// A reusable span of orphanage `from` whose free blocks nobody has counted becomes the caller's hot one;
+  /// one of the first `look_at` of its class.
+  HotSpan uncounted_to_hot(LabNumber from, ClassId c, LabNumber me, std::uint32_t look_at) {
+    Lists& lab = pages_.lab(from);
+    if (lab.uncounted.load_relaxed() == 0 || lab.reusable[index_of(c)].is_empty()) return {};
+    LabGuard guard(*this, from);
+    for (SpanNumber number = lab.reusable[index_of(c)].first(); number != SpanNumber::kNone && look_at != 0;
+         --look_at) {
+      const SpanRef span = pages_.span(number);
+      number = span->next;
+      if (!span->uncounted) continue;
+      if (const HotSpan hot = parked_to_hot(lab, span, c, me)) return hot;
+    }
+    return {};
   }
 
   /// Takes a reusable span of a class off the owner's list and makes it hot for it.
@@ -164,6 +174,8 @@ class SpanProtocol : public SpanRepair<Pages> {
   /// their own, and to a busy one of the others they come back when they need it (`wait`): nobody waits there
   /// for a span that the pool may have. What becomes an orphan meanwhile serves the next call.
   HotSpan orphan_to_hot(const Orphanages& orphanages, ClassId c, LabNumber me, bool wait = false) {
+    // No orphanage shows any (I5).
+    if (orphanages.of_class[index_of(c)].load_relaxed() == 0) return {};
     const LabNumber home = orphanages.home_of(me);
     if (!pages_.lab(home).reusable[index_of(c)].is_empty()) {
       LabGuard guard(*this, home);
@@ -196,7 +208,7 @@ class SpanProtocol : public SpanRepair<Pages> {
 
   /// The same when memory is out: any span of the owner's with a free block, however few. Those without step
   /// aside, so that the next search does not meet them again: the first block that is freed into one brings
-  /// it back, freed by the owner at the floor that is set here, by another thread over the attention list.
+  /// it back, freed by the owner as the event that is set here, by another thread over the attention list.
   HotSpan floating_to_hot(ClassId c, LabNumber me) {
     Lists& lab = pages_.lab(me);
     LabGuard guard(*this, me);
@@ -204,9 +216,9 @@ class SpanProtocol : public SpanRepair<Pages> {
     for (SpanNumber number = lab.floating[index_of(c)].first(); number != SpanNumber::kNone;) {
       const SpanRef span = pages_.span(number);
       number = span->next;
-      if (span->load_word().outstanding() - span->unpublished.load_relaxed() >= capacity) {
+      if (span->load_word().outstanding() - span->unpublished() >= capacity) {
         unlink(lab, span);
-        span->floor = capacity - 1;
+        span->expect_frees(1);
         push(lab, span, ListId::kFull);
       } else if (const HotSpan hot = parked_to_hot(lab, span, c, me)) {
         return hot;
@@ -254,7 +266,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     const LabNumber owner = span->load_word().owner();
     Lists& lab = pages_.lab(owner);
     LabGuard guard(*this, owner);
-    if (!pages_.is_mine(owner)) return fold_and_place(lab, span);
+    if (!pages_.is_mine(owner)) return fold_and_place(lab, span, span->unpublished());
     unlink(lab, span);
     push_attention(lab, span);
     return false;
@@ -300,7 +312,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     SPANALLOC_ASSERT(span->list != ListId::kNone);
     SpanWord now{span->word.load_acquire()};
     while (now.state() == SpanState::kParked && now.outstanding() != 0 &&
-           now.outstanding() == span->unpublished.load_acquire()) {  // acquire: after the owner's last free
+           now.outstanding() == span->unpublished_acquire()) {  // acquire: after the owner's last free
       const SpanWord after = now.with_outstanding(0).with_state(SpanState::kFree);
       if (span->word.compare_exchange_weak_acq_rel(now.bits, after.bits)) return true;
     }
@@ -330,21 +342,20 @@ class SpanProtocol : public SpanRepair<Pages> {
     SPANALLOC_ASSERT(before.state() == SpanState::kParked && span->class_id() == c);  // I1
     SPANALLOC_ASSERT(is_empty_only_if_listed(*span.record, before));                  // I4
     unlink(lab, span);
-    span->unpublished.store_relaxed(0);  // meaningless while hot
+    span->expect_frees_while_hot();
+    forget_uncounted(lab, span);
     return {span, before.head()};
   }
 
   // I4, by a thread that has the LAB's lock, of a span on another list than the attention list. (A handler
   // that forked in the middle of an owner's free finds what that free was about to settle.)
   static bool is_empty_only_if_listed(const Span& span, SpanWord word) {
-    return word.outstanding() != span.unpublished.load_relaxed() || word.listed() ||
-           SpinLock::generation() != 0;
+    return word.outstanding() != span.unpublished() || word.listed() || SpinLock::generation() != 0;
   }
 
   // Owner, under its lock: folds its unpublished frees into the word; hot becomes parked on the way. Then the
   // span goes onto the list that its fill asks for. True: it was empty and is claimed and unlinked.
-  bool fold_and_place(Lists& lab, SpanRef span) {
-    const std::uint32_t unpublished = span->unpublished.load_relaxed();  // our own
+  bool fold_and_place(Lists& lab, SpanRef span, std::uint32_t unpublished) {
     SpanWord before = span->load_word();
     SpanWord after{};
     do {
@@ -356,17 +367,46 @@ class SpanProtocol : public SpanRepair<Pages> {
       if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
       // Release: a later claimer or adopter sees our lists and record. Acquire: we may be that claimer.
     } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
-    span->unpublished.store_relaxed(0);  // read by others for decisions only under this lock
     if (span->list != ListId::kNone) unlink(lab, span);
     if (after.state() == SpanState::kFree) return true;
     place(span, after);
     return false;
   }
 
+  bool give_to_orphanage(SpanRef span, LabNumber me, LabNumber heir, std::uint32_t free_blocks,
+                         bool uncounted) {
+    Lists& orphanage = pages_.lab(heir);
+    SPANALLOC_ASSERT(orphanage.is_orphanage());  // I3
+    pages_.has_left(pages_.lab(me), span);
+    LabGuard guard(*this, heir);
+    SPANALLOC_ASSERT(span->load_word().is(me, SpanState::kHot));
+    SpanWord before = span->load_word();
+    SpanWord after{};
+    do {
+      if (free_blocks > before.outstanding()) pages_.corrupted(span);
+      after = before.with_outstanding(before.outstanding() - free_blocks).with_owner(heir).with_listed(false);
+      after = after.with_state(after.outstanding() == 0 ? SpanState::kFree : SpanState::kParked);
+      // Release: who adopts or claims it sees our lists and record. Acquire: we may be that claimer.
+    } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
+    span->list = ListId::kNone;
+    if (after.state() == SpanState::kFree) return true;
+    span->uncounted = uncounted;
+    if (uncounted) orphanage.uncounted.store_relaxed(orphanage.uncounted.load_relaxed() + 1);
+    place(span, after);
+    return false;
+  }
+
+  // Under the lock of the LAB that the span was parked with.
+  static void forget_uncounted(Lists& lab, SpanRef span) {
+    if (!span->uncounted) return;
+    span->uncounted = false;
+    lab.uncounted.store_relaxed(lab.uncounted.load_relaxed() - 1);
+  }
+
   // Under both LABs' locks.
   void orphan_span(Lists& lab, LabNumber heir, SpanRef span, SpanChain& emptied) {
     SPANALLOC_ASSERT(Base::may_change(lab) && Base::may_change(pages_.lab(heir)));  // I3
-    const std::uint32_t unpublished = span->unpublished.load_relaxed();
+    const std::uint32_t unpublished = span->unpublished();
     SpanWord before = span->load_word();
     SpanWord after{};
     do {
@@ -377,7 +417,7 @@ class SpanProtocol : public SpanRepair<Pages> {
       if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
     } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
     unlink(lab, span);
-    span->unpublished.store_relaxed(0);
+    pages_.has_left(lab, span);
     if (after.state() == SpanState::kFree) return chain(emptied, span);
     place(span, after);
   }

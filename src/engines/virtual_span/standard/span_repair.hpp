@@ -20,8 +20,8 @@ namespace spanalloc::standard {
 ///   void note_repair()                                   lists were made anew
 ///   bool is_mine(LabNumber)                              of the calling thread
 ///   Block* block_of_mark(SpanRef, BlockMark)
-///   Block* end_of(SpanRef)  where the span's lists end
 ///   [[noreturn]] void corrupted(SpanRef)                 more blocks were freed than allocated
+///   void has_left(const Lists&, SpanRef)                 the span is no longer that LAB's
 template <class Pages>
 class SpanRepair : public SpanPlacement<Pages> {
   using Base = SpanPlacement<Pages>;
@@ -100,32 +100,31 @@ class SpanRepair : public SpanPlacement<Pages> {
  private:
   // For every span of a LAB whose lists were forgotten, the free ones too: links it up if it belongs there.
   // What is free in it is counted from its lists: if its owner vanished with the lock, a fold that was cut
-  // short has changed the word and left `unpublished`, or neither. An empty one becomes free, on no list. Of
+  // short has changed the word and not the count, or neither. An empty one becomes free, on no list. Of
   // the calling thread's own spans word and count are right, as it was somebody else who had the lock.
   SPANALLOC_COLD void relist(SpanRef span) {
     const SpanWord word = span->load_word();
     const LabNumber owner = word.owner();
     span->list = ListId::kNone;
     if (word.state() != SpanState::kParked) return;
-    if (pages_.is_mine(owner)) {
-      if (word.listed()) return push_attention(pages_.lab(owner), span);
-      return place(span, word);
-    }
+    // Where it stood follows from the event that was set for it, which is not to be touched: its owner may be
+    // in the middle of a free. It will settle the span.
+    if (pages_.is_mine(owner)) return push_attention(pages_.lab(owner), span);
     const std::uint32_t capacity = pages_.capacity(span->class_id());
-    std::uint32_t free =
-        capacity - span->carved.load_relaxed() + free_blocks(span, span->free_list.load_relaxed());
+    std::uint32_t free = capacity - span->carved.load_relaxed() +
+                         free_blocks(span, span->free_list.load_relaxed()) +
+                         free_blocks(span, span->rest.load_relaxed());
     if (word.head() != BlockMark::kNone) free += free_blocks(span, pages_.block_of_mark(span, word.head()));
     if (free > capacity) pages_.corrupted(span);
     SpanWord after = word.with_outstanding(capacity - free).with_listed(false);
     if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
     span->word.store_relaxed(after.bits);
-    span->unpublished.store_relaxed(0);
+    span->uncounted = false;
     if (after.state() != SpanState::kFree) place(span, after);
   }
 
   std::uint32_t free_blocks(SpanRef span, Block* list) const {
-    const ListLength length =
-        length_of(list, kMostSpan, pages_.end_of(span), pages_.capacity(span->class_id()));
+    const ListLength length = length_of(list, kMostSpan, pages_.capacity(span->class_id()));
     if (!length.whole) pages_.corrupted(span);
     return length.blocks;
   }

@@ -12,7 +12,8 @@
 // Equation, for a span that is not free:
 //   capacity = outstanding + length(remote list) + published
 // where `published` are the blocks that the owner has freed and folded in. In the hands of the program are
-//   outstanding - unpublished            (parked; `unpublished`: owner's frees not folded in yet)
+//   outstanding - unpublished            (parked; `unpublished`: owner's frees not folded in yet; of an
+//                                        `uncounted` orphan less what is on its lists or never carved)
 //   outstanding - blocks on the owner's lists - blocks never carved     (hot)
 //
 // No ABA: every transition is a function of the word alone. A push that is overtaken by changes which bring
@@ -131,6 +132,18 @@ SPANALLOC_INLINE RemotelyFreed free_remotely(Atomic<std::uint64_t>& cell, BlockM
     // Acquire: who claims the span hands its memory on, after everything that earlier freers did.
   } while (!cell.compare_exchange_weak_acq_rel(before.bits, after.bits));
   return {result, after};
+}
+
+/// The same for one block of a span that `word` says is hot, whose owner sees to what follows. False: the
+/// word has changed meanwhile, and nothing else.
+template <class Link>
+SPANALLOC_INLINE bool free_into_hot(Atomic<std::uint64_t>& cell, SpanWord word, BlockMark block,
+                                    Link&& link) {
+  SPANALLOC_ASSERT(word.state() == SpanState::kHot);
+  if (SPANALLOC_UNLIKELY(word.outstanding() == 0)) return false;
+  link(word.head());
+  const SpanWord after = SpanWord{word.bits - 1}.with_head(block);
+  return cell.compare_exchange_strong_acq_rel(word.bits, after.bits);  // as in free_remotely()
 }
 
 /// A span's remote list; first == kNone: there is none.

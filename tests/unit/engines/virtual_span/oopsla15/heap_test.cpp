@@ -247,6 +247,7 @@ TYPED_TEST(Oopsla15Heaps, AThreadPastItsExit) {
 }
 
 TYPED_TEST(Oopsla15Heaps, AForkWithASecondHeapInUse) {
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kUnderTsan) GTEST_SKIP() << "the sanitizer allows no threads in the child of a threaded process";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   TypeParam heap;

@@ -55,12 +55,26 @@ std::vector<void*> hot_blocks(std::size_t size, std::size_t count) {
 // All blocks of one span, which is parked with this thread; and others, which are never given back.
 std::vector<void*> parked_blocks(std::size_t size) {
   std::vector<void*> blocks;
-  while (blocks.size() < 3 * blocks_a_span(size)) blocks.push_back(E::allocate(size));
+  // Those that come after it, the last ones of which stay hot.
+  constexpr std::size_t kWarm = Standard::kWarmBytes >> Standard::kGranuleBits;
+  while (blocks.size() < (kWarm + 4) * blocks_a_span(size)) blocks.push_back(E::allocate(size));
   const void* middle = blocks[blocks_a_span(size)];
   std::erase_if(blocks, [&](void* p) { return span_of(p) != span_of(middle); });
   EXPECT_EQ(blocks.size(), blocks_a_span(size));
   EXPECT_EQ(span_of(middle)->load_word().state(), standard::SpanState::kParked);
   return blocks;
+}
+
+// All blocks that the thread's hot span may still have, and more.
+void allocate_spans(std::size_t size, std::size_t spans) {
+  for (std::size_t i = 0; i < (spans + 1) * blocks_a_span(size); ++i) (void)E::allocate(size);
+}
+// The same; no block may come twice.
+void allocate_each_once(std::size_t size, std::size_t spans) {
+  std::set<void*> seen;
+  for (std::size_t i = 0; i < (spans + 1) * blocks_a_span(size); ++i) {
+    if (!seen.insert(E::allocate(size)).second) _exit(kHandedOutTwice);
+  }
 }
 
 // --- Links that cannot be forged ---------------------------------------------------------------------------
@@ -106,11 +120,12 @@ TEST(StandardLinks, AWordThatIsNoLinkPassesWithAChanceBelow2ToMinus40) {
     for (unsigned bit = 0; bit < 64; ++bit) {
       const std::uint64_t mask = std::uint64_t{1} << bit;
       EXPECT_EQ(standard::leads_to_block(mask, span), mask >= standard::kQuantum && mask < span) << bit;
-      EXPECT_EQ(standard::may_be_link(mask, span), mask >= standard::kEndBit && mask < span) << bit;
     }
-    for (int i = 0; i < 1'000'000; ++i) ASSERT_FALSE(standard::may_be_link(random.next(), span));
+    const standard::Block block{};
+    for (int i = 0; i < 1'000'000; ++i) ASSERT_FALSE(standard::is_link(&block, random.next(), span));
   }
-  EXPECT_FALSE(standard::may_be_link(standard::link_of(standard::no_block()), standard::kMostSpan));
+  const standard::Block* none = standard::no_block();
+  EXPECT_FALSE(standard::leads_to_block(standard::link_of(none), standard::kMostSpan));
 }
 
 using StandardLinksDeathTest = testing::Test;
@@ -125,8 +140,7 @@ TEST(StandardLinksDeathTest, AnOverwrittenLinkIsNotFollowed) {
       const auto write_into_free = [&] {
         for (void* p : blocks) E::deallocate(p);
         first_word(blocks.back()) = word;
-        (void)E::allocate(size);
-        (void)E::allocate(size);
+        allocate_spans(size, 1);
       };
       EXPECT_DEATH(write_into_free(), "free list overwritten") << size << " " << word;
     }
@@ -157,31 +171,32 @@ TEST(StandardLinksDeathTest, OnTheHotListItIsNotHandedOutTwice) {
       E::trim();
     };
     EXPECT_DEATH(then_trim(), "double free") << size;
-    const auto then_end = [&] {
-      free_all_twice();
-      E::frontend.thread_exit();
-    };
-    EXPECT_DEATH(then_end(), "double free") << size;
     free_all(blocks);
   }
 }
 
-TEST(StandardLinksDeathTest, IntoAParkedSpanItIsRefused) {
+// Where a free finds the last one. With others in between it is found when the span is allocated from again.
+TEST(StandardLinksDeathTest, IntoAParkedSpanItIsNotHandedOutTwice) {
   for (const std::size_t size : kSizes) {
-    const auto free_twice = [&] {
-      const std::vector<void*> blocks = parked_blocks(size);
-      for (void* p : {blocks[0], blocks[1], blocks[2], blocks[0]}) E::deallocate(p);
-    };
-    EXPECT_DEATH(free_twice(), "double free of") << size;
     const auto last_of_list = [&] {
       const std::vector<void*> blocks = parked_blocks(size);
-      for (void* p : {blocks[1], blocks[0], blocks[1]}) E::deallocate(p);
+      for (void* p : {blocks[0], blocks[1], blocks[1]}) E::deallocate(p);
     };
     EXPECT_DEATH(last_of_list(), "double free of") << size;
+    for (const std::vector<unsigned>& order : {std::vector<unsigned>{0, 1, 2, 0}, {1, 0, 1}}) {
+      const auto then_allocate = [&] {
+        const std::vector<void*> blocks = parked_blocks(size);
+        for (const unsigned i : order) E::deallocate(blocks[i]);
+        for (std::size_t i = 3; i < blocks.size(); ++i) E::deallocate(blocks[i]);
+        allocate_each_once(size, 5);
+      };
+      EXPECT_DEATH(then_allocate(), "double free") << size;
+    }
   }
 }
 
-TEST(StandardLinksDeathTest, ByAnotherThreadItIsRefused) {
+// Twice in a row: refused. With others in between: found when the owner comes to the block a second time.
+TEST(StandardLinksDeathTest, ByAnotherThreadItIsNotHandedOutTwice) {
   for (const std::size_t size : kSizes) {
     std::vector<void*> blocks = hot_blocks(size, 4);
     const auto free_elsewhere = [&](std::vector<unsigned> order) {
@@ -191,8 +206,21 @@ TEST(StandardLinksDeathTest, ByAnotherThreadItIsRefused) {
         E::deallocate(mine);
       });
     };
-    for (const auto& order : {std::vector<unsigned>{0, 1, 0}, {0, 1, 2, 3, 1}, {0, 1, 2, 2}}) {
+    for (const auto& order : {std::vector<unsigned>{0, 0}, {0, 1, 2, 2}}) {
       EXPECT_DEATH(free_elsewhere(order), "double free of") << size;
+    }
+    for (const auto& order : {std::vector<unsigned>{0, 1, 0}, {0, 1, 2, 3, 1}}) {
+      const auto then_allocate = [&] {
+        free_elsewhere(order);
+        allocate_each_once(size, 5);
+        _exit(0);  // the list has not been taken yet
+      };
+      EXPECT_EXIT(then_allocate(), [](int status) { return status != kHandedOutTwice << 8; }, "") << size;
+      const auto then_trim = [&] {
+        free_elsewhere(order);
+        E::trim();
+      };
+      EXPECT_DEATH(then_trim(), "double free") << size;
     }
     // One after the other, by threads that end: each run has been given back.
     const auto one_thread_each = [&] {
@@ -257,11 +285,11 @@ TEST(StandardLinksDeathTest, HereAndByAnotherThreadItIsNotHandedOutTwice) {
         _exit(0);  // the rest of the span has not been settled yet
       };
       EXPECT_EXIT(then_allocate(), [](int status) { return status != kHandedOutTwice << 8; }, "") << size;
-      const auto then_end = [&] {
+      const auto then_trim = [&] {
         free_twice();
-        E::frontend.thread_exit();
+        E::trim();
       };
-      EXPECT_DEATH(then_end(), "double free") << size << here_first;
+      EXPECT_DEATH(then_trim(), "double free") << size << here_first;
     }
     free_all(blocks);
   }
@@ -302,8 +330,9 @@ TEST(StandardLinksDeathTest, ASpanThatCountsAsEmptyIsLookedAt) {
 }
 
 // The same by its own thread alone, where the program has written to the block in between, so that it looks
-// like one in use: counted twice, it makes the span pass for empty while another block is out.
-TEST(StandardLinksDeathTest, ASpanThatItsOwnThreadHasEmptiedIsLookedAt) {
+// like one in use: counted twice, it makes the span pass for empty while another block is out. That one is
+// not handed out: it stands on none of the lists that the span keeps.
+TEST(StandardLinksDeathTest, ASpanThatItsOwnThreadHasEmptiedIsLookedAtWhenItLeavesItsClass) {
   for (const std::size_t size : kSizes) {
     for (const std::uint64_t written : {std::uint64_t{0}, ~std::uint64_t{0}}) {
       const auto free_twice_and_all_but_one = [&] {
@@ -314,7 +343,16 @@ TEST(StandardLinksDeathTest, ASpanThatItsOwnThreadHasEmptiedIsLookedAt) {
         E::deallocate(blocks[0]);
         for (std::size_t i = 3; i < blocks.size(); ++i) E::deallocate(blocks[i]);  // blocks[2] stays out
       };
-      EXPECT_DEATH(free_twice_and_all_but_one(), "with a block in use") << size << " " << written;
+      const auto then_give_back = [&] {
+        free_twice_and_all_but_one();
+        E::trim();
+      };
+      EXPECT_DEATH(then_give_back(), "with a block in use") << size << " " << written;
+      const auto then_allocate = [&] {
+        free_twice_and_all_but_one();
+        allocate_each_once(size, 5);
+      };
+      EXPECT_DEATH(then_allocate(), "double free") << size << " " << written;
     }
   }
 }
@@ -326,12 +364,11 @@ TEST(StandardLinks, OnlyMultiplesOfTheQuantumAndTheEndAreLinks) {
       auto* block = reinterpret_cast<standard::Block*>(memory + offset);
       for (std::uint64_t low = 0; low < 2 * span; ++low) {
         const bool leads = low % standard::kQuantum == 0 && low < span;
-        const bool end = standard::block_behind(block, low) == standard::end_of_list(memory);
-        ASSERT_EQ(standard::is_link(block, low, span, standard::end_of_list(memory)), leads || end) << low;
+        ASSERT_EQ(standard::is_link(block, low, span), leads) << low;
       }
-      standard::link_to(block, standard::end_of_list(memory));
-      EXPECT_EQ(standard::next_of(block), standard::end_of_list(memory));
-      EXPECT_TRUE(standard::may_be_link(standard::link_of(block), span));
+      standard::link_to(block, standard::no_block());
+      EXPECT_EQ(standard::next_of(block), standard::no_block());
+      EXPECT_TRUE(standard::is_link(block, standard::link_of(block), span));
       EXPECT_FALSE(standard::leads_to_block(standard::link_of(block), span));
     }
   }

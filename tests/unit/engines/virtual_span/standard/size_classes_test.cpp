@@ -15,7 +15,6 @@ namespace {
 using Classes = SizeClasses<Standard>;
 constexpr std::size_t kMaxBlock = Classes::kMaxBlock;
 constexpr std::size_t kGranule = Classes::kGranule;
-constexpr unsigned kThreadClasses = Classes::kThreadClasses;
 constexpr unsigned kClasses = Classes::kCount;
 
 unsigned class_of(std::size_t n) {
@@ -78,13 +77,9 @@ TEST(StandardClasses, AlignedClassesAreTheSmallestThatDo) {
 TEST(StandardClasses, MultiplicationTellsBlockStarts) {
   for (unsigned c = 1; c < kClasses; ++c) {
     const ClassInfo& k = Classes::kTable[c];
-    const std::size_t step = c <= kThreadClasses ? 1 : 8;
+    const std::size_t step = k.virtual_span <= kGranule ? 1 : 8;
     for (std::size_t offset = 0; offset < k.virtual_span; offset += step) {
       const bool start = offset % k.block_size == 0;
-      if (c <= kThreadClasses) {
-        const std::uint32_t magic = divisibility_magic32(k.block_size);
-        ASSERT_EQ(static_cast<std::uint32_t>(offset) * magic < magic, start) << c << " " << offset;
-      }
       ASSERT_EQ(offset * k.magic < k.magic, start) << c << " " << offset;
     }
   }

@@ -1,0 +1,181 @@
+// engines/virtual_span/standard/spare_spans.hpp under the checker: a span of one block is in one pair of
+// hands at a time, whoever keeps, takes and steals it, and what one did to its memory happens before what the
+// next does.
+#include "engines/virtual_span/standard/spare_spans.hpp"
+
+#include "model_test.hpp"
+
+namespace spanalloc::model {
+namespace {
+
+using standard::ClassId;
+using standard::LabNumber;
+using standard::Span;
+using standard::SpanWord;
+
+constexpr ClassId kSmall{1}, kLarge{2};
+constexpr LabNumber kLabs[] = {LabNumber{0}, LabNumber{1}};
+
+template <class Spares>
+struct SpareWorld {
+  Span spans[2]{};
+  Plain<std::uint32_t> contents[2];
+  Spares spares[2];
+
+  SpareWorld() {
+    for (unsigned lab = 0; lab < 2; ++lab) spares[lab].start(kLabs[lab]);
+    for (Span& span : spans) {
+      span.shown_class.store_relaxed(1);
+      span.word.store_relaxed(standard::kSingleInUse.bits);
+    }
+  }
+  unsigned index(const Span& span) const { return static_cast<unsigned>(&span - spans); }
+  // Whoever has the span writes to its memory: a race if somebody else has it, too.
+  void use(Span& span) { contents[index(span)] = contents[index(span)] + 1; }
+  void free(unsigned lab, unsigned n) {
+    use(spans[n]);
+    MODEL_CHECK(spares[lab].keep(spans[n], 1));
+  }
+  static unsigned granules(const Span&) { return 1; }
+  Span* allocate(unsigned lab, ClassId c = kSmall) {
+    Span* span = spares[lab].take_youngest(c);
+    if (span == nullptr) span = spares[lab].take(c, granules);
+    if (span == nullptr) return nullptr;
+    MODEL_CHECK(ClassId{span->shown_class.load_relaxed()} == c);
+    use(*span);
+    return span;
+  }
+  // As a tick of the decay clock: to be given to somebody else, as another class.
+  Span* steal(unsigned lab) {
+    Span* stolen = nullptr;
+    spares[lab].for_each([&](Span& span) {
+      if (stolen != nullptr || !spares[lab].take_away(span)) return;
+      stolen = &span;
+      use(span);
+    });
+    return stolen;
+  }
+  static void begin_life(Span& span, ClassId c) {
+    span.shown_class.store_relaxed(static_cast<std::uint8_t>(index_of(c)));
+    span.word.store_release(standard::kSingleInUse.bits);
+  }
+  // Each span is in use, taken, or somebody's spare at one place.
+  void check_at_rest() {
+    for (Span& span : spans) {
+      unsigned places = 0;
+      for (Spares& s : spares) s.for_each([&](Span& at) { places += &at == &span; });
+      const SpanWord word = span.load_word();
+      const bool spare = word == standard::spare_of(kLabs[0]) || word == standard::spare_of(kLabs[1]);
+      MODEL_CHECK(places == (spare ? 1u : 0u));
+      MODEL_CHECK(spare || word == standard::kSingleInUse || word == standard::kSpareTaken);
+    }
+  }
+};
+
+using Spares = standard::SpareSpans<2>;
+
+// One thread frees and allocates, two others steal.
+struct OwnerAndThieves : SpareWorld<Spares> {
+  static constexpr unsigned kThreads = 3;
+  void thread(unsigned self) {
+    if (self != 0) {
+      steal(0);
+      return;
+    }
+    free(0, 0);
+    free(0, 1);
+    if (Span* span = allocate(0); span != nullptr) free(0, index(*span));
+    allocate(0);
+    allocate(0);
+  }
+  void at_rest() { check_at_rest(); }
+};
+
+// What is stolen becomes another class's, and the other LAB's spare, while its former owner looks for it.
+template <class TheSpares>
+struct StolenAndKeptElsewhere : SpareWorld<TheSpares> {
+  static constexpr unsigned kThreads = 2;
+  void thread(unsigned self) {
+    if (self == 0) {
+      this->free(0, 0);
+      this->allocate(0);
+      return;
+    }
+    Span* span = this->steal(0);
+    if (span == nullptr) return;
+    this->begin_life(*span, kLarge);
+    this->use(*span);
+    MODEL_CHECK(this->spares[1].keep(*span, 1));
+    this->allocate(1, kLarge);
+  }
+  void at_rest() { this->check_at_rest(); }
+};
+
+// It comes back to the thread that it was stolen from, as another class.
+struct StolenAndBack : SpareWorld<Spares> {
+  static constexpr unsigned kThreads = 2;
+  Atomic<std::uint32_t> handed;
+  void thread(unsigned self) {
+    if (self == 0) {
+      free(0, 0);
+      if (handed.load_acquire() != 0) free(0, 0);
+      allocate(0, kSmall);
+      allocate(0, kLarge);
+      return;
+    }
+    Span* span = steal(0);
+    if (span == nullptr) return;
+    begin_life(*span, kLarge);
+    handed.store_release(1);
+  }
+  void at_rest() { check_at_rest(); }
+};
+
+// A block is freed twice at once, by two threads: one of them finds out.
+struct FreedTwiceAtOnce : SpareWorld<Spares> {
+  static constexpr unsigned kThreads = 2;
+  Atomic<std::uint32_t> kept;
+  void thread(unsigned self) { kept.fetch_add_relaxed(spares[self].keep(spans[0], 1)); }
+  void at_rest() {
+    MODEL_CHECK(kept.load_relaxed() == 1);
+    check_at_rest();
+  }
+};
+
+// One that has room for it, and one that has not.
+struct FreedTwiceAtOnceWithoutRoom : SpareWorld<Spares> {
+  static constexpr unsigned kThreads = 2;
+  Atomic<std::uint32_t> freed;
+  void thread(unsigned self) {
+    if (self == 0) return static_cast<void>(freed.fetch_add_relaxed(spares[0].keep(spans[0], 1)));
+    if (!Spares::give_up(spans[0])) return;
+    use(spans[0]);
+    freed.fetch_add_relaxed(1);
+  }
+  void at_rest() {
+    MODEL_CHECK(freed.load_relaxed() == 1);
+    check_at_rest();
+  }
+};
+
+// One word for the spares of all LABs: a stale place takes what is another LAB's by now.
+struct OneWordForAll : Spares {
+  void start(LabNumber) { Spares::start(kLabs[0]); }
+};
+using WithAWordEach = StolenAndKeptElsewhere<Spares>;
+using WithOneWord = StolenAndKeptElsewhere<OneWordForAll>;
+
+TEST(SpareSpans, OneWordForAllLabsIsFoundOut) {
+  EXPECT_FINDS(WithOneWord, "== c", {.memory = MemoryModel::interleaving, .preemptions = 3});
+}
+
+TEST(SpareSpans, ASpanIsInOnePairOfHands) {
+  EXPECT_HOLDS_EVERYWHERE(OwnerAndThieves, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(WithAWordEach, 5, 4);
+  EXPECT_HOLDS_EVERYWHERE(StolenAndBack, 5, 4);
+  EXPECT_HOLDS_EVERYWHERE(FreedTwiceAtOnce, 6, 6);
+  EXPECT_HOLDS_EVERYWHERE(FreedTwiceAtOnceWithoutRoom, 6, 6);
+}
+
+}  // namespace
+}  // namespace spanalloc::model
