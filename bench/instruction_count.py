@@ -2,8 +2,9 @@
 """Instructions a malloc/free pair takes, counted exactly by callgrind.
 
 The program is workloads/pair_loop.c: 100 blocks allocated, one byte written into each, all freed; and one block
-after the other in the last round of a thread's specific destructors. Two runs of different length are counted and subtracted, so that start-up does not matter. The count includes the loop and
-the procedure linkage table (14 on x86-64).
+after the other in the last round of a thread's specific destructors. Two runs of different length are counted and
+subtracted, so that start-up does not matter. The count includes the loop and the procedure linkage table (14 on
+x86-64). Programs of other shapes, beside the other allocators and on 64-bit Arm: shape_count.py.
 
     bench/instruction_count.py              the table
     bench/instruction_count.py --check      fails when one of our libraries is above its bound
@@ -24,7 +25,7 @@ PAIRS_A_ROUND = 100
 # In the last round of a thread's specific destructors, 64 bytes, one pair after the other.
 LAST_ROUND = (64, "last-round")
 # At most so many: of SIZES and ORDERS, and of LAST_ROUND.
-BOUNDS = {"standard": (48.0, 1800.0), "oopsla15": (70.0, 600.0)}
+BOUNDS = {"standard": (48.2, 1800.0), "oopsla15": (70.0, 600.0)}
 
 
 def count(program, library, size, order, rounds):
@@ -75,7 +76,7 @@ def main():
         if options.check:
             for (size, order), figure in figures.items():
                 bound = BOUNDS[name][(size, order) == LAST_ROUND]
-                text = f"{label}, {size} bytes, {order}: {figure:.1f} instructions, at most {bound:.0f}"
+                text = f"{label}, {size} bytes, {order}: {figure:.1f} instructions, at most {bound:.1f}"
                 checks.check(figure <= bound, text)
     if options.check:
         measured = {name for name, _, _ in allocators}

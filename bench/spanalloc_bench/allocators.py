@@ -5,6 +5,7 @@ What is not there is a contender too: it says in `missing` why it cannot run, an
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 import subprocess
@@ -25,6 +26,10 @@ ABLATIONS = (
     "oopsla15-no-madvise", "oopsla15-no-virtual-spans", "oopsla15-no-madvise-no-virtual-spans",
     "oopsla15-single-stack", "oopsla15-lazy-reclaim", "oopsla15-clab", "oopsla15-reuse-100",
 )
+# The product under another setting, by name only.
+SETTINGS = {
+    f"standard-thp-{use}": ("standard", (("SPANALLOC_THP", use),)) for use in ("always", "never")
+}
 KHEAP = "kheap"  # the a2alloc report's baseline, which every build has
 FLOOR = "bump"
 MMAP = "mmap"
@@ -43,6 +48,9 @@ class BadChoice(Exception):
 
 
 def _ours(places, name) -> Allocator:
+    if name in SETTINGS:
+        base, environment = SETTINGS[name]
+        return dataclasses.replace(_ours(places, base), name=name, kind=Kind.ABLATION, environment=environment)
     path = libraries.config_path(places, name)
     # What does not ship is built for comparison: a paper's ablation, another paper's baseline.
     kind = Kind.OURS if name in libraries.SHIPPED_CONFIGS else Kind.ABLATION
@@ -116,7 +124,7 @@ def discover(places, with_=(), ablations=False) -> list[Allocator]:
 def by_name_only(places) -> list[Allocator]:
     """Ours that take part only where somebody names them: what ships to be read, and whatever else is built."""
     known = (*libraries.COMPARED_CONFIGS, *ABLATIONS)
-    names = dict.fromkeys([*libraries.SHIPPED_CONFIGS, *libraries.our_configs(places)])
+    names = dict.fromkeys([*libraries.SHIPPED_CONFIGS, *libraries.our_configs(places), *SETTINGS])
     return [_ours(places, name) for name in names if name not in known]
 
 

@@ -7,6 +7,7 @@
 //   stride           in a fixed stride through the batch, that meets every block once
 //   random           in one order that a fixed seed has drawn
 //   handed           by a second thread, which waits for a batch, while the first waits for it to be freed
+//   thread           in the order of allocation, each batch by a thread of its own that ends after it
 //
 // Of all allocators the loops take the same number of instructions. Compiled with -fno-builtin, so that every
 // call is made.
@@ -57,6 +58,12 @@ static void* free_what_is_handed(void* unused) {
   return unused;
 }
 
+static void* live(void* unused) {
+  fill();
+  free_all();
+  return unused;
+}
+
 static size_t greatest_common_divisor(size_t a, size_t b) {
   while (b != 0) {
     const size_t rest = a % b;
@@ -76,7 +83,7 @@ static void* room(size_t elements, size_t size) {
 }
 
 static int choose_order(const char* name) {
-  if (strcmp(name, "forward") == 0 || strcmp(name, "handed") == 0) return 1;
+  if (strcmp(name, "forward") == 0 || strcmp(name, "handed") == 0 || strcmp(name, "thread") == 0) return 1;
   order = room(count, sizeof *order);
   if (order == NULL) return 0;
   for (size_t i = 0; i < count; i++) order[i] = i;
@@ -119,7 +126,7 @@ int main(int argc, char** argv) {
   if (argc != 5 || count == 0 || rounds <= 0 || blocks == NULL || !read_sizes(argv[1]) ||
       !choose_order(argv[3])) {
     fprintf(stderr,
-            "usage: shape_loop SIZE[,SIZE...] COUNT forward|reverse|stride|random|handed ROUNDS\n"
+            "usage: shape_loop SIZE[,SIZE...] COUNT forward|reverse|stride|random|handed|thread ROUNDS\n"
             "At most 64 sizes, and 1048576 blocks.\n");
     return 2;
   }
@@ -134,9 +141,14 @@ int main(int argc, char** argv) {
     }
     return pthread_join(freer, NULL) == 0 ? 0 : 1;
   }
+  const int by_threads = strcmp(argv[3], "thread") == 0;
   for (long round = 0; round < rounds; round++) {
-    fill();
-    free_all();
+    pthread_t thread;
+    if (!by_threads) {
+      live(NULL);
+    } else if (pthread_create(&thread, NULL, live, NULL) != 0 || pthread_join(thread, NULL) != 0) {
+      return 1;
+    }
   }
   return 0;
 }
