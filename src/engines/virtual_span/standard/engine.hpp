@@ -234,18 +234,24 @@ class Frontend : public ThreadState<Config> {
     return block_bytes(span->class_id(), span);
   }
 
-  /// fill(p, zero) writes what the block at p begins with; zero: it reads as zero.
-  template <class Fill>
-  void* allocate_filled(std::size_t n, Fill fill);
-  template <class Fill>
-  void* allocate_large(std::size_t n, std::size_t alignment, Fill fill);
-  template <class Fill>
-  void* allocate_single(ClassId c, Fill fill);
-  template <class Fill>
-  void* hand_out(const FreshSpan& fresh, ClassId c, std::size_t bytes, Fill fill);
-  struct LeaveUnfilled {
-    void operator()(void*, bool) const {}
+  /// What a block begins with: a copy of so many bytes, or zeros if there is nothing to copy.
+  struct Fill {
+    const void* from = nullptr;
+    std::size_t bytes = 0;
+    /// `zero`: the block at p reads as zero.
+    SPANALLOC_INLINE void write(void* p, bool zero) const {
+      if (from != nullptr) {
+        std::memcpy(p, from, bytes);
+      } else if (!zero && bytes != 0) {
+        std::memset(p, 0, bytes);
+      }
+    }
   };
+  void* allocate_filled(std::size_t n, const Fill& fill);
+  void* allocate_larger_filled(std::size_t n, const Fill& fill);
+  void* allocate_large(std::size_t n, std::size_t alignment, const Fill& fill);
+  void* allocate_single(ClassId c, const Fill& fill);
+  void* hand_out(const FreshSpan& fresh, ClassId c, std::size_t bytes, const Fill& fill);
   void* resize_single(SpanRef span, std::size_t n, GranuleCount old);
   /// Of a pointer that must be a live block's.
   Location locate_live(const void* p);

@@ -53,7 +53,7 @@ template <class Policy>
 void* Frontend<Config>::allocate_missed(std::size_t n, Frontend& self) {
   void* p = nullptr;
   if (SPANALLOC_UNLIKELY(n > Config::kMaxBlock)) {
-    p = self.allocate_large(n, kQuantum, LeaveUnfilled{});
+    p = self.allocate_large(n, kQuantum, Fill{});
   } else {
     const ClassId c = Classes::of(n == 0 ? 1 : n);
     if (SPANALLOC_LIKELY(c < Classes::kFirstSingle)) {
@@ -122,18 +122,17 @@ inline void* Frontend<Config>::allocate_class(ClassId c) {
   flush_one_run();
   // No LAB left (there is room for 262,144 living threads), or no memory for one.
   if (SPANALLOC_UNLIKELY(lab_of_thread() == nullptr)) {
-    return allocate_large(Classes::info(c).block_size, kQuantum, LeaveUnfilled{});
+    return allocate_large(Classes::info(c).block_size, kQuantum, Fill{});
   }
-  void* p = c < Classes::kFirstSingle ? allocate_listed(c) : allocate_single(c, LeaveUnfilled{});
+  void* p = c < Classes::kFirstSingle ? allocate_listed(c) : allocate_single(c, Fill{});
   detach_if_exited();
   return p;
 }
 
 // An object with a span of its own, of any size and alignment.
 template <class Config>
-template <class Fill>
 SPANALLOC_COLD inline void* Frontend<Config>::allocate_large(std::size_t n, std::size_t alignment,
-                                                             Fill fill) {
+                                                             const Fill& fill) {
   const Inside inside(*this);
   flush_one_run();
   if (n > kMaxRequest || alignment > kMaxRequest || !heap->start()) return nullptr;
@@ -184,10 +183,9 @@ SPANALLOC_INLINE Block* Frontend<Config>::pop(Atomic<Block*>& list, const ClassI
 
 // One block a span: it is never hot.
 template <class Config>
-template <class Fill>
-inline void* Frontend<Config>::allocate_single(ClassId c, Fill fill) {
+inline void* Frontend<Config>::allocate_single(ClassId c, const Fill& fill) {
   if (void* p = take_spare(c); p != nullptr) {
-    fill(p, false);
+    fill.write(p, false);
     return p;
   }
   const FreshSpan fresh = take_span(c);
@@ -196,12 +194,12 @@ inline void* Frontend<Config>::allocate_single(ClassId c, Fill fill) {
 
 // The record says "in use" at the very last: the child of a fork before that has the memory back.
 template <class Config>
-template <class Fill>
-inline void* Frontend<Config>::hand_out(const FreshSpan& fresh, ClassId c, std::size_t bytes, Fill fill) {
+inline void* Frontend<Config>::hand_out(const FreshSpan& fresh, ClassId c, std::size_t bytes,
+                                        const Fill& fill) {
   char* p = pages->address(fresh.span.number);
   SPANALLOC_ASSERT(bytes <= pages->granules_of(fresh.span).count << Config::kGranuleBits);
   unpoison(p, bytes);
-  fill(p, fresh.zero);
+  fill.write(p, fresh.zero);
   heap->begin_single_life(fresh, c);
   return p;
 }
@@ -435,30 +433,32 @@ inline void* Frontend<Config>::allocate_aligned(std::size_t n, std::size_t align
   const std::size_t multiple = align_up(max_of(n, 1), alignment);  // 0 where it overflows
   if (SPANALLOC_LIKELY(multiple - 1 < Config::kMaxListed)) return allocate(multiple);
   const ClassId c = Classes::of_aligned(n, alignment);
-  if (c == ClassId::kNone) return allocate_large(n, alignment, LeaveUnfilled{});
+  if (c == ClassId::kNone) return allocate_large(n, alignment, Fill{});
   return allocate_class(c);
 }
 
 template <class Config>
 inline void* Frontend<Config>::allocate_zeroed(std::size_t n) {
-  return allocate_filled(n, [n](void* p, bool zero) {
-    if (!zero) std::memset(p, 0, n);
-  });
+  return allocate_filled(n, Fill{nullptr, n});
 }
 
 template <class Config>
 inline void* Frontend<Config>::allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
-  return allocate_filled(n, [from, bytes](void* p, bool) { std::memcpy(p, from, bytes); });
+  return allocate_filled(n, Fill{from, bytes});
 }
 
 template <class Config>
-template <class Fill>
-SPANALLOC_INLINE void* Frontend<Config>::allocate_filled(std::size_t n, Fill fill) {
+SPANALLOC_INLINE void* Frontend<Config>::allocate_filled(std::size_t n, const Fill& fill) {
   if (SPANALLOC_LIKELY(n <= kMaxSmallest<Config>)) {
     void* p = allocate(n);
-    if (SPANALLOC_LIKELY(p != nullptr)) fill(p, false);
+    if (SPANALLOC_LIKELY(p != nullptr)) fill.write(p, false);
     return p;
   }
+  return allocate_larger_filled(n, fill);
+}
+
+template <class Config>
+[[gnu::noinline]] inline void* Frontend<Config>::allocate_larger_filled(std::size_t n, const Fill& fill) {
   if (n > Config::kMaxBlock) return allocate_large(n, kQuantum, fill);
   if (n > Config::kMaxListed) {
     const Inside inside(*this);
@@ -467,7 +467,7 @@ SPANALLOC_INLINE void* Frontend<Config>::allocate_filled(std::size_t n, Fill fil
   }
   const MaybeZero got = n < kPageForTail || lab == nullptr ? MaybeZero{allocate(n), false}
                                                            : allocate_listed_page(Classes::of(n));
-  if (got.block != nullptr) fill(got.block, got.zero);
+  if (got.block != nullptr) fill.write(got.block, got.zero);
   return got.block;
 }
 
