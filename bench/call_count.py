@@ -15,7 +15,7 @@ import collections
 import sys
 
 import common
-from shape_count import Emulator
+from shape_count import Emulator, Uncounted
 
 # Shortened: an emulated call takes a hundred times as long as a real one.
 PROGRAMS = {
@@ -48,15 +48,15 @@ class Calls(Emulator):
         self.marks = build.program("call_marks.so")
 
     def of(self, command, library):
-        """{call: {instructions: how many}}; None when the program fails."""
+        """{call: {instructions: how many}}."""
         text = self.run(command, f"{self.marks}:{library}", library)
-        if text is None:
-            return None
         found = {call: collections.Counter() for call in CALLS}
         for line in text.splitlines():
             call, instructions, count = line.split()
             found[call][int(instructions)] += int(count)
-        return found if all(found.values()) else None
+        if not all(found.values()):
+            raise Uncounted("its calls do not pass the marks")
+        return found
 
 
 def main():
@@ -72,17 +72,22 @@ def main():
         if name not in known:
             sys.exit(f"call_count: no allocator is called {name}; there are {', '.join(known)}")
     counter = Calls(build)
+    counted = False
     for program in options.program or PROGRAMS:
         command = [build.program(PROGRAMS[program][0]), *PROGRAMS[program][1:]]
         print(f"{program}: instructions of a call")
         print(f"{'':<24}" + "".join(f"{call + ' ' + heading:>14}" for call in CALLS for heading in HEADINGS))
         for name in names:
             print(f"{name:<24}", end="", flush=True)
-            found = counter.of(command, known[name])
-            if found is None:
-                print("  cannot be counted")
+            try:
+                found = counter.of(command, known[name])
+            except Uncounted as reason:
+                print(f"  not counted: {reason}")
                 continue
+            counted = True
             print("".join(f"{figure:>14,}" for call in CALLS for figure in percentiles(found[call])), flush=True)
+    if not counted:
+        sys.exit("call_count: nothing could be counted")
 
 
 if __name__ == "__main__":

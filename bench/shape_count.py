@@ -8,7 +8,7 @@ length are counted and subtracted, so that start-up does not matter. The loop an
 included: 14 instructions, 15 where an order is looked up.
 
     bench/shape_count.py                     the table of fixed shapes
-    bench/shape_count.py --check             ours in the table within its bounds, and beside the others in 50 drawn shapes
+    bench/shape_count.py --check             ours in the table within its bounds, and beside its peers in 50 drawn shapes
     bench/shape_count.py --draw 50           shapes drawn from a seed, and how far ours is from the best of each
     bench/shape_count.py --only standard,mimalloc-3.3.2 --shape "64 10000 forward"
     bench/shape_count.py --aarch64 build/aarch64            ours on 64-bit Arm beside x86-64; with --check within bounds
@@ -39,9 +39,11 @@ BOUNDS = {
 # --check: of so many drawn shapes the 95th percentile of ours / the best other. (The aim is 1.2.)
 DRAWN, MOST_RATIO = 50, 2.0
 OURS = "standard"
+ORDERS = ("forward", "reverse", "stride", "random", "handed", "thread")
 PAIRS = 10_000        # about so many in the shorter run
 MOST_BYTES = 64 << 20  # of a drawn batch
 MOST_SECONDS = 120    # of one run
+MOST_SIZES, MOST_BLOCKS = 64, 1 << 20  # that the program takes
 # callgrind cannot run it, which takes too much address space, or reads what valgrind does not emulate: the emulator does.
 EMULATED = ("snmalloc",)
 # Of the instructions on x86-64. (The aim is 1.15. To get into the library and to the thread's state alone takes 12 more of
@@ -58,27 +60,38 @@ def rounds_of(shape):
     return max(2, math.ceil(PAIRS / shape[1]))
 
 
+class Uncounted(Exception):
+    """A run that gave no count; the text says why."""
+
+
 def run_in(command, environment):
-    """What it prints. None when it fails, or takes too long."""
+    """What it prints. Uncounted when it fails, or takes too long."""
     try:
         run = subprocess.run(
-            command, env=dict(os.environ, **environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
-            timeout=MOST_SECONDS,
+            command, env=dict(os.environ, **environment), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            check=False, timeout=MOST_SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return None
-    return run.stdout if run.returncode == 0 else None
+        raise Uncounted(f"took more than {MOST_SECONDS} seconds") from None
+    except FileNotFoundError:
+        raise Uncounted(f"{command[0]} is not installed") from None
+    if run.returncode != 0:
+        last = (run.stdout.strip().splitlines() or ["no output"])[-1]
+        raise Uncounted(f"exit code {run.returncode}: {last[:160]}")
+    return run.stdout
 
 
 class Callgrind:
     def instructions(self, command, library):
-        """Of one run. None when callgrind cannot run it."""
+        """Of one run."""
         printed = run_in(
             ["valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--", *command],
             {"LD_PRELOAD": library, "SPANALLOC_SEED": "1", **common.settings(library)},
         )
-        match = re.search(r"Collected : (\d+)", printed or "")
-        return int(match.group(1)) if match else None
+        match = re.search(r"Collected : (\d+)", printed)
+        if not match:
+            raise Uncounted("callgrind prints no count")
+        return int(match.group(1))
 
 
 class Emulator:
@@ -88,17 +101,19 @@ class Emulator:
         self.command, self.plugin = [program, *arguments], plugin
 
     def run(self, command, preloaded, library):
-        """What the plugin writes. None when the program fails."""
+        """What the plugin writes."""
+        # Of our usual arena the emulator would have to keep books.
         wanted = {"LD_PRELOAD": preloaded, "SPANALLOC_SEED": "1", "SPANALLOC_ARENA_BITS": "36", **common.settings(library)}
         words = ",".join(f"{name}={value}" for name, value in wanted.items())
         with tempfile.NamedTemporaryFile(prefix="spanalloc-instructions-") as out:
-            if run_in([*self.command, "-plugin", f"file={self.plugin},out={out.name}", "-E", words, *command], {}) is None:
-                return None
-            return out.read().decode()
+            run_in([*self.command, "-plugin", f"file={self.plugin},out={out.name}", "-E", words, *command], {})
+            written = out.read().decode()
+        if not written.strip():
+            raise Uncounted(f"{os.path.basename(self.plugin)} wrote nothing: can {self.command[0]} load plugins?")
+        return written
 
     def instructions(self, command, library):
-        counted = self.run(command, library, library)
-        return int(counted) if counted else None
+        return int(self.run(command, library, library))
 
 
 def counter_of(name, build):
@@ -113,7 +128,7 @@ def pair_count(counter, program, library, shape):
     short, long = (
         counter.instructions([program, sizes, str(blocks), order, str(r)], library) for r in (rounds, 2 * rounds)
     )
-    return None if short is None or long is None else (long - short) / (rounds * shape[1])
+    return (long - short) / (rounds * shape[1])
 
 
 def draw(seed, wanted):
@@ -148,12 +163,12 @@ def percentile(values, share):
 
 
 def count_all(build, contenders, shapes):
-    """{(shape, allocator): instructions a pair}, printed as it comes: a line a shape."""
+    """{(shape, allocator): instructions a pair}, printed as it comes: a line a shape, "-" where there is none, and why."""
     width = max(len(name_of(shape)[:40]) for shape in shapes)
     print(" " * width + "".join(f"{name:>24}" for name, _ in contenders), flush=True)
-    found = {}
+    found, failed = {}, {}
     program = build.program("shape_loop")
-    # What is counted does not depend on what else runs.
+    # What else runs adds no instructions, but for what allocators, ours and others, do by the clock: of that a little.
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         counts = {
             (shape, name): pool.submit(pair_count, counter_of(name, build), program, library, shape)
@@ -162,19 +177,24 @@ def count_all(build, contenders, shapes):
         for shape in shapes:
             print(f"{name_of(shape)[:40]:<{width}}", end="", flush=True)
             for name, _ in contenders:
-                count = counts[shape, name].result()
-                if count is not None:
-                    found[shape, name] = count
-                print(f"{'-' if count is None else format(count, '.1f'):>24}", end="", flush=True)
+                try:
+                    found[shape, name] = counts[shape, name].result()
+                    text = format(found[shape, name], ".1f")
+                except Uncounted as reason:
+                    failed[name, str(reason)] = failed.get((name, str(reason)), 0) + 1
+                    text = "-"
+                print(f"{text:>24}", end="", flush=True)
             print(flush=True)
+    for (name, reason), times in failed.items():
+        print(f"{name} not counted in {times} of {len(shapes)} shapes: {reason}")
     return found
 
 
-def ratios(found, shapes):
-    """Ours / the best other, by shape, where both were counted."""
+def ratios(found, shapes, peers):
+    """Ours / the best of these peers, by shape, where both were counted."""
     result = {}
     for shape in shapes:
-        others = [count for (s, name), count in found.items() if s == shape and name != OURS]
+        others = [count for (s, name), count in found.items() if s == shape and name in peers]
         if (shape, OURS) in found and others:
             result[shape] = found[shape, OURS] / min(others)
     return result
@@ -182,7 +202,7 @@ def ratios(found, shapes):
 
 def summary_of(by_shape):
     worst = sorted(by_shape.items(), key=lambda item: -item[1])[:5]
-    return (f"{OURS} / the best other: median {percentile(by_shape.values(), 0.5):.2f}, "
+    return (f"{OURS} / the best peer: median {percentile(by_shape.values(), 0.5):.2f}, "
             f"95th percentile {percentile(by_shape.values(), 0.95):.2f}, worst "
             + "; ".join(f"{ratio:.2f} ({name_of(shape)[:40]})" for shape, ratio in worst))
 
@@ -190,6 +210,9 @@ def summary_of(by_shape):
 def compare_aarch64(build, folder, checked):
     """Ours on both processors, each shape of the table by one thread."""
     other = common.Build(folder)
+    for place in (build, other):
+        if OURS not in libraries.our_configs(place.places):
+            sys.exit(f"shape_count: there is no libspanalloc.so in {place.folder}: build it there first")
     here = Emulator("qemu-x86_64", build.program("instructions.so"))
     there = Emulator("qemu-aarch64", build.program("instructions.so"), "-L", "/usr/aarch64-linux-gnu")
     library = libraries.our_configs(build.places)[OURS]
@@ -198,39 +221,60 @@ def compare_aarch64(build, folder, checked):
     width = max(len(name_of(shape)) for shape in BOUNDS)
     print(f"{'':<{width}}{'x86-64':>10}{'aarch64':>10}{'ratio':>8}")
     for shape in BOUNDS:
-        x86 = pair_count(here, build.program("shape_loop"), library, shape)
-        arm = pair_count(there, other.program("shape_loop"), arm_library, shape)
-        if x86 is None or arm is None:
-            checks.check(False, f"{name_of(shape)}: cannot be counted")
+        try:
+            x86 = pair_count(here, build.program("shape_loop"), library, shape)
+            arm = pair_count(there, other.program("shape_loop"), arm_library, shape)
+        except Uncounted as reason:
+            checks.check(False, f"{name_of(shape)}: {reason}")
             continue
         print(f"{name_of(shape):<{width}}{x86:>10.1f}{arm:>10.1f}{arm / x86:>8.2f}", flush=True)
         if checked:
             checks.check(arm / x86 <= MOST_AARCH64, f"{name_of(shape)}: {arm / x86:.2f} of x86-64, at most {MOST_AARCH64}")
-    if checked:
-        checks.finish()
+    checks.finish()
 
 
-def check(build, contenders, seed):
-    """The bounds of the table; and ours beside the others in shapes that nobody has chosen."""
+def check(build, contenders, peers, seed):
+    """The bounds of the table; and ours beside its peers in shapes that nobody has chosen."""
     checks = common.Checks()
     ours = [row for row in contenders if row[0] == OURS]
     if not ours:
-        checks.check(False, f"spanalloc {OURS} is not built")
+        checks.check(False, f"spanalloc {OURS} is not built, or is not what programs call here")
         checks.finish()
     found = count_all(build, ours, list(BOUNDS))
     for shape, bound in BOUNDS.items():
         count = found.get((shape, OURS), math.inf)
         checks.check(count <= bound, f"{name_of(shape)}: {count:.1f} instructions, at most {bound:.1f}")
     print(f"{DRAWN} shapes drawn from seed {seed}")
+    if not libraries.built_peers():
+        print("Peers are those that are installed: `spanalloc bench peers` builds today's releases.")
     shapes = draw(seed, DRAWN)
-    by_shape = ratios(count_all(build, contenders, shapes), shapes)
-    if len(by_shape) < DRAWN:
-        checks.skip(f"{DRAWN - len(by_shape)} drawn shapes: no other allocator to compare with (`spanalloc bench peers`)")
-    if by_shape:
+    found = count_all(build, ours + [row for row in contenders if row[0] in peers], shapes)
+    for shape in shapes:
+        if (shape, OURS) not in found:
+            checks.check(False, f"{name_of(shape)}: {OURS} was not counted")
+    by_shape = ratios(found, shapes, peers)
+    if len(by_shape) < DRAWN // 2:
+        checks.skip("drawn shapes beside peers: none is installed that can be counted")
+    else:
         worst = percentile(by_shape.values(), 0.95)
         print(summary_of(by_shape))
-        checks.check(worst <= MOST_RATIO, f"drawn shapes: 95th percentile {worst:.2f}, at most {MOST_RATIO}")
+        checks.check(
+            worst <= MOST_RATIO,
+            f"{len(by_shape)} drawn shapes: 95th percentile of {OURS} / the best peer {worst:.2f}, at most {MOST_RATIO}",
+        )
     checks.finish()
+
+
+def shape_from(text):
+    """Of an argument --shape."""
+    words = text.split()
+    good = len(words) == 3 and re.fullmatch(r"\d+(,\d+)*", words[0]) and words[1].isdigit() and words[2] in ORDERS
+    if not good or words[0].count(",") >= MOST_SIZES or not 1 <= int(words[1]) <= MOST_BLOCKS:
+        sys.exit(
+            f"shape_count: --shape '{text}': expected SIZE[,SIZE...] BLOCKS ORDER, for example '64 1000 forward'; at most "
+            f"{MOST_SIZES} sizes, 1 to {MOST_BLOCKS} blocks, and as the order one of {', '.join(ORDERS)}"
+        )
+    return words[0], int(words[1]), words[2]
 
 
 def main():
@@ -241,14 +285,29 @@ def main():
     parser.add_argument("--only", metavar="A,B", help="these allocators")
     parser.add_argument("--check", action="store_true", help="check ours against its bounds, and against the others")
     parser.add_argument("--shape", action="append", metavar="'SIZES BLOCKS ORDER'", help="this shape; may be repeated")
-    parser.add_argument("--aarch64", metavar="DIR", help="compare ours with the build for 64-bit Arm in this folder")
+    parser.add_argument(
+        "--aarch64", metavar="DIR", help="compare ours with the build for 64-bit Arm in this folder, in the table's shapes"
+    )
     options = parser.parse_args()
+    if options.draw < 0:
+        parser.error("--draw: expected a number of shapes, at least 1")
+    chosen = [name for name in ("only", "shape", "draw", "seed") if getattr(options, name)]
+    if options.aarch64 and chosen:
+        parser.error(f"--aarch64 compares the table's shapes: no --{chosen[0]} with it")
+    if options.check and (options.shape or options.draw):
+        parser.error("--check has shapes of its own: no --shape or --draw with it")
+    shapes = [shape_from(text) for text in options.shape or []] or list(BOUNDS)
     build = common.Build(options.build)
     program = build.program("shape_loop")
     if options.aarch64:
         return compare_aarch64(build, options.aarch64, options.check)
 
-    contenders = [(name, path) for name, path, _ in build.allocators()]
+    rows = build.allocators()
+    peers = {name for name, _, ours in rows if not ours}
+    # Without being asked, those of ours that are compared elsewhere: the superblock engine takes minutes.
+    contenders = [
+        (name, path) for name, path, ours in rows if not ours or options.only or name in libraries.COMPARED_CONFIGS
+    ]
     if options.only:
         known = dict(contenders)
         missing = [name for name in options.only.split(",") if name not in known]
@@ -260,23 +319,15 @@ def main():
     ]
     seed = options.seed or commit()
     if options.check:
-        return check(build, contenders, seed)
-    shapes = list(BOUNDS)
-    if options.shape:
-        shapes = []
-        for text in options.shape:
-            sizes, blocks, order = (text.split() + ["", "", ""])[:3]
-            if not re.fullmatch(r"\d+(,\d+)*", sizes) or not blocks.isdigit() or len(text.split()) != 3:
-                sys.exit(f"shape_count: --shape '{text}': expected SIZE[,SIZE...] BLOCKS ORDER, for example '64 1000 forward'")
-            shapes.append((sizes, int(blocks), order))
-    elif options.draw:
+        return check(build, contenders, peers, seed)
+    if options.draw:
         print(f"{options.draw} shapes drawn from seed {seed}")
         shapes = draw(seed, options.draw)
     found = count_all(build, contenders, shapes)
-    by_shape = ratios(found, shapes)
+    by_shape = ratios(found, shapes, peers)
     if by_shape:
         print(summary_of(by_shape))
-    return None
+    return None if found else sys.exit("shape_count: nothing could be counted")
 
 
 if __name__ == "__main__":
