@@ -144,6 +144,13 @@ class AddressRange {
     return placed;
   }
 
+  /// Puts fresh pages, which are zero, in the place of open ones. False: refused, nothing has changed.
+  bool replace(std::size_t first, std::size_t count) {
+    if (!Calls::replace(address(first), count * kGranule)) return false;
+    advise(address(first), count * kGranule);
+    return true;
+  }
+
   /// Gives the whole range back to the kernel, while nobody uses anything in it; start() may follow. Of an
   /// placed range only what is still ours: of an opened granule its first left_of(granule) bytes (whole
   /// pages), which is less than a granule where the owner has closed or unmapped some of it.
@@ -174,6 +181,11 @@ class AddressRange {
   /// Opening more than is used would make it resident at once. (The page before granule 1 is ours from the
   /// start on and never opened: it tells whether mlockall(MCL_CURRENT) has locked what is there.)
   bool is_locked() const { return os::memory_is_locked() || os::is_locked(guard_before(1)); }
+
+  /// Some kernels call all resident that is mapped. (The page before granule 1 has never been touched.)
+  bool kernel_tells_resident_pages() const {
+    return Calls::resident_pages(guard_before(1), os::page_size()) == 0;
+  }
 
   void* address(std::size_t granule) const {
     return pointer_to(base_.load_relaxed() + (granule << kGranuleBits));

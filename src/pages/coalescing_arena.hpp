@@ -249,6 +249,12 @@ class CoalescingArena {
     switch (Calls::move_pages(range_.address(from), range_.address(to), count << kGranuleBits)) {
       case os::Moved::kYes:
         note_pages({to, count}, true);
+        // The mapping's advice has come with it.
+        if (huge_set().any({from, count})) {
+          huge_set().insert({to, count});
+        } else {
+          huge_set().erase({to, count});
+        }
         return true;
       case os::Moved::kNo:
         give(to);
@@ -450,12 +456,13 @@ class CoalescingArena {
   bool is_dense(coalescing::Block block) const {
     const std::size_t bytes = block.size << kGranuleBits;
     const std::size_t resident = Calls::resident_pages(range_.address(block.first), bytes) * os::page_size();
-    return resident * 1000 >= bytes * Advice::kDensePermille;
+    return resident * 1000 >= bytes * Advice::kDensePermille && range_.kernel_tells_resident_pages();
   }
   // Under grow_lock_. In this order: whoever takes advice back meanwhile finds it here, or it is given too
   // late, which costs a chance, or some memory.
   void advise(coalescing::Block block) {
     huge_set().insert(block);
+    note_split(block);
     Calls::prefer_huge_pages(range_.address(block.first), block.size << kGranuleBits);
   }
   void advise_what_is_opened(coalescing::Block opened, std::size_t count) {
@@ -486,12 +493,17 @@ class CoalescingArena {
     if (SPANALLOC_LIKELY(!huge_set().any(block))) return;
     const std::size_t unit = was_often_taken_back() ? Advice::kUnit * 32 : Advice::kUnit;
     const std::size_t skew = huge_page_skew();
-    const std::size_t first = max_of(align_down(block.first + skew, unit), skew + 1) - skew;
-    const std::size_t end = min_of(align_up(block.end() + skew, unit) - skew, limit());
+    std::size_t first = max_of(align_down(block.first + skew, unit), skew + 1) - skew;
+    std::size_t end = min_of(align_up(block.end() + skew, unit) - skew, limit());
+    for (unsigned i = 0; i < gaps_; ++i) {  // which have no metadata
+      if (gap_[i].end() <= block.first) first = max_of(first, gap_[i].end());
+      if (gap_[i].first >= block.end()) end = min_of(end, gap_[i].first);
+    }
     times_taken_back_.fetch_add_relaxed(1);  // relaxed: a bound, not an exact one
     const coalescing::Block all{first, end - first};
     for (coalescing::Block run; (run = huge_set().next_run(all, first)).size != 0;) {
       huge_set().erase(run);
+      note_split(run);
       Calls::forbid_huge_pages(range_.address(run.first), run.size << kGranuleBits);
     }
   }
@@ -616,7 +628,7 @@ class CoalescingArena {
     stop_advice(run);
     if (!moved_set().any(run)) return Calls::purge(address, bytes);
     // The kernel counts moved pages as a mapping of their own: fresh ones join their neighbours' again.
-    if (!Calls::replace(address, bytes)) return Calls::purge(address, bytes);
+    if (!range_.replace(run.first, run.size)) return Calls::purge(address, bytes);
     note_pages(run, false);
     return true;
   }
@@ -626,9 +638,18 @@ class CoalescingArena {
     return seam_count_.load_relaxed() + 2 <= kMaxSeams && move_no_more_.load_relaxed() == 0;
   }
 
+  // Advice makes a mapping of its own of a block. (Where it joins its neighbour's again a seam is counted for
+  // one too many.)
+  void note_split(coalescing::Block block) {
+    std::size_t made = seams_set().count_changed({block.first, 1}, true);
+    if (block.end() < limit()) made += seams_set().count_changed({block.end(), 1}, true);
+    seam_count_.fetch_add_relaxed(made);
+  }
+
   // By the owner of a run that holds other pages now, moved or fresh ones. A seam is where a mapping of moved
-  // pages begins or ends: who knows all seams knows how many mappings there are. Bits beyond the run may
-  // change meanwhile; then a seam is counted where none is, until one of its sides changes again.
+  // pages, or of advised ones, begins or ends: who knows all seams knows how many mappings there are. Bits
+  // beyond the run may change meanwhile; then a seam is counted where none is, until one of its sides changes
+  // again.
   void note_pages(coalescing::Block run, bool moved) {
     std::size_t gone = seams_set().count_changed(run, false);
     std::size_t made = 0;

@@ -48,6 +48,7 @@ struct FaultyCalls {
   /// What becomes of a move that is refused.
   static inline os::Moved when_not_moved = os::Moved::kNo;
   static inline bool pretend_to_move = false;
+  static inline bool all_is_resident = false;
   static inline std::atomic<std::size_t> calls{0};
   static inline std::atomic<std::size_t> count[kKinds];
   static inline bool recording = false;
@@ -56,7 +57,7 @@ struct FaultyCalls {
   static void reset() {
     refuses = nullptr;
     when_not_moved = os::Moved::kNo;
-    pretend_to_move = recording = false;
+    pretend_to_move = all_is_resident = recording = false;
     calls = 0;
     for (auto& n : count) n = 0;
     record.clear();
@@ -127,7 +128,7 @@ struct FaultyCalls {
     if (!refused({kForbid, address_of(address), bytes})) os::forbid_huge_pages(address, bytes);
   }
   static std::size_t resident_pages(void* address, std::size_t bytes) {
-    return os::resident_pages(address, bytes);
+    return all_is_resident ? bytes / os::page_size() : os::resident_pages(address, bytes);
   }
   static bool would_grant(std::size_t bytes) {
     return !refused({kWouldGrant, 0, bytes}) && os::would_grant(bytes);
