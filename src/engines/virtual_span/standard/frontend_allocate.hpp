@@ -418,7 +418,8 @@ template <class Config>
 inline void Frontend<Config>::leave_hot(ClassId c) {
   SPANALLOC_ASSERT(lab->hot[index_of(c)].load_relaxed() != SpanNumber::kNone);
   hot[index_of(c)] = &kNoIntake;
-  lab->hot[index_of(c)].store_relaxed(SpanNumber::kNone);
+  // release: a fork's child has seen the span among the warm ones, or parked, before it sees it here no more.
+  lab->hot[index_of(c)].store_release(SpanNumber::kNone);
 }
 
 template <class Config>

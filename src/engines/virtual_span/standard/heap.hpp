@@ -288,8 +288,9 @@ class Heap {
   void check_all_free(SpanRef span);
   void give_pool_back();
   void give_stack_back(unsigned row, unsigned core);
-  std::size_t give_some_back(unsigned row, unsigned core, std::size_t at_most);
-  std::size_t give_some_back(std::size_t at_most);
+  std::size_t give_some_back(unsigned row, unsigned core, std::size_t at_most, std::size_t& spans);
+  std::size_t give_some_back(std::size_t at_most, std::size_t& spans);
+  std::size_t pooled_spans();
   bool drain_core(unsigned core, unsigned wanted);
   SPANALLOC_COLD void drain_all_pools() {
     pages_.for_each_heap([](Heap& heap) { heap.drain_pool(); });

@@ -267,30 +267,42 @@ inline void Heap<Config>::give_stack_back(unsigned row, unsigned core) {
   if (count != 0) pool().taken(row, core, count);
 }
 
-// A bounded part of one stack. Returns what it has cost: a look at 64 blocks, or a call of the arena, is one.
+// A bounded part of one stack, of at most `spans`, which counts down. Returns what it has cost: a look at 64
+// blocks, or a call of the arena, is one.
 template <class Config>
-inline std::size_t Heap<Config>::give_some_back(unsigned row, unsigned core, std::size_t at_most) {
+inline std::size_t Heap<Config>::give_some_back(unsigned row, unsigned core, std::size_t at_most,
+                                                std::size_t& spans) {
   std::size_t cost = 0;
-  while (cost < at_most) {
+  while (cost < at_most && spans != 0) {
     const SpanNumber number = pool().get_local(row, core, pages_.pool_links());
     if (number == SpanNumber::kNone) break;
     const SpanRef span = pages_.span(number);
     cost += 1 + span->carved.load_relaxed() / 64;
+    --spans;
     forget_blocks(span);
     pages_.arena.give(index_of(number));
   }
   return cost;
 }
 template <class Config>
-SPANALLOC_COLD inline std::size_t Heap<Config>::give_some_back(std::size_t at_most) {
+SPANALLOC_COLD inline std::size_t Heap<Config>::give_some_back(std::size_t at_most, std::size_t& spans) {
   if (!is_started()) return 0;
   std::size_t cost = 0;
   for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
     for (unsigned core = 0; core < pool().cores() && cost < at_most; ++core) {
-      cost += give_some_back(row, core, at_most - cost);
+      cost += give_some_back(row, core, at_most - cost, spans);
     }
   }
   return cost;
+}
+template <class Config>
+SPANALLOC_COLD inline std::size_t Heap<Config>::pooled_spans() {
+  std::size_t count = 0;
+  if (!is_started()) return count;
+  for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
+    for (unsigned core = 0; core < pool().cores(); ++core) count += pool().count_hint(row, core);
+  }
+  return count;
 }
 
 // Some of the stacks of a core whose spans may be large together: those of several blocks. (More of it where
@@ -301,8 +313,9 @@ SPANALLOC_COLD inline bool Heap<Config>::drain_core(unsigned core, unsigned want
   for (unsigned row = 0; row <= Config::kMaxOrder; ++row) granules += pool().count_hint(row, core) << row;
   if (granules << Config::kGranuleBits < kWorthDraining) return false;
   std::size_t left = kDrainedAMiss * wanted;
+  std::size_t any_number = SIZE_MAX;
   for (unsigned row = 0; row <= Config::kMaxOrder && left != 0; ++row) {
-    left -= min_of(give_some_back(row, core, left), left);
+    left -= min_of(give_some_back(row, core, left, any_number), left);
   }
   return true;
 }
@@ -319,25 +332,34 @@ SPANALLOC_COLD inline std::size_t Heap<Config>::purge_all_free() {
 // A tick every half decay time: what the pools hold goes down to the arena, what was free there at the last
 // tick and still is is purged, and what is free now will be old at the next tick. So dirty memory that nobody
 // wants is purged after half the decay time at least and the whole of it at most, if somebody passes by; a
-// bounded part of it at a call.
+// bounded part of it at a call. A tick that is not done with one call goes on with the next; it is done for
+// certain, because it gives down no more spans than there were when it began, however many come meanwhile.
 template <class Config>
 SPANALLOC_COLD inline void Heap<Config>::purge_now(std::uint64_t now) {
   if (!pages_.purge_lock.try_lock()) return;  // somebody is at it: another free will see to the rest
   if (now >= pages_.next_purge.load_relaxed()) {
-    std::size_t drained = 0;
-    pages_.for_each_heap([&](Heap& heap) {
-      heap.take_all_spares(0, kEmptiedATick);
-      drained += heap.give_some_back(kDrainedATick - min_of(drained, kDrainedATick));
-      if (heap.has_uncounted_orphans()) heap.count_orphans_due.store_relaxed(1);
-    });
-    bool more = drained >= kDrainedATick;
-    if (!more) {
-      more = pages_.arena.purge(pages_.decay_ms != 0, kPurgedARound) >= kPurgedARound;
-      if (!more) pages_.arena.age();
+    if (!pages_.in_tick) {
+      pages_.in_tick = true;
+      pages_.left_to_drain = 0;
+      pages_.for_each_heap([&](Heap& heap) {
+        heap.take_all_spares(0, kEmptiedATick);
+        pages_.left_to_drain += heap.pooled_spans();
+        if (heap.has_uncounted_orphans()) heap.count_orphans_due.store_relaxed(1);
+      });
+      pages_.arena.look_at_limit();
     }
-    pages_.arena.look_at_limit();
+    std::size_t cost = 0;
+    pages_.for_each_heap([&](Heap& heap) {
+      cost += heap.give_some_back(kDrainedATick - min_of(cost, kDrainedATick), pages_.left_to_drain);
+    });
+    const bool drained = cost < kDrainedATick || pages_.left_to_drain == 0;
+    const bool purged = pages_.arena.purge(pages_.decay_ms != 0, kPurgedARound) < kPurgedARound;
+    if (drained && purged) {
+      pages_.arena.age();
+      pages_.in_tick = false;
+    }
     // With more to do the next one who comes here goes on.
-    pages_.next_purge.store_relaxed(more ? now : now + pages_.decay_ms / 2 + 1);
+    pages_.next_purge.store_relaxed(pages_.in_tick ? now : now + pages_.decay_ms / 2 + 1);
   }
   pages_.purge_lock.unlock();
 }

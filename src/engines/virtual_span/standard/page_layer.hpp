@@ -289,6 +289,8 @@ class PageLayer : public thread::ForkWatch {
   Arena arena;
   SpinLock purge_lock;                  ///< whoever purges or ages
   Atomic<std::uint64_t> next_purge{0};  ///< milliseconds
+  bool in_tick = false;                 ///< under purge_lock: a tick has begun and is not done
+  std::size_t left_to_drain = 0;        ///< under purge_lock: spans that it is still to give down
   std::uint64_t decay_ms = 0;           ///< constant after start
   // In a fork's child; see fork_recovery.hpp.
   Atomic<std::uint32_t> inside_without_lab{0};  ///< calls that are inside without a LAB,
