@@ -5,7 +5,7 @@ Read at the exit stop of the process (spanalloc-measure), median of several runs
 
     bench/startup_memory.py                the table
     bench/startup_memory.py --check        glibc and `standard` only, more often: the kernel's reading varies by some tens of
-                                           KiB; fails when `standard` takes over 300 KiB more than glibc
+                                           KiB; fails when `standard` takes over 320 KiB more than glibc
 """
 
 import argparse
@@ -19,7 +19,9 @@ import tempfile
 import common
 
 RUNS, CHECKED_RUNS = 101, 201
-BOUNDS_KIB = {"standard": 300}
+# Half of that is the library's file, of which the kernel maps pages around those that are touched, how many depends on how
+# the page cache has got it: the same library has been read at 288 and at 316, so less than this would fail by chance.
+BOUNDS_KIB = {"standard": 320}
 
 
 def peak_kib(build, library, program):

@@ -205,7 +205,7 @@ class CoalescingArena {
       const std::size_t behind = manager_.free_tail();
       if (first + old + behind != limit()) return false;
       if (behind >= count - old) return manager_.grow(first, count).done;
-      if (!open_more(count - old, 1, before_use)) return false;  // or it has opened a part of that
+      if (!open_more(count - old, 1, before_use, count)) return false;  // or it has opened a part of that
     }
   }
 
@@ -424,8 +424,10 @@ class CoalescingArena {
   }
 
   // Under grow_lock_. New address space for `count` granules; true: try again, something has changed.
+  // `of_range`: granules of the range that they become the end of, if there is one.
   template <class BeforeUse>
-  SPANALLOC_COLD bool open_more(std::size_t count, std::size_t alignment, BeforeUse before_use) {
+  SPANALLOC_COLD bool open_more(std::size_t count, std::size_t alignment, BeforeUse before_use,
+                                std::size_t of_range = 0) {
     if (manager_.limit() == range_.opened()) {
       const std::size_t old_end = range_.opened();
       const std::size_t start = place_behind(alignment);
@@ -439,7 +441,7 @@ class CoalescingArena {
     }
     const std::size_t old_limit = limit();
     if (!book_opened(before_use)) return false;
-    advise_what_is_opened({old_limit, limit() - old_limit}, count);
+    advise_what_is_opened({old_limit, limit() - old_limit}, max_of(count, of_range));
     return true;
   }
 

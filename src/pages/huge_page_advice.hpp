@@ -18,9 +18,10 @@
 //                   holds for what opens next, and for a sixteenth of what is open then: so much can turn out
 //                   sparse, at most.
 //
-// Never advised is what a single large object opens, of which the program may write anything or nothing; and
-// while less than 32 MiB are open, so that a small heap has no huge page. The arena takes advice back where
-// pages go back to the kernel, and where a large object is handed out: what comes next may be sparse.
+// Not advised is what a single large object opens or grows by, of which the program may write anything or
+// nothing (what has become dense of it a tick finds like any other); and nothing while less than 32 MiB are
+// open, so that a small heap has no huge page. The arena takes advice back where pages go back to the kernel,
+// and where a large object is handed out: what comes next may be sparse.
 #pragma once
 
 #include <cstddef>
@@ -54,8 +55,8 @@ class HugePageAdvice {
   static constexpr std::uint64_t kStaysMs = 500;
   static constexpr unsigned kLooksATick = 4;
 
-  /// Memory has been opened because `count` granules were missing. The part of it to be advised; an empty
-  /// one: none.
+  /// Memory has been opened for a range of `count` granules. The part of it to be advised; an empty one:
+  /// none.
   template <class IsDense>
   coalescing::Block opened(coalescing::Block block, std::size_t count, std::uint64_t now_ms,
                            IsDense&& is_dense) {

@@ -2,6 +2,7 @@
 // still be zero, and what is locked must stay in proportion to what the program uses.
 #include <errno.h>
 #include <malloc.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,6 +117,42 @@ void little_use_locks_little(const Arguments&) {
   CHECK(grown <= 8 * 1024, "100 small blocks made %zu KiB resident", grown);
 }
 
+// What a thread that frees many blocks takes for itself, beside its spans. (Only `standard` promises it.)
+void threads_lock_little(const Arguments&) {
+  harness::require_library_malloc();
+  free(malloc(1));
+  lock_memory(MCL_FUTURE);
+  constexpr unsigned kThreads = 16;
+  // What the threads' stacks would take: they are locked whole.
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 64 * 1024);
+  const std::size_t before = harness::memory().footprint();
+  static pthread_barrier_t all_are_done;
+  pthread_barrier_init(&all_are_done, nullptr, kThreads + 1);
+  pthread_t threads[kThreads];
+  for (pthread_t& thread : threads) {
+    const auto body = [](void*) -> void* {
+      void* blocks[100];
+      for (int round = 0; round < 100; ++round) {
+        for (void*& p : blocks) p = malloc(64);
+        for (void* p : blocks) free(p);
+      }
+      pthread_barrier_wait(&all_are_done);
+      pthread_barrier_wait(&all_are_done);
+      return nullptr;
+    };
+    CHECK(pthread_create(&thread, &attributes, body, nullptr) == 0, "no thread: %s", strerror(errno));
+  }
+  pthread_barrier_wait(&all_are_done);
+  const std::size_t grown = harness::memory().footprint() - before;
+  pthread_barrier_wait(&all_are_done);
+  for (const pthread_t thread : threads) pthread_join(thread, nullptr);
+  printf("%zu KiB a thread, stack included\n", grown / kThreads);
+  // A stack, a span and the LAB.
+  CHECK(grown <= kThreads * 320, "%zu KiB for %u threads", grown, kThreads);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -124,5 +161,6 @@ int main(int argc, char** argv) {
                             {"zeroes_under_mcl_both", zeroes_under_mcl_both},
                             {"zeroes_under_mcl_onfault", zeroes_under_mcl_onfault},
                             {"stays_proportional", stays_proportional},
-                            {"little_use_locks_little", little_use_locks_little}});
+                            {"little_use_locks_little", little_use_locks_little},
+                            {"threads_lock_little", threads_lock_little}});
 }

@@ -159,6 +159,7 @@ class Frontend : public ThreadState<Config> {
   bool gathered(SpanRef span, SpanWord word, Block* block);
   void gather(RemoteRun& run, SpanRef span, SpanWord word, Block* block);
   void publish_run(SpanRef span, Block* newest, Block* oldest, std::uint32_t count);
+  static void check_run(SpanRef span, const RemoteRun& run);
   /// Gives back what this thread has gathered of another thread's span.
   void flush_run(RemoteRun& run);
   void flush_all_runs() {
@@ -306,6 +307,7 @@ class Frontend : public ThreadState<Config> {
   static Block* pop(Atomic<Block*>& list, const ClassInfo& info);
   bool is_listed(SpanRef span, const Block* block);
   [[noreturn]] static void broken_list(const Block* block);
+  [[noreturn]] static void miscounted(const Block* list);
   static ListLength length_of_own_list(Block* list, const ClassInfo& info, std::uint32_t most);
   static Block* check_length(Block* list, const ClassInfo& info, std::uint32_t expected);
 };

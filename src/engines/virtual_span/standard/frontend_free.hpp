@@ -219,11 +219,28 @@ template <class Config>
   pages->show_in_map(*map, span, run);
 }
 
+// As many links lead from a run's newest block to its oldest as it has counted. Those of a block that came
+// twice lead in a circle, or past blocks that nobody would find again: the span would count them as free for
+// ever.
+template <class Config>
+inline void Frontend<Config>::check_run(SpanRef span, const RemoteRun& run) {
+  const std::size_t most = Classes::info(span->class_id()).virtual_span;
+  Block* block = run.free_list.load_relaxed();
+  std::uint32_t behind = run.count() - 1;
+  for (; block != run.oldest && behind != 0; --behind) {
+    const std::uint64_t link = link_of(block);
+    if (SPANALLOC_UNLIKELY(!leads_to_block(link, most))) broken_list(block);
+    block = block_behind(block, link);
+  }
+  if (SPANALLOC_UNLIKELY(block != run.oldest || behind != 0)) miscounted(run.free_list.load_relaxed());
+}
+
 template <class Config>
 [[gnu::noinline]] inline void Frontend<Config>::flush_run(RemoteRun& run) {
   const std::uint32_t count = run.count();
   SPANALLOC_ASSERT(count != 0 && lab->runs.holding != 0);
   const SpanRef span = pages->span(run.number);
+  check_run(span, run);
   run.quota = 0;
   --lab->runs.holding;
   pages->hide_in_map(*map, span, run);

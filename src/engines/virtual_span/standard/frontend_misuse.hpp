@@ -101,6 +101,11 @@ SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::broken_list(const Bloc
   os::fatal("free list overwritten (write after free, or double free) at", block);
 }
 
+template <class Config>
+SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::miscounted(const Block* list) {
+  os::fatal("more free blocks than were freed, or fewer (double free) in the list at", list);
+}
+
 // Of a list that is not empty, of the calling thread's; of the span's blocks it can hold `most`.
 template <class Config>
 [[gnu::noinline]] inline ListLength Frontend<Config>::length_of_own_list(Block* list, const ClassInfo& info,
@@ -117,7 +122,7 @@ inline Block* Frontend<Config>::check_length(Block* list, const ClassInfo& info,
   const ListLength length = length_of(list, info.virtual_span, info.blocks);
   if (SPANALLOC_LIKELY(length.whole && length.blocks == expected)) return length.last;
   if (!length.whole && length.blocks < info.blocks) broken_list(length.last);
-  os::fatal("more free blocks than were freed, or fewer (double free) in the list at", list);
+  miscounted(list);
 }
 
 }  // namespace spanalloc::standard

@@ -151,8 +151,10 @@ class PageLayer : public thread::ForkWatch {
     ThreadMap* map = lab.map.load_relaxed();
     return map != nullptr ? *map : kNoMap;
   }
-  /// For the thread of a LAB that has none; it stays with the LAB for ever. Without memory for one: kNoMap.
+  /// For the thread of a LAB that has none; it stays with the LAB for ever. Without memory for one, or where
+  /// memory is locked and all of it would be resident at once: kNoMap.
   SPANALLOC_COLD ThreadMap& make_map(Lab& lab) {
+    if (os::memory_is_locked()) return kNoMap;
     LockGuard guard(heaps_lock_);
     if (!maps_.start(kMaxMaps, &arena.table_region())) return kNoMap;
     TableReach reach;

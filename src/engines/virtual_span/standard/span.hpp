@@ -23,8 +23,8 @@ enum class ListId : std::uint8_t { kNone = 0, kFloating, kReusable, kAttention, 
 /// Life: expected -> hot -> parked (floating, reusable) -> free -> hot ...; single-block spans: free ->
 /// parked. What is constant while the span is not free is written by Heap::begin_life().
 ///
-/// The first line is the owner's, whose every malloc and free writes to it, and to nothing else of the
-/// record. Others read and write the second.
+/// The first line is the owner's, whose short paths write to it, and to nothing else of the record. Others
+/// read and write the second one, and look into the first only for what a parked span's owner has freed.
 ///
 /// Equation, parked: quota - left = the owner's frees since the last settling, which `word` does not know
 /// yet.

@@ -261,7 +261,8 @@ class SpanProtocol : public SpanRepair<Pages> {
 
   /// In a fork's child: a span on a list, with the `listed` bit, whose freer may not have come as far as the
   /// attention list (I4). True: it was empty, and is the caller's. One of the calling thread's own is only
-  /// pointed out to it: it may be in the middle of free_parked(), which nobody else's steps may come between.
+  /// pointed out to it: it may be in the middle of settle_after_local_free(), which nobody else's steps may
+  /// come between.
   SPANALLOC_COLD bool settle_listed(SpanRef span) {
     const LabNumber owner = span->load_word().owner();
     Lists& lab = pages_.lab(owner);

@@ -65,7 +65,8 @@ class WarmSpans {
   void mark_ready(unsigned i) { ready_ |= 1u << i; }
   bool has_ready() const { return ready_ != 0; }
 
-  /// The one that joined first. There is one. (They join going round.)
+  /// About the one that joined first; there is one. (They join going round, and fill places that became free
+  /// on the way.)
   unsigned oldest() const {
     SPANALLOC_ASSERT(used_ != 0);
     return next_in(used_);

@@ -51,6 +51,16 @@ class StandardEngineTest : public testing::Test {
   void TearDown() override { expect_nothing_out(); }
 };
 
+TEST_F(StandardEngineTest, ReusesTheBlockFreedLast) {
+  for (std::size_t size : std::initializer_list<std::size_t>{16, 100, 448, 500, 3000, 30000}) {
+    void* p = E::allocate(size);
+    E::deallocate(p);
+    void* q = E::allocate(size);
+    EXPECT_EQ(p, q) << size;
+    E::deallocate(q);
+  }
+}
+
 // What is freed comes back before untouched memory: a program that has one block at a time goes round in no
 // more than a page of them.
 TEST_F(StandardEngineTest, ReusesFreedBlocksBeforeUntouchedOnes) {
