@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "engines/virtual_span/standard/test_support.hpp"
+#include "memory_use.hpp"
 #include "sanitizers.hpp"
 #include "threads.hpp"
 
@@ -207,6 +208,30 @@ TEST_F(StandardEngineTest, AThreadKeepsABoundedNumberOfBytesInUsedUpSpans) {
     }
     E::trim();
     EXPECT_TRUE(E::frontend.lab->warm.is_empty()) << "all of them were empty";
+  });
+}
+
+// A tick ends, however many spans come into the pool meanwhile: a program that only frees does not keep
+// memory from going back to the kernel.
+TEST_F(StandardEngineTest, WhatIsFreedIsPurgedWhileMoreIsFreed) {
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "too slow, or other pages";
+  large::in_fresh_process([] {
+    constexpr std::size_t kSize = 48;
+    const auto blocks = allocate_many((256 * kMiB) / kSize, kSize);
+    const std::size_t first = blocks.size() / 4;
+    for (std::size_t i = 0; i < first; ++i) E::deallocate(blocks[i]);
+    for (std::size_t i = first; i < blocks.size(); ++i) {
+      // Time for the next tick, as soon as one has ended.
+      if (i % 1000 == 0) E::pages.next_purge.store_relaxed(0);
+      E::deallocate(blocks[i]);
+    }
+    std::size_t pages = 0;
+    std::size_t resident = 0;
+    for (std::size_t i = 0; i < first; i += 1000) {
+      ++pages;
+      resident += test::resident_pages(blocks[i], os::page_size());
+    }
+    EXPECT_LT(resident, pages / 2) << "of " << pages;
   });
 }
 
