@@ -22,9 +22,9 @@ TEST(SizeClassGenerator, MultiplicationAcceptsBlockStartsOnly) {
   }
 }
 
-// Whatever two addresses below 2^47 it is the difference of.
+// Whatever two addresses below 2^48 it is the difference of.
 TEST(SizeClassGenerator, MultiplicationRefusesAddressesOutsideOfTheSpan) {
-  constexpr std::uint64_t kEnd = std::uint64_t{1} << 47;
+  constexpr std::uint64_t kEnd = std::uint64_t{1} << 48;
   constexpr std::uint64_t kMostSpan = 256 * kKiB;
   std::mt19937_64 random(11);
   for (std::uint64_t d = 16; d <= 32 * kKiB; d += 16) {
