@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Instructions a malloc/free pair takes, counted exactly by callgrind.
+"""Instructions a malloc/free pair takes, counted exactly by callgrind, and by an emulator for what callgrind cannot run.
 
 The program is workloads/pair_loop.c: 100 blocks allocated, one byte written into each, all freed; and one block
 after the other in the last round of a thread's specific destructors. Two runs of different length are counted and
@@ -11,12 +11,10 @@ x86-64). Programs of other shapes, beside the other allocators and on 64-bit Arm
 """
 
 import argparse
-import os
-import re
-import subprocess
 import sys
 
 import common
+from shape_count import Uncounted, counter_of
 
 SIZES = (64, 400)
 ORDERS = ("forward", "reverse")
@@ -28,24 +26,10 @@ LAST_ROUND = (64, "last-round")
 BOUNDS = {"standard": (48.2, 1800.0), "oopsla15": (70.0, 600.0)}
 
 
-def count(program, library, size, order, rounds):
-    """Instructions of one run of the program."""
-    command = [
-        "valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", "--", program, str(size), order, str(rounds),
-    ]
-    run = subprocess.run(
-        command, env=dict(os.environ, LD_PRELOAD=library, SPANALLOC_SEED="1", **common.settings(library)), stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT, text=True, check=False,
+def pair_count(counter, program, library, size, order):
+    short, long = (
+        counter.instructions([program, str(size), order, str(rounds)], library) for rounds in (ROUNDS, 2 * ROUNDS)
     )
-    match = re.search(r"Collected : (\d+)", run.stdout)
-    if run.returncode or not match:
-        raise RuntimeError(f"callgrind failed with {library}:\n{run.stdout[-2000:]}")
-    return int(match.group(1))
-
-
-def pair_count(program, library, size, order):
-    short = count(program, library, size, order, ROUNDS)
-    long = count(program, library, size, order, 2 * ROUNDS)
     return (long - short) / (ROUNDS * PAIRS_A_ROUND)
 
 
@@ -61,19 +45,26 @@ def main():
     allocators = [a for a in build.allocators() if not options.check or (a[2] and a[0] in BOUNDS)]
     columns = [(size, order) for size in SIZES for order in ORDERS] + [LAST_ROUND]
     headings = [f"{size} {order}" for size, order in columns]
-    print(f"{'instructions a pair':<22}" + "".join(f"{h:>14}" for h in headings), flush=True)
+    print(f"{'instructions a pair':<24}" + "".join(f"{h:>14}" for h in headings), flush=True)
     for name, library, ours in allocators:
         label = f"spanalloc {name}" if ours else name
         if not build.defines_malloc(library, [program, "64", "forward", "1"]):
-            print(f"{label:<22}  not measured: its malloc is not the one called")
+            print(f"{label:<24}  not measured: its malloc is not the one called")
             continue
-        print(f"{label:<22}", end="", flush=True)
-        figures = {}
+        print(f"{label:<24}", end="", flush=True)
+        figures, uncounted = {}, None
         for size, order in columns:
-            figures[size, order] = pair_count(program, library, size, order)
+            try:
+                figures[size, order] = pair_count(counter_of(name, build), program, library, size, order)
+            except Uncounted as reason:
+                print(f"  not counted: {reason}", end="", flush=True)
+                uncounted = f"{label}, {size} bytes, {order}: not counted"
+                break
             print(f"{figures[size, order]:14.1f}", end="", flush=True)
         print()
         if options.check:
+            if uncounted:
+                checks.check(False, uncounted)
             for (size, order), figure in figures.items():
                 bound = BOUNDS[name][(size, order) == LAST_ROUND]
                 text = f"{label}, {size} bytes, {order}: {figure:.1f} instructions, at most {bound:.1f}"
@@ -89,5 +80,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except (RuntimeError, FileNotFoundError) as error:
+    except FileNotFoundError as error:
         sys.exit(f"instruction_count: {error}")

@@ -64,7 +64,8 @@ def measured(options):
     text = f"Measured on {where}, by `bench/readme_figures.py`" + (f", commit {commit}" if commit else "") + ".\n\n"
     text += block(
         "Instructions for 100 × `malloc`, one write each, 100 × `free`, loop and the calls' jumps into the library included "
-        "(counted by valgrind's callgrind, exact):",
+        "(counted by valgrind's callgrind, exact; snmalloc's in an emulator, and Google's tcmalloc without the "
+        "restartable sequences that it is made for, which valgrind lacks):",
         quoted(output_of(sys.executable, os.path.join(HERE, "instruction_count.py"), "--build", options.build)),
     )
     text += block(
