@@ -149,6 +149,44 @@ class BeyondTest(WorkloadTest):
         self.assertGreater(last, 15)
         self.assertGreater(freed, 150)
 
+    def test_peak_and_rest(self):
+        for rest in ("sleep", "passing"):
+            for record in self.records("peak_and_rest", "--mib", 8, "--size", 5000, "--keep", 4, "--rest", rest,
+                                       "--rest-ms", 20, "--trim", 1, "--again-mib", 4):
+                self.assertEqual(record["operations"], -(-(8 << 20) // 5000))
+                self.assertEqual(set(record["metrics"]), {"peak_mib", "freed_mib", "rested_mib", "trimmed_mib",
+                                                          "rested_over_live", "again_over_live", "own_kib"})
+                self.assertGreater(record["metrics"]["peak_mib"], 7.5)
+                self.assertGreater(record["metrics"]["trimmed_mib"], 1.5)
+            # bump keeps all: 8 MiB over the two that live.
+            self.assertIn(round(record["metrics"]["rested_over_live"]), (4, 5))
+        record = self.record(run("peak_and_rest", "--mib", 1, "--keep", 0, "--rest-ms", 0))
+        self.assertEqual(set(record["metrics"]), {"peak_mib", "freed_mib", "rested_mib", "own_kib"})
+
+    def test_resting_threads(self):
+        for keep in (0, 1):
+            for record in self.records("resting_threads", "--threads", 9, "--sizes", 7, "--high", 10000, "--burst-kib",
+                                       70, "--keep", keep, "--rest-ms", 20):
+                self.assertEqual(record["threads"], 9)
+                self.assertEqual("rested_over_live" in record["metrics"], keep == 1)
+                self.assertEqual(record["metrics"]["live_mib"] > 0, keep == 1)
+            self.assertGreater(record["metrics"]["trimmed_mib"], 0.5)  # bump keeps nine times 70 KiB
+        self.record(run("resting_threads", "--threads", 1, "--sizes", 1, "--burst-kib", 0, "--rest-ms", 0))
+
+    def test_sparse_objects(self):
+        for call in ("malloc", "calloc"):
+            for places in ("same", "other"):
+                for record in self.records("sparse_objects", "--call", call, "--mib", 4, "--every-kib", 64, "--places",
+                                           places, "--repeats", 7, "--live", 3):
+                    self.assertEqual((record["operations"], record["peak_live_bytes"]), (7, 3 * 64 * 4096))
+                    self.assertGreater(record["metrics"]["worst_call_ns"], 0)
+        self.record(run("sparse_objects", "--mib", 1, "--repeats", 1, "--live", 5))
+
+    def test_first_words(self):
+        for size, objects in ((8, 1), (40, 1000), (70000, 50)):
+            for record in self.records("first_words", "--size", size, "--objects", objects, "--reads", 1234):
+                self.assertEqual((record["operations"], record["peak_live_bytes"]), (1234, None))
+
     def test_startup(self):
         for record in self.records("startup", "--starts", 3):
             self.assertEqual((record["operations"], record["peak_live_bytes"]), (3, 100))
@@ -165,13 +203,16 @@ class BeyondTest(WorkloadTest):
             ("large_objects", "--low", 9000, "--high", 8000), ("large_objects", "--touch"),
             ("idle_threads", "--keep", 11, "--burst", 10), ("idle_threads", "--burst", 5000),
             ("fragmentation", "--phases", 7), ("fragmentation", "--live-mib", "-1"), ("startup", "--starts", "many"),
+            ("peak_and_rest", "--rest", "work"), ("peak_and_rest", "--size", 7), ("resting_threads", "--keep", 2),
+            ("sparse_objects", "--every-kib", 6), ("sparse_objects", "--mib", 1, "--every-kib", 2048),
+            ("sparse_objects", "--call", "realloc"), ("first_words", "--objects", 0),
         ):
             with self.subTest(program=program, arguments=arguments):
                 self.assert_refused(run(program, *arguments), 2, program)
 
     def test_help(self):
         for program in ("mixed", "realloc_growth", "calloc_churn", "aligned", "large_objects", "idle_threads",
-                        "fragmentation", "startup"):
+                        "fragmentation", "peak_and_rest", "resting_threads", "sparse_objects", "first_words", "startup"):
             done = run(program, "--help")
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertIn("beyond the papers", done.stdout)
@@ -189,6 +230,8 @@ class DamageTest(WorkloadTest):
         ("large_objects", "--low", 1000, "--high", 50000, "--operations", 500),
         ("idle_threads", "--threads", 5, "--rounds", 3),
         ("fragmentation", "--live-mib", 1),
+        ("peak_and_rest", "--mib", 1, "--size", 100, "--keep", 3, "--rest-ms", 0),
+        ("resting_threads", "--threads", 5, "--rest-ms", 20),
     )
 
     @classmethod

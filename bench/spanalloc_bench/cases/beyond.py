@@ -1,5 +1,5 @@
 """What the papers leave out: mixes of sizes and lifetimes, growth by realloc, calloc, alignment, large and huge
-objects, idle threads, fragmentation over phases, the start of a tiny program.
+objects, idle threads, fragmentation over phases, what stays of a peak, the start of a tiny program.
 
 The parameters are ours. A case takes about 0.4 seconds under most allocators; where they differ tenfold, as with large
 objects, about 0.3 under the fastest of them. Those of small objects allocate less than 6 GiB in all, so that `bump`, which
@@ -156,6 +156,66 @@ def fragmentation(metric: str = "time", live_mib: int = 32, full: bool = False, 
     )
 
 
+def peak_and_rest(mib: int, size: int, keep: int, rest: str, metric: str, trim: bool = False, again_size: int = 0,
+                  full: bool = False, quick: bool = False) -> Case:
+    """`mib` MiB in blocks of `size` bytes, all freed but for one in `keep` (0: none), then a second of rest: "sleep", or
+    "passing", in which the program allocates a little. Judged by what is resident then ("rested_mib"), after
+    malloc_trim ("trimmed_mib", `trim`), or when as much stands again in blocks of `again_size` ("again_over_live")."""
+    again = dict(again_mib=mib, again_size=again_size) if again_size else {}
+    kept = f"one in {keep} kept" if keep else "none kept"
+    what = {"rested_mib": "memory 1 s later", "trimmed_mib": "memory after malloc_trim",
+            "again_over_live": f"as much again of {_bytes(again_size)}, memory over live bytes"}[metric]
+    name = f"peak-{mib}m-{_short(size)}-k{keep}-{rest}" + ("-trim" if trim else "")
+    return Case(
+        id=name + (f"-{_short(again_size)}" if again_size else "") + ".t1", group="peak",
+        title=f"{mib} MiB in blocks of {_bytes(size)}, {kept}, {rest}: {what}", source=SOURCE, family=Family.WORKLOAD,
+        argv=_argv("peak_and_rest", mib=mib, size=size, keep=keep, rest=rest, trim=int(trim),
+                   rest_ms=100 if again_size else 1000, **again),
+        metric=metric, full=full, quick=quick,
+    )
+
+
+def resting_threads(threads: int, sizes: int, burst_kib: int, keep: bool, metric: str = "rested_mib", full: bool = False,
+                    quick: bool = False) -> Case:
+    """Threads that allocate `burst_kib` KiB of `sizes` sizes once, free it but for one block of each size (`keep`), and
+    sleep. Judged by what is resident a second later, or after malloc_trim ("trimmed_mib")."""
+    what = {"rested_mib": "memory 1 s later", "trimmed_mib": "memory after malloc_trim"}[metric]
+    return Case(
+        id=f"resting-threads-s{sizes}-b{burst_kib}k" + ("-keep" if keep else "")
+           + ("-trim" if metric == "trimmed_mib" else "") + f".t{threads}",
+        group="resting-threads",
+        title=f"{threads} threads rest after {burst_kib} KiB of {sizes} sizes, "
+              + ("one block of each kept" if keep else "none kept") + f": {what}",
+        source=SOURCE, family=Family.WORKLOAD, threads=threads,
+        argv=_argv("resting_threads", threads=threads, sizes=sizes, burst_kib=burst_kib, keep=int(keep)),
+        metric=metric, full=full, quick=quick,
+    )
+
+
+def sparse_objects(call: str, mib: int, every_kib: int, places: str, repeats: int, live: int = 1, full: bool = False,
+                   quick: bool = False) -> Case:
+    """Objects of `mib` MiB, by `call`, of which one page in `every_kib` KiB is written, the same ones each time or
+    other ones."""
+    return Case(
+        id=f"sparse-{call}-{mib}m-e{every_kib}k-{places}-l{live}-n{repeats}.t1", group="sparse",
+        title=f"{call} of {mib} MiB, a page in {_bytes(every_kib * KIB)} written, "
+              + ("the same each time" if places == "same" else "another each time"),
+        source=SOURCE, family=Family.WORKLOAD,
+        argv=_argv("sparse_objects", call=call, mib=mib, every_kib=every_kib, places=places, repeats=repeats, live=live),
+        environment=LITTLE_FOR_BUMP, full=full, quick=quick,
+    )
+
+
+def first_words(size: int, objects: int, reads: int, full: bool = False, quick: bool = False) -> Case:
+    """Random reads of the first words of objects of one size."""
+    return Case(
+        id=f"first-words-{size}-n{objects}-r{reads}.t1", group="first-words",
+        title=f"reads of the first word of {objects} objects of {size} bytes", source=SOURCE, family=Family.WORKLOAD,
+        argv=_argv("first_words", size=size, objects=objects, reads=reads), parameters=(("size", str(size)),),
+        full=full, quick=quick,
+    )
+
+
 def startup(starts: int = 600, full: bool = False, quick: bool = False) -> Case:
     """A C program whose main does one malloc, started again and again; time is that of one start and exit."""
     return Case(
@@ -184,6 +244,23 @@ def suite() -> list[Case]:
         idle_threads(full=True),
         fragmentation(full=True),
         fragmentation("rss_over_live_rested", full=True),
+        realloc_growth("turns-20x32m", "step", low=32 * MIB, high=32 * MIB, vectors=20, total=20, step=64 * KIB, full=True),
+        realloc_growth("turns-100x8m", "step", low=8 * MIB, high=8 * MIB, vectors=100, total=100, step=64 * KIB, full=True),
+        realloc_growth("turns-200x1m", "step", low=MIB, high=MIB, vectors=200, total=400, step=16 * KIB, full=True),
+        sparse_objects("calloc", 1024, 1024, "same", repeats=6, full=True),
+        sparse_objects("malloc", 256, 256, "other", repeats=60, full=True),
+        sparse_objects("malloc", 24, 128, "other", repeats=1000, live=4, full=True),
+        first_words(70_000, 1000, 10_000_000, full=True),
+        first_words(40_000, 1000, 10_000_000, full=True),
+        first_words(262_144, 500, 10_000_000, full=True),
+        peak_and_rest(512, 4 * KIB, 16, "passing", "rested_mib", full=True),
+        peak_and_rest(512, 4 * KIB, 16, "passing", "trimmed_mib", trim=True, full=True),
+        peak_and_rest(256, 256, 64, "passing", "rested_mib", full=True),
+        peak_and_rest(512, 4 * MIB, 0, "sleep", "rested_mib", full=True),
+        peak_and_rest(256, 4 * KIB, 0, "passing", "again_over_live", again_size=70_000, full=True),
+        resting_threads(300, 32, 1747, keep=True, full=True),
+        resting_threads(200, 20, 1024, keep=False, full=True),
+        resting_threads(200, 20, 1024, keep=False, metric="trimmed_mib", full=True),
         startup(full=True),
     ]
     quick = [
@@ -194,6 +271,10 @@ def suite() -> list[Case]:
         large_objects(256 * KIB, 8 * MIB, live=4, operations=100, quick=True),
         idle_threads(threads=200, rounds=2, quick=True),
         fragmentation("rss_over_live_mean", live_mib=4, quick=True),
+        sparse_objects("calloc", 16, 256, "other", repeats=20, quick=True),
+        first_words(70_000, 100, 200_000, quick=True),
+        peak_and_rest(16, 4 * KIB, 16, "passing", "rested_mib", quick=True),
+        resting_threads(20, 8, 128, keep=True, quick=True),
         startup(starts=50, quick=True),
     ]
     return full + quick

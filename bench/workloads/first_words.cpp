@@ -1,0 +1,43 @@
+// Reads of the first word of objects of one size: where an allocator puts their beginnings.
+// Source: beyond the papers.
+//
+// `objects` objects of `size` bytes stand. `reads` times the first word of one of them, drawn at random, is
+// read; which one comes next depends on what was read, so that each read waits for the one before. Objects
+// that all begin at the same place of a page, or of 64 KiB, compete for few of a cache's sets. An operation
+// is one read.
+#include "support/mapped_array.hpp"
+#include "support/workload.hpp"
+
+int main(int argc, char** argv) {
+  workload::Options options(argc, argv, "first_words", "beyond the papers",
+                            "reads of the first word of objects of one size");
+  const std::size_t size = options.integer("size", 70000, 8, std::uint64_t{1} << 32, "bytes of an object");
+  const std::uint64_t count = options.integer("objects", 1000, 1, 1u << 24, "objects");
+  const std::uint64_t reads = options.integer("reads", 10'000'000, 1, std::uint64_t{1} << 40, "reads");
+  options.done();
+
+  // A ring through all of them in random order.
+  workload::MappedArray<std::uint64_t*> objects(count);
+  for (std::uint64_t*& object : objects) {
+    object = static_cast<std::uint64_t*>(std::malloc(size));
+    workload::check(object != nullptr, "first_words: malloc returned null");
+  }
+  workload::Random random(1);
+  for (std::uint64_t i = count - 1; i > 0; --i) std::swap(objects[i], objects[random.below(i + 1)]);
+  for (std::uint64_t i = 0; i < count; ++i)
+    *objects[i] = reinterpret_cast<std::uintptr_t>(objects[(i + 1) % count]);
+
+  const std::uint64_t begin = workload::now_ns();
+  const std::uint64_t* at = objects[0];
+  for (std::uint64_t i = 0; i < reads; ++i) at = reinterpret_cast<const std::uint64_t*>(*at);
+  const std::uint64_t elapsed = workload::now_ns() - begin;
+  workload::check(at == objects[reads % count], "first_words: an object was overwritten");
+  for (std::uint64_t* object : objects) std::free(object);
+
+  workload::Record record(options, 1);
+  record.operations(reads);
+  record.elapsed_ns(elapsed);
+  record.peak_live(-1);  // the program touches one word of each: it is no floor for memory
+  record.print();
+  return 0;
+}
