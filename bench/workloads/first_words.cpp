@@ -8,6 +8,14 @@
 #include "support/mapped_array.hpp"
 #include "support/workload.hpp"
 
+namespace {
+
+std::uint64_t word_of(const std::uint64_t* object) {
+  return reinterpret_cast<std::uintptr_t>(object) * 0x9e3779b97f4a7c15u;
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   workload::Options options(argc, argv, "first_words", "beyond the papers",
                             "reads of the first word of objects of one size");
@@ -21,11 +29,14 @@ int main(int argc, char** argv) {
   for (std::uint64_t*& object : objects) {
     object = static_cast<std::uint64_t*>(std::malloc(size));
     workload::check(object != nullptr, "first_words: malloc returned null");
+    *object = word_of(object);
   }
   workload::Random random(1);
   for (std::uint64_t i = count - 1; i > 0; --i) std::swap(objects[i], objects[random.below(i + 1)]);
-  for (std::uint64_t i = 0; i < count; ++i)
+  for (std::uint64_t i = 0; i < count; ++i) {
+    workload::check(*objects[i] == word_of(objects[i]), "first_words: an object was overwritten");
     *objects[i] = reinterpret_cast<std::uintptr_t>(objects[(i + 1) % count]);
+  }
 
   const std::uint64_t begin = workload::now_ns();
   const std::uint64_t* at = objects[0];

@@ -24,6 +24,8 @@
 
 namespace {
 
+using workload::mib;
+
 constexpr std::size_t kPageSize = 4096;
 
 enum Rest : std::size_t { kSleep, kPassing };
@@ -63,10 +65,6 @@ void rest(Rest how, std::uint64_t ms) {
     sleep_ms(5);
     for (std::size_t size = 32; size <= 65536; size *= 2) drop(allocate(size, size), size, size);
   }
-}
-
-double mib(std::int64_t bytes) {
-  return static_cast<double>(bytes) / (1 << 20);
 }
 
 }  // namespace

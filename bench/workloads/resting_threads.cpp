@@ -22,6 +22,8 @@
 
 namespace {
 
+using workload::mib;
+
 constexpr std::size_t kPageSize = 4096;
 
 struct Shape {
@@ -113,10 +115,6 @@ void pass_by(const Shape& shape, std::uint64_t ms) {
     nanosleep(&pause, nullptr);
     for (const std::size_t size : shape.sizes) drop(allocate(size, size));
   }
-}
-
-double mib(std::int64_t bytes) {
-  return static_cast<double>(bytes) / (1 << 20);
 }
 
 }  // namespace

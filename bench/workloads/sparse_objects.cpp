@@ -95,7 +95,7 @@ int main(int argc, char** argv) {
       object = static_cast<unsigned char*>(shape.call == kCalloc ? std::calloc(shape.size, 1)
                                                                  : std::malloc(shape.size));
     }
-    workload::check(object != nullptr, "sparse_objects: memory was refused");
+    workload::check(object != nullptr, "sparse_objects: the call returned null");
     for (std::size_t s = 0; s < stretches; ++s) {
       const std::size_t place = place_of(shape, s, n);
       std::uint64_t word;
@@ -114,7 +114,7 @@ int main(int argc, char** argv) {
   record.elapsed_ns(elapsed);
   record.peak_live(static_cast<std::int64_t>(live * stretches * kPageSize));
   record.metric("worst_call_ns", static_cast<double>(worst));
-  record.metric("last_mib", static_cast<double>(last) / (1 << 20));
+  record.metric("last_mib", workload::mib(last));
   record.print();
   return 0;
 }

@@ -232,6 +232,8 @@ class DamageTest(WorkloadTest):
         ("fragmentation", "--live-mib", 1),
         ("peak_and_rest", "--mib", 1, "--size", 100, "--keep", 3, "--rest-ms", 0),
         ("resting_threads", "--threads", 5, "--rest-ms", 20),
+        ("sparse_objects", "--mib", 1, "--every-kib", 4, "--repeats", 40, "--live", 9),
+        ("first_words", "--size", 100),
     )
 
     @classmethod
@@ -270,6 +272,10 @@ class DamageTest(WorkloadTest):
         dirty = self.library("dirty_calloc.so", source)
         for touch in ("all", "lines"):
             self.assert_refused(run("calloc_churn", "--touch", touch, preload=dirty), 1, "not zero")
+        dirty = self.library("dirty_pages.so", "#include <stddef.h>\n#include <string.h>\nvoid* malloc(size_t);\n"
+                             "void* calloc(size_t n, size_t m) { void* p = malloc(n * m); "
+                             "return p ? memset(p, n * m >= 1 << 20, n * m) : p; }\n")
+        self.assert_refused(run("sparse_objects", "--call", "calloc", "--mib", 1, preload=dirty), 1, "not zero")
 
     def test_bad_alignment(self):
         skewed = self.library("skewed.so", "#include <stddef.h>\nvoid* malloc(size_t);\n"

@@ -29,6 +29,10 @@ inline std::int64_t resident_bytes() {
   return (std::strtoll(rss + 7, nullptr, 10) + std::strtoll(tables + 7, nullptr, 10)) * 1024;
 }
 
+inline double mib(std::int64_t bytes) {
+  return static_cast<double>(bytes) / (1 << 20);
+}
+
 }  // namespace workload
 
 #endif  // SPANALLOC_BENCH_RESIDENT_HPP
