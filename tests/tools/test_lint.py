@@ -88,6 +88,16 @@ class CountTestsTest(unittest.TestCase):
         self.assertIn("expected 1, got 2", run.stdout)
         self.assertEqual(run.stdout.splitlines()[-2:], ["failed: b", "1 passed, 1 failed, 0 skipped"])
 
+    def test_a_failure_says_why_in_its_line(self):
+        for output, reason in (
+            ("[ RUN      ] A.b\n/w/a_test.cpp:5: Failure\nExpected: (x) &lt;= (y), actual: 3 vs 2\n\n[  FAILED  ] A.b",
+             "a_test.cpp:5: Failure Expected: (x) <= (y), actual: 3 vs 2"),
+            ("test_c (m.C) ... FAIL\n\nFAIL: test_c (m.C)\n----\nTraceback (most recent call last):\n  File\n"
+             "AssertionError: 7 is not from 1 to 5", "FAIL: test_c (m.C) AssertionError: 7 is not from 1 to 5"),
+        ):
+            run = self.count(f'<testcase name="b" status="fail"><system-out>{output}</system-out></testcase>')
+            self.assertEqual(run.stdout.splitlines()[-2], f"failed: b: {reason}")
+
     def test_test_that_could_not_start_is_a_failure(self):
         run = self.count(self.PASSED, self.MISSING)
         self.assertEqual((run.returncode, run.stdout.splitlines()[-1]), (1, "1 passed, 1 failed, 0 skipped"))
