@@ -121,6 +121,46 @@ TEST(CoalescingParts, WhatIsEnteredStaysFindable) {
   }
 }
 
+// A search finds that the list has nothing and says so, while the range grows and what is new is entered:
+// behind the word that stood for all units when the search began.
+struct SearchAgainstGrowth {
+  static constexpr unsigned kThreads = 2;
+  static constexpr unsigned kList = 1;
+  using Index = coalescing::FreeIndex<1>;
+  struct Hold {
+    void begin() {}
+  };
+  IndexMemory<Index> memory;
+  Index index;
+  SearchAgainstGrowth() {
+    index.attach(kUnits);
+    memory.give_to(index);
+    index.set_limit(2);
+    index.insert(kList, 0);
+    index.erase(kList, 0);
+  }
+  void thread(unsigned self) {
+    Hold hold;
+    if (self == 0) {
+      index.set_limit(kUnits);
+      return index.insert(kList, 5);
+    }
+    const std::size_t found = index.find(kList, 0, hold);
+    MODEL_CHECK(found == 5 || found == Index::kNone);
+    if (found == Index::kNone) index.clear_list(kList, hold);
+  }
+  void at_rest() {
+    Hold hold;
+    MODEL_CHECK(index.next_list(0, Index::kLists) == kList);
+    MODEL_CHECK(index.find(kList, 0, hold) == 5);
+  }
+};
+TEST(CoalescingParts, WhatIsEnteredIsFindableInARangeThatGrows) {
+  for (const MemoryModel memory : {MemoryModel::pso, MemoryModel::views}) {
+    EXPECT_HOLDS(SearchAgainstGrowth, {.memory = memory, .preemptions = bound(5, 6)});
+  }
+}
+
 // Index and registry together: while a search tidies the index up, what was entered may be unfindable for a
 // moment; but not for one who searches between two quiet readings. What is to be tidied up: the summaries, or
 // only the list.

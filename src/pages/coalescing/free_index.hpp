@@ -89,21 +89,22 @@ class FreeIndex {
   template <class Hold>
   std::size_t find(unsigned list, std::size_t from, Hold& hold) {
     const std::size_t limit = limit_.load_seq_cst();
+    const unsigned top = top_over(limit);
     unsigned level = 0;
     std::size_t position = from;
     // Behind a group's end: whether the next one has words is known above.
     const auto leave_group = [&] {
-      while (position % kFan == 0 && level < top_) {
+      while (position % kFan == 0 && level < top) {
         ++level;
         position /= kFan;
       }
     };
-    if (from != 0) leave_group();
+    leave_group();
     for (;;) {
       if (position << (level * kFanBits) >= limit) return kNone;
       const std::uint64_t rest = word(level, list, position).load_seq_cst() >> (position % kFan);
       if (rest == 0) {
-        if (level == top_) return kNone;
+        if (level == top) return kNone;
         ++level;
         position = position / kFan + 1;
         leave_group();
@@ -135,14 +136,17 @@ class FreeIndex {
     return end;
   }
 
-  /// After a search from 0 has found nothing in `list`: others need not look there.
+  /// After a search from 0 has found nothing in `list`: others need not look there. (Who inserts behind the
+  /// limit that was read here has set another limit before, and reads the list's bit after: so either it sees
+  /// the bit cleared, or the new limit is seen here.)
   template <class Hold>
   void clear_list(unsigned list, Hold& hold) {
-    Word& top = word(top_, list, 0);
+    const std::size_t limit = limit_.load_seq_cst();
+    Word& top = word(top_over(limit), list, 0);
     if (top.load_seq_cst() != 0) return;
     hold.begin();
     lists_[list / 64].fetch_and_seq_cst(~list_bit(list));
-    if (top.load_seq_cst() != 0) announce(top_ + 1, list, 0);
+    if (limit_.load_seq_cst() != limit || top.load_seq_cst() != 0) announce(top_ + 1, list, 0);
   }
 
  private:
@@ -153,6 +157,13 @@ class FreeIndex {
 
   Word& word(unsigned level, unsigned list, std::size_t position) const {
     return levels_[level][position / kFan * kLists + list];
+  }
+  // The level of which one word stands for all units there are: where a search begins. Above it nothing is
+  // looked at, so bits there may say too much until the range reaches so far.
+  unsigned top_over(std::size_t limit) const {
+    unsigned level = 0;
+    for (std::size_t words = words_over(limit); words > 1; words = words_over(words)) ++level;
+    return level;
   }
   // Makes what begins at `position` of `level` findable from the top.
   void announce(unsigned level, unsigned list, std::size_t position) {
