@@ -179,13 +179,48 @@ bool can_move_pages() {
 
 }  // namespace
 
-Moved move_pages(void* from, void* to, std::size_t bytes) {
+namespace {
+
+// Pages that are on their way from their old place go back there, a part at a time: so both are in memory of
+// little. (To move them back is no way: a move that is refused half-way unmaps its target, which is the only
+// place that they have.)
+void copy_back(char* from, char* between, std::size_t bytes) {
+  constexpr std::size_t kPart = kMiB;
+  for (std::size_t at = 0; at < bytes; at += kPart) {
+    const std::size_t part = min_of(bytes - at, kPart);
+    memcpy(from + at, between + at, part);
+    munmap(between + at, part);
+  }
+}
+
+// The kernel does not make a mapping larger that leaves its old place mapped. So the pages go over a place in
+// between, which the kernel chooses. (A fork's child that finds them there never uses them: it has no thread
+// that would know of the move.)
+Moved move_and_grow(void* from, void* to, std::size_t bytes, std::size_t room) {
+  void* between = mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, nullptr);
+  if (between == MAP_FAILED) return Moved::kNo;  // the target is as it was
+  if (mremap(between, bytes, bytes + room, MREMAP_MAYMOVE | MREMAP_FIXED, to) != MAP_FAILED) {
+    return Moved::kYes;
+  }
+  copy_back(static_cast<char*>(from), static_cast<char*>(between), bytes);
+  return Moved::kTargetLost;
+}
+
+}  // namespace
+
+Moved move_pages(void* from, void* to, std::size_t bytes, std::size_t room) {
   ErrnoGuard keep;
   if (!can_move_pages()) return Moved::kNo;
-  if (move_onto(from, to, bytes)) return Moved::kYes;
+  if (room != 0) {
+    const Moved moved = move_and_grow(from, to, bytes, room);
+    if (moved != Moved::kTargetLost) return moved;
+  } else if (move_onto(from, to, bytes)) {
+    return Moved::kYes;
+  }
   // The kernel unmaps the target before it finds out that it lacks memory.
-  return map_exactly(to, bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE) == Placed::kYes ? Moved::kNo
-                                                                                       : Moved::kTargetLost;
+  return map_exactly(to, bytes + room, PROT_READ | PROT_WRITE, MAP_NORESERVE) == Placed::kYes
+             ? Moved::kNo
+             : Moved::kTargetLost;
 }
 
 bool would_grant(std::size_t bytes) {
@@ -337,6 +372,12 @@ void yield() {
 void sleep_briefly() {
   ErrnoGuard keep;
   const timespec duration{0, 50000};
+  syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &duration, nullptr);
+}
+
+void sleep_ms(std::uint64_t ms) {
+  ErrnoGuard keep;
+  const timespec duration{static_cast<time_t>(ms / 1000), static_cast<long>(ms % 1000 * 1000000)};
   syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &duration, nullptr);
 }
 

@@ -44,10 +44,11 @@ bool purge(void* address, std::size_t bytes);
 bool replace(void* address, std::size_t bytes);
 /// What became of move_pages().
 enum class Moved { kYes, kNo, kTargetLost };
-/// Moves the pages of one open range onto another one, whose own pages are gone then; the first reads as zero
+/// Moves the pages of one open range onto another one, whose own pages are gone then, and those of the `room`
+/// bytes behind it, too: all of it is one mapping, which can be moved again. The first range reads as zero
 /// afterwards. kNo: refused; both ranges are as they were, but the second may have become zero. kTargetLost:
-/// refused, and the second range may belong to somebody else by now.
-Moved move_pages(void* from, void* to, std::size_t bytes);
+/// refused, and the second range may belong to somebody else by now. Nobody else uses the pages meanwhile.
+Moved move_pages(void* from, void* to, std::size_t bytes, std::size_t room = 0);
 /// Whether the kernel would grant a mapping of this size now.
 bool would_grant(std::size_t bytes);
 /// Advice on transparent huge pages. Refusal is of no consequence and is not told.
@@ -91,6 +92,8 @@ int process_id();
 void yield();
 /// Sleeps for some tens of microseconds. No cancellation point.
 void sleep_briefly();
+/// The same for so many milliseconds, or less.
+void sleep_ms(std::uint64_t ms);
 
 /// Value of the environment option SPANALLOC_<name>; nullptr if unset, or in a set-user-id program.
 const char* option(const char* name);

@@ -222,6 +222,11 @@ class CoalescingArena {
   /// Granules of the range taken at `first`.
   std::size_t count_of(std::uint32_t first) const { return manager_.size_of(first); }
 
+  /// Of a range just taken, or of what it has just gained.
+  std::size_t dirty_granules(std::size_t first, std::size_t count) const {
+    return manager_.dirty_units({first, count});
+  }
+
   /// Makes the range at `first` `count` granules long where it stands. False: its neighbour is not free.
   bool resize_in_place(std::uint32_t first, std::size_t count) {
     if (!manager_.grow(first, count)) return false;
@@ -235,25 +240,37 @@ class CoalescingArena {
     memory_came_back();
   }
 
-  /// Moves the pages of the taken range `from` (`count` granules) to the taken range `to`; pages that were
-  /// there are lost, and `from` reads as zero afterwards. False: not moved; then `to` is given back, or lost.
+  /// Whether pages have been moved to the range at `first`: a mapping of its own, which cannot be moved any
+  /// more once the range has grown beyond its end.
+  bool was_moved(std::uint32_t first) { return moved_set().any({first, 1}); }
+  /// Whether the pages of a taken range can be moved at all. (A move of more than one mapping is refused by
+  /// the kernel, before Linux 6.17, or may end half-way. Locked memory stays where it is: the kernel would
+  /// unlock what is left behind.)
+  SPANALLOC_COLD bool can_move(std::uint32_t first, std::size_t count) {
+    return is_movable({first, count}) && !range_.is_locked();
+  }
+
+  /// Moves the pages of the taken range `from` (`count` granules, which can be moved) to the taken range
+  /// `to`, of as many or more; pages that were there are lost, and `from` reads as zero afterwards. What `to`
+  /// has beyond `count` reads as zero and is one mapping with the rest. False: not moved; then `to` is given
+  /// back, or lost.
   SPANALLOC_COLD bool move(std::uint32_t from, std::uint32_t to, std::size_t count) {
-    // A move of more than one mapping is refused by the kernel (before Linux 6.17) or may end half-way.
-    // Locked memory stays where it is: the kernel would unlock what is left behind. (To ask takes the pages
-    // of the target away, as moving would.)
-    if (!may_move() || seams_set().any({from + std::size_t{1}, count - 1}) || range_.is_locked() ||
-        os::is_locked(range_.address(to))) {
+    const coalescing::Block whole{to, count_of(to)};
+    SPANALLOC_ASSERT(whole.size >= count);
+    // (To ask the kernel takes a page of the target away, as moving would.)
+    if (!is_movable({from, count}) || os::is_locked(range_.address(to))) {
       give(to);
       return false;
     }
-    switch (Calls::move_pages(range_.address(from), range_.address(to), count << kGranuleBits)) {
+    switch (Calls::move_pages(range_.address(from), range_.address(to), count << kGranuleBits,
+                              (whole.size - count) << kGranuleBits)) {
       case os::Moved::kYes:
-        note_pages({to, count}, true);
+        note_pages(whole, true);
         // The mapping's advice has come with it.
         if (huge_set().any({from, count})) {
-          huge_set().insert({to, count});
+          huge_set().insert(whole);
         } else {
-          huge_set().erase({to, count});
+          huge_set().erase(whole);
         }
         return true;
       case os::Moved::kNo:
@@ -261,10 +278,35 @@ class CoalescingArena {
         return false;
       case os::Moved::kTargetLost:
         move_no_more_.store_relaxed(1);  // relaxed: it only keeps the loss from becoming a habit
-        lose({to, count_of(to)});
+        lose(whole);
         return false;
     }
     return false;
+  }
+
+  /// How many 256ths of a sample, spread over a taken range of many granules, are in memory, other ones each
+  /// time; or `enough`, if it is more, or if the kernel does not tell. Of no consequence but time and memory.
+  SPANALLOC_COLD std::size_t sample_resident(std::uint32_t first, std::size_t count, std::size_t enough) {
+    constexpr std::size_t kLooks = 16;  // one in each sixteenth, but not one behind the other
+    constexpr std::size_t kPageOfSample = kLooks * kGranule / 256;
+    const std::size_t look = looks_.fetch_add_relaxed(1);
+    const std::size_t page = os::page_size();
+    std::size_t resident = 0;
+    for (std::size_t i = 0; i < kLooks && resident < enough; ++i) {
+      if (i == kLooks / 4 && resident == 0) break;
+      const std::size_t sixteenth = i * 5 % kLooks;
+      const std::size_t from = count * sixteenth / kLooks;
+      const std::size_t among = max_of(count * (sixteenth + 1) / kLooks - from, 1);
+      const std::size_t any = (look * 0x9E3779B1u + i * 0x85EBCA77u) >> 8;
+      void* const granule = range_.address(first + from + any % among);
+      resident += Calls::resident_pages(granule, kGranule) * page / kPageOfSample;
+    }
+    // A kernel that tells nothing denies that this page is there, too.
+    return resident < enough && Calls::resident_pages(page_of_ours(), page) == 1 ? resident : enough;
+  }
+  /// Has a taken range read as zero, its pages given back. False: refused; nothing has changed.
+  SPANALLOC_COLD bool purge_taken(std::uint32_t first, std::size_t count) {
+    return purge_run({first, count});
   }
 
   // --- Returning memory ------------------------------------------------------------------------------------
@@ -274,10 +316,19 @@ class CoalescingArena {
   std::size_t purge(bool only_aged, std::size_t at_most = SIZE_MAX) {
     return manager_.purge(only_aged, at_most);
   }
-  /// A tick of the decay clock.
-  void age() {
-    manager_.age();
+  /// The same with the largest free ranges first.
+  std::size_t purge_largest(std::size_t at_most) { return manager_.purge_largest(at_most); }
+  /// The pages at `address`, of the range of `count` granules at `first`, which the caller has: true if they
+  /// read as zero now.
+  bool purge_part(std::uint32_t first, std::size_t count, void* address, std::size_t bytes) {
+    stop_advice({first, count});
+    return Calls::purge(address, bytes);
+  }
+  /// A tick of the decay clock. Returns how many granules are free and dirty.
+  std::size_t age() {
+    const std::size_t dirty = manager_.age();
     advise_what_stays();
+    return dirty;
   }
 
   /// A limit of the process has refused what was asked for, or a sixteenth of it is open here; and it still
@@ -623,7 +674,9 @@ class CoalescingArena {
     return {units, gap ? Tables::units_behind(table, capacity, reach.next) : units};
   }
 
-  // The manager's, for a run of free granules that it holds.
+  void* page_of_ours() { return pointer_to(align_down(address_of(&grow_lock_), os::page_size())); }
+
+  // The manager's, for a run of free granules that it holds; or of a range in use, for its owner.
   bool purge_run(coalescing::Block run) {
     void* address = range_.address(run.first);
     const std::size_t bytes = run.size << kGranuleBits;
@@ -635,9 +688,10 @@ class CoalescingArena {
     return true;
   }
 
-  bool may_move() const {
+  bool is_movable(coalescing::Block block) {
     // Relaxed: bounds, not exact ones.
-    return seam_count_.load_relaxed() + 2 <= kMaxSeams && move_no_more_.load_relaxed() == 0;
+    const bool may_move = seam_count_.load_relaxed() + 2 <= kMaxSeams && move_no_more_.load_relaxed() == 0;
+    return may_move && !seams_set().any({block.first + 1, block.size - 1});
   }
 
   // Advice makes a mapping of its own of a block. (Where it joins its neighbour's again a seam is counted for
@@ -731,6 +785,7 @@ class CoalescingArena {
   Atomic<std::uint32_t> times_taken_back_{0};  // advice for huge pages
 
   static constexpr unsigned kLooksAgain = 3;
+  Atomic<std::size_t> looks_{0};
   RefusalMemo refused_;                            // written under grow_lock_, but for memory_came_back()
   Atomic<std::size_t> lost_count_{0};              // granules
   static constexpr std::size_t kMaxSeams = 16384;  // of the 65,530 mappings that a process may have

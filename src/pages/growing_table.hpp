@@ -36,7 +36,8 @@ class GrowingTable {
   TableReach reach(std::size_t from, std::size_t end) {
     if (end > capacity_) return {from, from};
     if (table_.is_open_up_to(end * sizeof(T))) return {end, end};
-    const bool locked = os::memory_is_locked() || os::is_locked(table_.next_page());
+    // What was mapped for the first opening tells by itself whether mlockall(MCL_FUTURE) was called before.
+    const bool locked = os::is_locked(table_.next_page()) || (table_.is_used() && os::memory_is_locked());
     const TableReach bytes = table_.open_up_to(from * sizeof(T), end * sizeof(T), locked);
     if (bytes.end == end * sizeof(T)) return {end, end};
     const std::size_t below = max_of(bytes.end / sizeof(T), from);

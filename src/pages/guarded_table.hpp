@@ -115,6 +115,7 @@ class GuardedTable {
     }
     return reach(from, needed);
   }
+  bool is_used() const { return open_ != 0; }
   bool is_open_up_to(std::size_t bytes) const { return bytes <= open_ && is_without_gaps(); }
   bool is_without_gaps() const { return gaps_.load_relaxed() == 0; }
   /// Whether [first, end), below what has been opened, lies in no gap. Any thread that knows it to have been

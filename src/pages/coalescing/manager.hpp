@@ -196,6 +196,9 @@ class CoalescingManager {
     return taken ? carve(taken, size, alignment, Reuse::kDirtyFirst, hold) : Allocation{};
   }
 
+  /// Units of a block just handed out that were dirty.
+  std::size_t dirty_units(Block block) const { return dirty_.count(block); }
+
   /// Units of the block handed out at `first`; 0 when there is none.
   std::size_t size_of(std::size_t first) const {
     if (first >= mapper_.limit()) return 0;
@@ -281,15 +284,31 @@ class CoalescingManager {
     });
     return purged;
   }
-  /// A tick of the decay clock.
-  void age() {
+  /// The same with the largest blocks first, whatever their age.
+  std::size_t purge_largest(std::size_t at_most) {
+    std::size_t purged = 0;
+    const unsigned smallest = Index::list_of(1, true);
+    for (unsigned list = Index::list_of(SIZE_MAX, true) + 1; list-- > smallest && purged < at_most;) {
+      if (controller_.index().next_list(list, list + 1) != list) continue;
+      for_dirty_blocks(list, [&](Block block) {
+        purged += purge_block(block, false, at_most - purged);
+        return purged < at_most;
+      });
+    }
+    return purged;
+  }
+  /// A tick of the decay clock. Returns how many units are dirty and free, about.
+  std::size_t age() {
+    std::size_t dirty = 0;
     for_dirty_blocks([&](Block block) {
       // Not exact if somebody claims the block meanwhile: then some units are purged a tick too early.
       for (Block run = dirty_.next_run(block, block.first); run; run = dirty_.next_run(block, run.end())) {
         aged_.insert(run);
+        dirty += run.size;
       }
       return true;
     });
+    return dirty;
   }
 
   /// Takes every free block that it can find and gives it to visit(block), which says whether it keeps it; if
@@ -551,14 +570,21 @@ class CoalescingManager {
     Index& index = controller_.index();
     const unsigned end = Index::list_of(SIZE_MAX, true) + 1;
     for (unsigned list = Index::list_of(1, true); (list = index.next_list(list, end)) < end; ++list) {
-      Guard hold(registry_);
-      for (std::size_t unit = index.find(list, 0, hold); unit != Index::kNone;
-           unit = index.find(list, unit + 1, hold)) {
-        hold.end();
-        const BlockWord word = mapper_.load(unit);
-        if (word.is(BlockState::kFree) && word.dirty() && !visit(Block{unit, word.size()})) return;
-      }
+      if (!for_dirty_blocks(list, visit)) return;
     }
+  }
+  // The same for those of one list. False: it was ended.
+  template <class Visit>
+  bool for_dirty_blocks(unsigned list, Visit&& visit) {
+    Index& index = controller_.index();
+    Guard hold(registry_);
+    for (std::size_t unit = index.find(list, 0, hold); unit != Index::kNone;
+         unit = index.find(list, unit + 1, hold)) {
+      hold.end();
+      const BlockWord word = mapper_.load(unit);
+      if (word.is(BlockState::kFree) && word.dirty() && !visit(Block{unit, word.size()})) return false;
+    }
+    return true;
   }
 
   std::size_t purge_block(Block block, bool only_aged, std::size_t at_most) {

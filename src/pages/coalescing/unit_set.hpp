@@ -48,6 +48,14 @@ class UnitSet {
     });
     return changed;
   }
+  std::size_t count(Block block) const {
+    std::size_t units = 0;
+    for_words(block, [&](Word& word, std::uint64_t mask) {
+      units += static_cast<std::size_t>(std::popcount(word.load_relaxed() & mask));
+      return true;
+    });
+    return units;
+  }
   bool any(Block block) const {
     return !for_words(block,
                       [](Word& word, std::uint64_t mask) { return (word.load_relaxed() & mask) == 0; });

@@ -107,6 +107,59 @@ TEST(Os, RemapKeepsContents) {
   os::release(q, 4 * kMiB);
 }
 
+// All of the target is one mapping then: nothing but a whole one can be moved by every kernel.
+TEST(Os, MovedPagesGetRoomBehindThem) {
+  if (test::kEmulated) GTEST_SKIP() << "the emulator moves no pages";
+  constexpr std::size_t kOld = kMiB;
+  constexpr std::size_t kNew = 2 * kMiB;
+  auto* all = static_cast<char*>(os::map(8 * kMiB, 4096));
+  ASSERT_NE(all, nullptr);
+  char* from = all;
+  char* to = all + 2 * kMiB;
+  char* then = all + 5 * kMiB;
+  for (char* at : {from, to, then}) std::memset(at, at == from ? 1 : 7, 2 * kMiB);
+  ASSERT_EQ(os::move_pages(from, to, kOld, kNew - kOld), os::Moved::kYes);
+  EXPECT_EQ(from[0], 0);
+  EXPECT_EQ(from[kOld - 1], 0);
+  EXPECT_EQ(from[kOld], 1);
+  EXPECT_EQ(to[0], 1);
+  EXPECT_EQ(to[kOld - 1], 1);
+  EXPECT_EQ(to[kOld], 0) << "what was there is gone";
+  EXPECT_EQ(to[kNew - 1], 0);
+  to[kNew - 1] = 9;
+  ASSERT_EQ(os::move_pages(to, then, kNew, 0), os::Moved::kYes);
+  EXPECT_EQ(then[0], 1);
+  EXPECT_EQ(then[kOld - 1], 1);
+  EXPECT_EQ(then[kOld], 0);
+  EXPECT_EQ(then[kNew - 1], 9);
+  EXPECT_EQ(to[0], 0);
+  os::release(all, 8 * kMiB);
+}
+
+// The target cannot be mapped as large as it was to become.
+TEST(Os, PagesThatAreStoppedHalfWayGoBack) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";
+  if (test::kEmulated) GTEST_SKIP() << "the emulator moves no pages";
+  test::in_child([] {
+    constexpr std::size_t kBytes = 3 * kMiB + 4096;
+    constexpr std::size_t kRoom = kGiB;
+    auto* from = static_cast<char*>(os::map(kBytes, 4096));
+    auto* to = static_cast<char*>(os::reserve(kBytes + kRoom, 4096));
+    ASSERT_TRUE(from != nullptr && to != nullptr);
+    ASSERT_TRUE(os::release(to, kBytes + kRoom));
+    for (std::size_t i = 0; i < kBytes; ++i) from[i] = static_cast<char>(i % 251);
+    constexpr std::size_t kWide = std::size_t{1} << 40;
+    rlimit limit{kWide, kWide};
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    limit.rlim_cur = kWide - os::address_space_left() + kRoom / 2;
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    EXPECT_EQ(os::move_pages(from, to, kBytes, kRoom), os::Moved::kTargetLost);
+    for (std::size_t i = 0; i < kBytes; ++i) ASSERT_EQ(from[i], static_cast<char>(i % 251)) << i;
+    const std::size_t left = os::address_space_left();
+    EXPECT_GE(left, kRoom / 2 - kMiB) << "nothing is left in between";
+  });
+}
+
 TEST(Os, ResidentPagesAreCounted) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator's own pages are as its kernel has them";
   constexpr std::size_t kPages = 3000;  // more than are asked about at once

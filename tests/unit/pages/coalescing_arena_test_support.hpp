@@ -117,9 +117,9 @@ struct FaultyCalls {
   static bool replace(void* address, std::size_t bytes) {
     return !refused({kReplace, address_of(address), bytes}) && os::replace(address, bytes);
   }
-  static os::Moved move_pages(void* from, void* to, std::size_t bytes) {
+  static os::Moved move_pages(void* from, void* to, std::size_t bytes, std::size_t room) {
     if (refused({kMove, address_of(to), bytes})) return when_not_moved;
-    return pretend_to_move ? os::Moved::kYes : os::move_pages(from, to, bytes);
+    return pretend_to_move ? os::Moved::kYes : os::move_pages(from, to, bytes, room);
   }
   static void prefer_huge_pages(void* address, std::size_t bytes) {
     if (!refused({kPrefer, address_of(address), bytes})) os::prefer_huge_pages(address, bytes);
@@ -197,6 +197,11 @@ class ArenaTenant {
     const Range range = live_.at(from);
     const Range target = live_.at(to);
     live_.erase(to);
+    if (!arena_.can_move(from, range.count)) {
+      arena_.give(to);
+      expect_marks(from);
+      return false;
+    }
     if (!arena_.move(from, to, range.count)) {
       expect_marks(from);
       return false;

@@ -154,6 +154,20 @@ TEST(CoalescingManager, PurgesAsMuchAsItIsAllowed) {
   EXPECT_EQ(region.manager.purge(false), 22u);
 }
 
+TEST(CoalescingManager, PurgesTheLargestBlocksFirst) {
+  Region region(64);
+  std::vector<std::size_t> held;
+  for (const std::size_t size : {3u, 1u, 20u, 1u, 9u, 1u, 2u, 1u, 26u}) {
+    held.push_back(region.manager.allocate(size).block.first);
+  }
+  for (std::size_t i = 0; i < held.size() - 1; i += 2) EXPECT_TRUE(region.manager.free(held[i]));
+  EXPECT_EQ(region.manager.purge_largest(12), 12u);
+  EXPECT_TRUE(region.manager.allocate(9, 1, Reuse::kDirtyOnly).block);
+  EXPECT_EQ(region.manager.purge_largest(100), 8u + 3 + 2);
+  EXPECT_EQ(region.manager.purge_largest(100), 0u);
+  EXPECT_EQ(region.manager.age(), 0u);
+}
+
 TEST(CoalescingManager, TakesTheKindOfMemoryThatIsAskedFor) {
   Region region(16);
   const std::size_t dirty = region.manager.allocate(4).block.first;
