@@ -9,6 +9,10 @@
 //   handed           by a second thread, which waits for a batch, while the first waits for it to be freed
 //   thread           in the order of allocation, each batch by a thread of its own that ends after it
 //
+// Blocks come from malloc, or, as a fifth argument says,
+//   calloc           from calloc(1, SIZE)
+//   64, 4096 ...     from aligned_alloc(64, SIZE), and so on
+//
 // Of all allocators the loops take the same number of instructions. Compiled with -fno-builtin, so that every
 // call is made.
 #include <pthread.h>
@@ -26,7 +30,24 @@ static char** blocks;
 static size_t* order;  // which block is freed when
 static pthread_barrier_t filled, freed;
 
-static void fill(void) {
+static size_t alignment;
+
+// The same loop for each call: a choice in the loop would be counted.
+static void fill_zeroed(void) {
+  for (size_t i = 0, s = 0; i < count; i++) {
+    blocks[i] = calloc(1, sizes[s]);
+    *blocks[i] = 1;
+    if (++s == size_count) s = 0;
+  }
+}
+static void fill_aligned(void) {
+  for (size_t i = 0, s = 0; i < count; i++) {
+    blocks[i] = aligned_alloc(alignment, sizes[s]);
+    *blocks[i] = 1;
+    if (++s == size_count) s = 0;
+  }
+}
+static void fill_plain(void) {
   if (size_count == 1) {
     const size_t size = sizes[0];
     for (size_t i = 0; i < count; i++) {
@@ -41,6 +62,8 @@ static void fill(void) {
     if (++s == size_count) s = 0;
   }
 }
+static void (*fill)(void) = fill_plain;
+
 static void free_all(void) {
   if (order == NULL) {
     for (size_t i = 0; i < count; i++) free(blocks[i]);
@@ -119,14 +142,27 @@ static int read_sizes(char* text) {
   return 0;
 }
 
+// "calloc", or a power of two.
+static int choose_call(const char* name) {
+  if (strcmp(name, "calloc") == 0) {
+    fill = fill_zeroed;
+    return 1;
+  }
+  fill = fill_aligned;
+  alignment = strtoul(name, NULL, 10);
+  return alignment != 0 && (alignment & (alignment - 1)) == 0;
+}
+
 int main(int argc, char** argv) {
-  count = argc == 5 ? strtoul(argv[2], NULL, 10) : 0;
-  rounds = argc == 5 ? strtol(argv[4], NULL, 10) : 0;
+  const int is_complete = argc == 5 || argc == 6;
+  count = is_complete ? strtoul(argv[2], NULL, 10) : 0;
+  rounds = is_complete ? strtol(argv[4], NULL, 10) : 0;
   blocks = count <= 1 << 20 ? room(count, sizeof *blocks) : NULL;
-  if (argc != 5 || count == 0 || rounds <= 0 || blocks == NULL || !read_sizes(argv[1]) ||
-      !choose_order(argv[3])) {
+  if (!is_complete || count == 0 || rounds <= 0 || blocks == NULL || !read_sizes(argv[1]) ||
+      !choose_order(argv[3]) || (argc == 6 && !choose_call(argv[5]))) {
     fprintf(stderr,
-            "usage: shape_loop SIZE[,SIZE...] COUNT forward|reverse|stride|random|handed|thread ROUNDS\n"
+            "usage: shape_loop SIZE[,SIZE...] COUNT forward|reverse|stride|random|handed|thread ROUNDS "
+            "[calloc|ALIGNMENT]\n"
             "At most 64 sizes, and 1048576 blocks.\n");
     return 2;
   }

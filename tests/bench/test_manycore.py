@@ -155,7 +155,7 @@ class KernelTest(KnownAnswer):
         real = time.monotonic() - began
         # 40000 cycles, 15000 to start a thread, 6000 to wake up, and what the C library does.
         self.assertWithin(counts["cycles"] / 40, 61000, 75000, "cycles a thread")
-        self.assertLess(real, 5, "the simulation waits for something that does not happen")
+        self.assertLess(real, 30, "the simulation waits for something that does not happen")
 
     def test_a_wait_with_a_limit_ends_in_simulated_time(self):
         rounds = 50
@@ -255,7 +255,7 @@ class KernelTest(KnownAnswer):
             self.simulator.run([program, "4", "1000000000"], 4, timeout=2)
 
     def test_sleeping_takes_no_real_time(self):
-        counts, _ = self.simulator.run(["/bin/sleep", "1000"], 4, timeout=20)
+        counts, _ = self.simulator.run(["/bin/sleep", "1000"], 4, timeout=TIMEOUT_S)
         self.assertWithin(counts["cycles"], 1000e9 * GHZ, 1000e9 * GHZ + 10e6, "cycles")
 
 

@@ -16,7 +16,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
-from spanalloc_bench import analyse, readme, store, tables, units, words  # noqa: E402
+from spanalloc_bench import analyse, before_after, readme, store, tables, units, words  # noqa: E402
 from spanalloc_bench.model import CRASHED, HUNG, UNAVAILABLE, Sample  # noqa: E402
 
 MISSING = [name for name in ("matplotlib", "pandas", "rich") if importlib.util.find_spec(name) is None]
@@ -531,6 +531,16 @@ class ReadmeTest(Run):
         loss = next(line for line in text.splitlines() if line.startswith("| mill, 2 threads"))
         self.assertRegex(loss, r"\| \+\d+ % \(jemalloc\) \|")
         self.assertNotIn("every call timed", text)
+
+    def test_before_and_after(self):
+        lines = before_after.table(self.folder, "jemalloc").splitlines()
+        self.assertIn("| case | before | after | best other | memory before | after | best other |", lines)
+        row = next(line for line in lines if line.startswith("| mill, 2 threads"))
+        # The older build is no other; neither are ours and the floor.
+        self.assertRegex(row, r"^\| mill, 2 threads \| [^*|]+ \| \*\*[^|]+\*\* \| [^|]+ glibc \| .*\|$")
+        self.assertEqual(sum(line.startswith("| every call timed") for line in lines), 1)
+        with self.assertRaisesRegex(SystemExit, "no samples of before"):
+            before_after.table(self.folder)
 
     def test_between_markers(self):
         text = "before\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nafter <!-- figures:begin -->"

@@ -7,13 +7,18 @@ import subprocess
 import tempfile
 import unittest
 
-from spanalloc_bench.cases import beyond
+from spanalloc_bench.cases import beyond, shapes
 
 BENCH = os.environ["SPANALLOC_TEST_BENCH"]
 STANDARD = os.path.join(os.environ["SPANALLOC_TEST_LIBRARIES"], "libspanalloc.so")
 BUMP = os.path.join(BENCH, "libbump.so")
 HERE = os.path.dirname(os.path.abspath(__file__))
 FIELDS = {"workload", "parameters", "threads", "operations", "elapsed_s", "peak_live_bytes", "metrics", "latency"}
+SMALL = ("--size", 100, "--blocks", 30, "--rounds", 20)
+SHAPES = (("comb", ()), ("edges", ("--other", 9000)), ("appends", ("--size", 300, "--other", 7)), ("shuffled", ()),
+          ("makers", ("--threads", 3, "--blocks", 600)), ("sleepers", ("--threads", 2, "--rounds", 1)),
+          ("ring", ("--threads", 3)), ("flip", ("--other", 300)), ("untouched", ()), ("trickle", ()),
+          ("aligned", ("--other", 64, "--rounds", 900)))
 DISTRIBUTIONS = ("compiler", "browser", "keyvalue", "web", "powerlaw")
 
 
@@ -187,6 +192,38 @@ class BeyondTest(WorkloadTest):
             for record in self.records("first_words", "--size", size, "--objects", objects, "--reads", 1234):
                 self.assertEqual((record["operations"], record["peak_live_bytes"]), (1234, None))
 
+    def test_exchange(self):
+        for threads, objects, exchanges in ((2, 1, 64), (3, 500, 20000), (5, 1000, 5000)):
+            takers = threads - 1
+            lots = -(-exchanges // (64 * takers))
+            for record in self.records("exchange", "--threads", threads, "--objects", objects, "--size", 48,
+                                       "--exchanges", exchanges):
+                self.assertEqual((record["threads"], record["operations"]), (threads, lots * 64 * takers))
+                self.assertEqual(record["peak_live_bytes"], -(-objects // takers) * takers * 48)
+
+    def test_attack_shapes(self):
+        for shape, arguments, operations in (
+            ("edges", ("--size", 5000, "--other", 70000, "--blocks", 7, "--rounds", 3), 42),
+            ("appends", ("--size", 100, "--other", 3, "--blocks", 5, "--rounds", 2), 2 * 5 * 29),
+            ("shuffled", ("--size", 100, "--blocks", 500, "--rounds", 2), 1000),
+            ("makers", ("--threads", 3, "--blocks", 50, "--rounds", 4), 600),
+            ("ring", ("--threads", 3, "--blocks", 50, "--rounds", 4), 600),
+            ("flip", ("--size", 3000, "--other", 70000, "--rounds", 2), (1 << 20) // 3000 + (1 << 20) // 70000),
+            ("untouched", ("--size", 3000000, "--blocks", 3, "--rounds", 10), 10),
+            ("trickle", ("--size", 100, "--rounds", 20), (1 << 20) // 100),
+            ("aligned", ("--size", 100, "--other", 4096, "--blocks", 9, "--rounds", 50), 50),
+        ):
+            for record in self.records("attack_shapes", "--shape", shape, *arguments):
+                self.assertEqual(record["operations"], operations, shape)
+                self.assertLessEqual({"held_mib", "own_kib"}, set(record["metrics"]))
+            self.assertGreater(record["metrics"]["held_mib"], 0, shape)  # bump keeps all
+        # bump keeps whatever was allocated, of all sizes; who gives back what is free holds less.
+        for record in self.records("attack_shapes", "--shape", "comb", "--other", 65536):
+            self.assertGreater(record["operations"], 60 * (1 << 20) // 32768)
+        self.assertGreater(record["metrics"]["held_mib"], 30)
+        for record in self.records("attack_shapes", "--shape", "sleepers", "--threads", 2, "--rounds", 1):
+            self.assertEqual(record["threads"], 2)
+
     def test_startup(self):
         for record in self.records("startup", "--starts", 3):
             self.assertEqual((record["operations"], record["peak_live_bytes"]), (3, 100))
@@ -206,13 +243,16 @@ class BeyondTest(WorkloadTest):
             ("peak_and_rest", "--rest", "work"), ("peak_and_rest", "--size", 7), ("resting_threads", "--keep", 2),
             ("sparse_objects", "--every-kib", 6), ("sparse_objects", "--mib", 1, "--every-kib", 2048),
             ("sparse_objects", "--call", "realloc"), ("first_words", "--objects", 0),
+            ("exchange", "--threads", 1), ("exchange", "--size", 7),
+            ("attack_shapes", "--shape", "brute"), ("attack_shapes", "--size", 15), ("attack_shapes", "--rounds", 0),
         ):
             with self.subTest(program=program, arguments=arguments):
                 self.assert_refused(run(program, *arguments), 2, program)
 
     def test_help(self):
         for program in ("mixed", "realloc_growth", "calloc_churn", "aligned", "large_objects", "idle_threads",
-                        "fragmentation", "peak_and_rest", "resting_threads", "sparse_objects", "first_words", "startup"):
+                        "fragmentation", "peak_and_rest", "resting_threads", "sparse_objects", "first_words", "exchange",
+                        "attack_shapes", "startup"):
             done = run(program, "--help")
             self.assertEqual((done.returncode, done.stderr), (0, ""))
             self.assertIn("beyond the papers", done.stdout)
@@ -233,7 +273,9 @@ class DamageTest(WorkloadTest):
         ("peak_and_rest", "--mib", 1, "--size", 100, "--keep", 3, "--rest-ms", 0),
         ("resting_threads", "--threads", 5, "--rest-ms", 20),
         ("sparse_objects", "--mib", 1, "--every-kib", 4, "--repeats", 40, "--live", 9),
+        ("exchange", "--objects", 300, "--exchanges", 3000),
         ("first_words", "--size", 100),
+        *(("attack_shapes", "--shape", shape, *SMALL, *more) for shape, more in SHAPES),
     )
 
     @classmethod
@@ -295,7 +337,7 @@ class DamageTest(WorkloadTest):
 
 class CasesTest(WorkloadTest):
     def test_identifiers(self):
-        cases = beyond.suite()
+        cases = beyond.suite() + shapes.suite()
         self.assertEqual(len({case.id for case in cases}), len(cases))
         for case in cases:
             self.assertRegex(case.id, r"^[a-z0-9.-]+$")
@@ -303,13 +345,13 @@ class CasesTest(WorkloadTest):
 
     def test_options_are_known(self):
         # Options are looked at in order, what is unknown last: so all of the case's own are good.
-        for case in beyond.suite():
+        for case in beyond.suite() + shapes.suite():
             with self.subTest(case.id):
                 done = run(*(word.replace("{bin}/", "") for word in case.argv), "--no-such-option", 1)
                 self.assert_refused(done, 2, "unknown option --no-such-option")
 
     def test_quick_cases_run(self):
-        for case in beyond.suite():
+        for case in beyond.suite() + shapes.suite():
             if not case.quick:
                 continue
             with self.subTest(case.id):

@@ -6,7 +6,7 @@ A module of this folder holds builder functions (`threadtest(size=64, threads=2)
 
 import importlib
 
-MODULES = ("classic", "acdc", "supermalloc", "pages", "beyond", "programs")
+MODULES = ("classic", "acdc", "supermalloc", "pages", "beyond", "shapes", "programs")
 
 
 def catalogue():

@@ -39,6 +39,19 @@ def _threads(n: int) -> str:
     return "1 thread" if n == 1 else f"{n} threads"
 
 
+def exchange(threads: int = 4, objects: int = 1_000_000, size: int = 64, exchanges: int = 4_000_000, full: bool = False,
+             quick: bool = False) -> Case:
+    """One thread allocates, the others free at random what it allocated long before: no two frees in a row are of one
+    span."""
+    return Case(
+        id=f"exchange-{_short(size)}-l{objects}-n{exchanges}.t{threads}", group="exchange",
+        title=f"{objects} blocks of {_bytes(size)}, one allocates, {threads - 1} free at random", source=SOURCE,
+        family=Family.WORKLOAD, threads=threads,
+        argv=_argv("exchange", threads=threads, objects=objects, size=size, exchanges=exchanges),
+        parameters=(("objects", str(objects)), ("size", str(size))), full=full, quick=quick,
+    )
+
+
 # Operations of each distribution in all its threads together, to the same time roughly.
 MIXED_OPERATIONS = {"compiler": 16_000_000, "browser": 6_000_000, "keyvalue": 16_000_000, "web": 12_000_000,
                     "powerlaw": 24_000_000}
@@ -241,6 +254,7 @@ def suite() -> list[Case]:
         large_objects(128 * KIB, MIB, live=16, operations=160_000, threads=4, full=True),
         large_objects(MIB, 32 * MIB, live=6, operations=1500, full=True),
         large_objects(32 * MIB, 256 * MIB, live=3, operations=24, full=True),
+        exchange(full=True), exchange(threads=2, size=400, objects=100_000, full=True),
         idle_threads(full=True),
         fragmentation(full=True),
         fragmentation("rss_over_live_rested", full=True),
