@@ -38,6 +38,7 @@ app = typer.Typer(
     spanalloc bench figure list      the figures and tables of the papers, each a command of its own
     spanalloc bench list             all cases and contenders
     spanalloc bench attacks          what allocators do when memory is misused
+    spanalloc bench soak             whether the memory of servers grows in forty minutes of changing load
     spanalloc bench peers            builds newer allocators than the system has, to be compared with
 
     docs/benchmarks.md says what is measured and how.""",
@@ -478,6 +479,66 @@ def attacks_command(
                       write_document=write, show=show, say=_say, console=_console())
 
     _guarded(work, kept="An earlier run's outcomes are as they were.")
+
+
+@app.command("soak", context_settings=HELP_SETTINGS)
+def soak_command(
+    minutes: float = typer.Option(40.0, "--minutes", "-m", min=0.1, metavar="N", help="How long the load goes on."),
+    names: Optional[str] = typer.Option(
+        None, "--programs", "-p", metavar="A,B", help="Of redis, mariadb and node. Default: all that are installed."
+    ),
+    allocators_: Optional[str] = typer.Option(
+        None, "--allocators", "-a", metavar="A,B",
+        help="Only these, by name, and what --with adds. Default: standard,glibc,jemalloc,mimalloc; of jemalloc and "
+        "mimalloc the newest release that `spanalloc bench peers` has built, else the packaged one.",
+    ),
+    with_: Optional[List[str]] = WITH,
+    cycle: float = typer.Option(
+        120.0, "--cycle", min=4.0, metavar="SECONDS",
+        help="One cycle of the load's eight phases. The second half of the run is judged in whole cycles; an interval "
+        "takes four of them.",
+    ),
+    seed: int = typer.Option(1, "--seed", metavar="N", help="What the load's random numbers begin with."),
+    out: Optional[str] = typer.Option(
+        None, "--out", "-o", metavar="DIR", help="Where the samples are kept. Default: out/bench-soak of the source tree."
+    ),
+    again: bool = typer.Option(False, "--again", help="Replace the soak that is in DIR."),
+    report: bool = typer.Option(False, "--report", help="Run nothing: tables and picture of what is in DIR."),
+    write: bool = typer.Option(False, "--write", help="Also put the tables and the picture into docs/soak.md."),
+):
+    """Does memory grow? Servers under changing load for forty minutes, an allocator each, side by side.
+
+    Redis, MariaDB and a Node server run once under every allocator, all at the same time, and are sent the same load:
+    cycles of eight phases that write small and large values, let them grow, expire and be deleted, open sessions, sort,
+    compress, and rest. Memory is sampled every five seconds. The tables show each server's level in the second half of
+    the run, and whether it grows there. Only memory is compared, so the load is light (below one CPU for all servers),
+    and the machine may be used meanwhile, as long as it is not short of memory or busy throughout.
+
+    The servers listen on Unix sockets in a temporary folder; they, the folder and their data are gone when the command
+    ends, also when it is interrupted. The same command then starts the programs that were not finished once more.
+    DIR holds soak.csv, a line a sample, soak-meta.json and soak.png. docs/soak.md says how slope and level are computed.
+
+    Needs, of Debian's packages: redis-tools; mariadb-server-core and libmariadb3; nodejs. What is missing is said, and
+    the rest goes on.
+
+    Exit code: 0; 1 when a server failed under one of our libraries; 125 when nothing could be run; 130 when interrupted.
+
+    \b
+    Examples:  spanalloc bench soak
+               spanalloc bench soak --programs redis --minutes 10 --cycle 30 --out /tmp/soak
+               spanalloc bench soak --report --write
+    """
+
+    def work():
+        from spanalloc_bench.soak import command
+
+        if not command.command(
+            _places, minutes=minutes, names=names, allocator_names=allocators_, with_=with_ or (), cycle_s=cycle,
+            seed=seed, out=out, again=again, only_report=report, write=write, say=_say, console=_console(),
+        ):
+            raise typer.Exit(1)
+
+    _guarded(work, kept="Programs that were finished are kept: the same command starts the others anew.")
 
 
 def _print_attacks(attacks):
