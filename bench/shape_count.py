@@ -3,7 +3,8 @@
 what callgrind cannot run.
 
 instruction_count.py counts the best case, 100 blocks of one size. Here the program is workloads/shape_loop.c: batches
-of any number of blocks, of one size or several, freed in any order, also by another thread. Two runs of different
+of any number of blocks, of one size or several, freed in any order, also by another thread; from malloc, calloc or
+aligned_alloc. Two runs of different
 length are counted and subtracted, so that start-up does not matter. The loop and the procedure linkage table are
 included: 14 instructions, 15 where an order is looked up.
 
@@ -11,6 +12,7 @@ included: 14 instructions, 15 where an order is looked up.
     bench/shape_count.py --check             ours in the table within its bounds, and beside its peers in 50 drawn shapes
     bench/shape_count.py --draw 50           shapes drawn from a seed, and how far ours is from the best of each
     bench/shape_count.py --only standard,mimalloc-3.3.2 --shape "64 10000 forward"
+    bench/shape_count.py --only standard --shape "64 1000 forward calloc" --shape "200 1000 stride 64"
     bench/shape_count.py --aarch64 build/aarch64            ours on 64-bit Arm beside x86-64; with --check within bounds
 
 The seed is the commit's unless --seed gives one; it is printed, and draws the same shapes everywhere.
@@ -29,12 +31,16 @@ import tempfile
 import common
 from spanalloc_cli import libraries
 
-# (sizes, blocks of a batch, order): instructions that ours may take
+# (sizes, blocks of a batch, order, and what is not malloc: calloc, or an alignment): instructions that ours may take
 BOUNDS = {
     ("64", 1, "forward"): 101.0, ("64", 100, "forward"): 48.6, ("64", 1000, "forward"): 48.2, ("64", 10000, "forward"): 56.0,
     ("64", 10007, "stride"): 60.0, ("400", 1009, "stride"): 66.0, ("1024", 1000, "forward"): 72.0,
     ("2000", 100, "forward"): 80.0, ("3000", 100, "forward"): 80.0, ("20000", 20, "forward"): 80.0,
-    ("100000", 5, "forward"): 140.0, (",".join(str(size) for size in range(16, 1017, 50)), 200, "thread"): 165.0,
+    ("100000", 5, "forward"): 141.0,
+    ("64", 1000, "forward", "calloc"): 82.5, ("64", 10000, "forward", "calloc"): 83.0,
+    ("1000", 100, "forward", "calloc"): 154.0,
+    ("64", 1000, "forward", "64"): 79.5, ("200", 1000, "stride", "64"): 82.0, ("2000", 100, "forward", "4096"): 123.0,
+    (",".join(str(size) for size in range(16, 1017, 50)), 200, "thread"): 165.0,
 }
 # --check: of so many drawn shapes the 95th percentile of ours / the best other. (The aim is 1.2.)
 DRAWN, MOST_RATIO = 50, 2.0
@@ -52,8 +58,8 @@ MOST_AARCH64 = 1.55
 
 
 def name_of(shape):
-    sizes, blocks, order = shape
-    return f"{sizes} x {blocks} {order[0] if order != 'random' else 'x'}"
+    sizes, blocks, order, *call = shape
+    return " ".join([f"{sizes} x {blocks} {order[0] if order != 'random' else 'x'}", *call])
 
 
 def rounds_of(shape):
@@ -123,10 +129,10 @@ def counter_of(name, build):
 
 
 def pair_count(counter, program, library, shape):
-    sizes, blocks, order = shape
+    sizes, blocks, order, *call = shape
     rounds = rounds_of(shape)
     short, long = (
-        counter.instructions([program, sizes, str(blocks), order, str(r)], library) for r in (rounds, 2 * rounds)
+        counter.instructions([program, sizes, str(blocks), order, str(r), *call], library) for r in (rounds, 2 * rounds)
     )
     return (long - short) / (rounds * shape[1])
 
@@ -268,13 +274,15 @@ def check(build, contenders, peers, seed):
 def shape_from(text):
     """Of an argument --shape."""
     words = text.split()
-    good = len(words) == 3 and re.fullmatch(r"\d+(,\d+)*", words[0]) and words[1].isdigit() and words[2] in ORDERS
+    good = len(words) in (3, 4) and re.fullmatch(r"\d+(,\d+)*", words[0]) and words[1].isdigit() and words[2] in ORDERS
+    good = good and (len(words) == 3 or words[3] == "calloc" or (words[3].isdigit() and int(words[3]).bit_count() == 1))
     if not good or words[0].count(",") >= MOST_SIZES or not 1 <= int(words[1]) <= MOST_BLOCKS:
         sys.exit(
-            f"shape_count: --shape '{text}': expected SIZE[,SIZE...] BLOCKS ORDER, for example '64 1000 forward'; at most "
-            f"{MOST_SIZES} sizes, 1 to {MOST_BLOCKS} blocks, and as the order one of {', '.join(ORDERS)}"
+            f"shape_count: --shape '{text}': expected SIZE[,SIZE...] BLOCKS ORDER [calloc|ALIGNMENT], for example '64 1000 forward'; "
+            f"at most {MOST_SIZES} sizes, 1 to {MOST_BLOCKS} blocks, as the order one of {', '.join(ORDERS)}, and as an "
+            "alignment a power of two"
         )
-    return words[0], int(words[1]), words[2]
+    return words[0], int(words[1]), *words[2:]
 
 
 def main():

@@ -5,7 +5,7 @@ Read at the exit stop of the process (spanalloc-measure), median of several runs
 
     bench/startup_memory.py                the table
     bench/startup_memory.py --check        glibc and `standard` only, more often: the kernel's reading varies by some tens of
-                                           KiB; fails when `standard` takes over 320 KiB more than glibc
+                                           KiB; fails when `standard` takes over 344 KiB more than glibc
 """
 
 import argparse
@@ -20,8 +20,9 @@ import common
 
 RUNS, CHECKED_RUNS = 101, 201
 # Half of that is the library's file, of which the kernel maps pages around those that are touched, how many depends on how
-# the page cache has got it: the same library has been read at 288 and at 316, so less than this would fail by chance.
-BOUNDS_KIB = {"standard": 320}
+# the page cache has got it: the same library has been read at 288 and at 316. Since then it has grown by 20 KiB of code that is
+# mapped (thinning, loans, the bound on warm memory); of data it touches what it did. Less than this would fail by chance.
+BOUNDS_KIB = {"standard": 344}
 
 
 def peak_kib(build, library, program):

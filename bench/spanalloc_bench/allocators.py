@@ -28,7 +28,8 @@ ABLATIONS = (
 )
 # The product under another setting, by name only.
 SETTINGS = {
-    f"standard-thp-{use}": ("standard", (("SPANALLOC_THP", use),)) for use in ("always", "never")
+    **{f"standard-thp-{use}": ("standard", (("SPANALLOC_THP", use),)) for use in ("always", "never")},
+    "standard-background": ("standard", (("SPANALLOC_BACKGROUND", "1"),)),
 }
 KHEAP = "kheap"  # the a2alloc report's baseline, which every build has
 FLOOR = "bump"

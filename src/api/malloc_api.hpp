@@ -165,8 +165,21 @@ struct MallocApi : Introspection<E> {
     static constexpr std::size_t kWorthReturning = 64 * kKiB;
   };
 
+  // A block that is made a little larger is likely to be made larger again: it gets room, so that growth by
+  // small steps copies each byte a few times, and not once a step. Not small blocks, where the room costs
+  // memory for certain (of larger ones it is mostly pages that nobody touches); nor large ones, whose pages
+  // the engine moves, and whose room could be missed under a limit.
+  static constexpr std::size_t kLeastWithRoom = 4 * kKiB;
+  static constexpr std::size_t kMostWithRoom = 1 * kMiB;
+  static std::size_t with_room_to_grow(std::size_t usable, std::size_t n) {
+    const std::size_t roomy = usable + usable / 4;
+    return n > usable && n < roomy && n >= kLeastWithRoom && roomy <= kMostWithRoom ? roomy : n;
+  }
+
   static void* move(void* p, std::size_t usable, std::size_t n) noexcept {
-    void* fresh = E::allocate_copy(n, p, min_of(usable, n));
+    const std::size_t roomy = with_room_to_grow(usable, n);
+    void* fresh = E::allocate_copy(roomy, p, min_of(usable, n));
+    if (fresh == nullptr && roomy != n) fresh = E::allocate_copy(n, p, min_of(usable, n));
     if (fresh == nullptr) {
       // A block can always be made smaller: at worst it stays where it is.
       return n <= usable ? p : out_of_memory();

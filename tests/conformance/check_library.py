@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 
-MAX_STRIPPED_BYTES = 200 * 1000
+MAX_STRIPPED_BYTES = 216 * 1000
 MAX_TLS_BYTES = 1024
 
 FAMILY = """

@@ -108,7 +108,8 @@ void untouched_block(const Arguments&) {
     auto* second = static_cast<char*>(malloc(size));
     auto* p = std::max(first, second);
     const std::size_t stride = malloc_usable_size(p) + (has_headers ? 16 : 0);
-    const std::size_t blocks = std::max<std::size_t>(16 * 1024 / stride, 2);
+    // (Where the memory was another size's before, a few blocks are put on the list at a time.)
+    const std::size_t blocks = std::max<std::size_t>(16 * 1024 / stride, 5);
     char* bad = p + blocks * stride;
     printf("%zu bytes, %zu blocks on: ", size, blocks);
     // With headers it lies in a free block, which its owner may have freed as well.

@@ -91,6 +91,29 @@ struct OwnerAndThieves : SpareWorld<Spares> {
   void at_rest() { check_at_rest(); }
 };
 
+// The owner's older half goes to the pool (here: to the owner itself, who takes it back as spares).
+struct OlderOnesLeave : SpareWorld<Spares> {
+  static constexpr unsigned kThreads = 2;
+  void thread(unsigned self) {
+    if (self != 0) {
+      steal(0);
+      return;
+    }
+    free(0, 0);
+    free(0, 1);
+    Span* left = nullptr;
+    spares[0].let_go_of_older(granules, [&](Span& span) {
+      MODEL_CHECK(left == nullptr);  // two are kept, half of the room is one
+      left = &span;
+      use(span);
+    });
+    MODEL_CHECK(spares[0].has_room_for(1));
+    if (left != nullptr) MODEL_CHECK(spares[0].add(*left, 1));
+    allocate(0);
+  }
+  void at_rest() { check_at_rest(); }
+};
+
 // What is stolen becomes another class's, and the other LAB's spare, while its former owner looks for it.
 template <class TheSpares>
 struct StolenAndKeptElsewhere : SpareWorld<TheSpares> {
@@ -171,6 +194,7 @@ TEST(SpareSpans, OneWordForAllLabsIsFoundOut) {
 
 TEST(SpareSpans, ASpanIsInOnePairOfHands) {
   EXPECT_HOLDS_EVERYWHERE(OwnerAndThieves, 3, 2);
+  EXPECT_HOLDS_EVERYWHERE(OlderOnesLeave, 5, 4);
   EXPECT_HOLDS_EVERYWHERE(WithAWordEach, 5, 4);
   EXPECT_HOLDS_EVERYWHERE(StolenAndBack, 5, 4);
   EXPECT_HOLDS_EVERYWHERE(FreedTwiceAtOnce, 6, 6);

@@ -328,6 +328,90 @@ struct CountAdoptFree : StandardWorld {
   }
 };
 
+// --- Loans -------------------------------------------------------------------------------------------------
+
+// A hot span, all out. One block comes back by a remote free before, one meanwhile; a third thread borrows
+// what is there and frees it again. The owner fetches what is left, and parks the span.
+struct BorrowAgainstOwner : StandardWorld {
+  static constexpr unsigned kThreads = 3;
+  BorrowAgainstOwner() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+    start_hot(1, 1, 3);
+    free_remote(1, 1);
+  }
+  void thread(unsigned self) {
+    if (self == 1) return free_remote(1, 2);
+    if (self == 2) {
+      const Loan loan = borrow(1, 1);
+      for (std::uint32_t i = 0; i < loan.count; ++i) free_remote(1, loan.blocks[i]);
+      return;
+    }
+    if (const std::uint32_t b = allocate_hot(1); b != 0) free_any(1, b, 1);
+    park(1, 1);
+  }
+  void at_rest() {
+    settle_attention(1);
+    check_at_rest();
+  }
+};
+
+// The owner ends, and leaves the span uncounted, with a block that was never carved; a borrower may find it
+// hot still.
+struct BorrowAgainstEnd : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  BorrowAgainstEnd() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+    start_hot(1, 1, 2);
+    free_run(1, 1, 1);
+  }
+  void thread(unsigned self) {
+    if (self == 0) return orphan_uncounted(1, 1);
+    const Loan loan = borrow(1, 1);
+    for (std::uint32_t i = 0; i < loan.count; ++i) free_remote(1, loan.blocks[i]);
+    free_remote(1, 2);
+  }
+  void at_rest() {
+    count_orphans(2);
+    check_at_rest();
+  }
+};
+
+// Two want the same list: one of them has it, whole.
+struct TwoBorrowers : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  TwoBorrowers() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+    start_hot(1, 1, 3);
+    free_run(1, 1, 2);
+  }
+  void thread(unsigned self) { borrowed_[self] = borrow(1, 1, 2).count; }
+  void at_rest() {
+    MODEL_CHECK(borrowed_[0].get() + borrowed_[1].get() <= 2);  // (a busy lock is not waited for)
+    check_at_rest(false);
+  }
+  Plain<std::uint32_t> borrowed_[2];
+};
+
+// The owner looks through what others have freed, while somebody borrows it.
+template <bool kLocked>
+struct BorrowAgainstCount : StandardWorld {
+  static constexpr unsigned kThreads = 2;
+  BorrowAgainstCount() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+    start_hot(1, 1, 3);
+    free_run(1, 1, 2);
+  }
+  void thread(unsigned self) {
+    if (self == 0) return check_remotes(1, 1, kLocked);
+    borrow(1, 1);
+  }
+  void at_rest() { check_at_rest(false); }
+};
+
+TEST(StandardOwnership, Loans) {
+  EXPECT_FINDS(BorrowAgainstCount<false>, "", {});
+  EXPECT_HOLDS_EVERYWHERE(BorrowAgainstCount<true>, 6, 4);
+  EXPECT_HOLDS_EVERYWHERE(TwoBorrowers, 6, 4);
+  EXPECT_HOLDS_EVERYWHERE(BorrowAgainstEnd, 6, 4);
+  EXPECT_HOLDS_EVERYWHERE(BorrowAgainstOwner, 3, 2);
+}
+
 // Counted, but for what is on its list: then nobody ever finds it empty.
 struct EndsMiscounted : StandardWorld {
   static constexpr unsigned kThreads = 2;

@@ -84,6 +84,15 @@ struct ModelPages {
     return &blocks[index_of(span.number)][index_of(mark)];
   }
   static void has_left(const Lists&, SpanRef) {}
+  // No page is ever given back here: span_thinning_test.cpp.
+  static BlockMark cut_lists(SpanRef, BlockMark remotes) { return remotes; }
+  static void unlink_dropped(SpanRef, BlockMark) {}
+  static std::uint32_t dropped_blocks(SpanRef) { return 0; }
+  std::uint32_t list_length(SpanRef span, Block* list) const {
+    const standard::ListLength length =
+        standard::length_of(list, standard::kMostSpan, capacity(span->class_id()));
+    return length.whole ? length.blocks : capacity(span->class_id()) + 1;
+  }
   static bool is_mine(LabNumber) { return false; }  // who forks has nothing here
   LabNumber end_of_labs() const { return LabNumber{kLabs}; }
   SpanNumber end_of_spans() const { return SpanNumber{shape.spans + 1}; }
@@ -212,6 +221,38 @@ class StandardWorld {
     if (b != 0) hand_out(number, b);
     return b;
   }
+  /// A thread without any block of span `number` takes what others have freed of it, at least so much, as
+  /// it is hot with LAB `owner`, and allocates all that: blocks, newest first. None: 0.
+  struct Loan {
+    std::uint32_t count = 0;
+    std::uint32_t blocks[kMaxBlocks] = {};
+  };
+  Loan borrow(std::uint32_t number, std::uint32_t owner, std::uint32_t at_least = 1) {
+    const standard::RemoteList list =
+        protocol_.borrow(ref(number), LabNumber{owner}, kClass, at_least, [] { return true; });
+    Loan loan;
+    if (list.first == BlockMark::kNone) return loan;
+    MODEL_CHECK(list.count >= at_least);
+    check_list(number, block(number, index_of(list.first)), list.count);
+    for (Block* b = block(number, index_of(list.first)); b != standard::no_block();) {
+      Block* const next = next_of(b);
+      standard::clear_link(b);
+      loan.blocks[loan.count++] = number_of(number, b);
+      hand_out(number, loan.blocks[loan.count - 1]);
+      b = next;
+    }
+    return loan;
+  }
+  /// The owner of a hot span looks through what others have freed of it.
+  void check_remotes(std::uint32_t number, std::uint32_t me, bool locked) {
+    if (locked) protocol_.lock_lab(LabNumber{me});
+    const SpanWord word{span(number).word.load_acquire()};
+    (void)span(number).word.load_relaxed();  // links are no steps of their own: others may come between here
+    if (word.head() != BlockMark::kNone) {
+      check_list(number, block(number, index_of(word.head())), shape_.capacity - word.outstanding());
+    }
+    if (locked) protocol_.unlock_lab(lab(me));
+  }
   /// The frontend's way out of a hot span: counts what is free in it and parks it.
   void park(std::uint32_t number, std::uint32_t me) {
     const std::uint32_t free_blocks = free_of(span(number));
@@ -274,6 +315,7 @@ class StandardWorld {
   /// The same for a hot span: its lists go as they are, uncounted.
   void orphan_uncounted(std::uint32_t number, std::uint32_t me) {
     const Inside inside(*this);
+    const Protocol::LabGuard guard(protocol_, LabNumber{me});
     protocol_.hot_to_orphan(ref(number), LabNumber{me}, pages_.orphanages.home_of(LabNumber{me}));
   }
   /// Whoever counts them later, with LAB `me`.

@@ -256,6 +256,8 @@ class RefusalProgram {
  public:
   /// The largest block whose pages the program may move.
   static constexpr std::size_t kWidest = kWide + 6 * kMiB;
+  /// And what it may get behind it.
+  static constexpr std::size_t kWidestWithRoom = kWidest + kWidest / 4;
 
  private:
   void next_step() {

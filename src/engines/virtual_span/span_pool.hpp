@@ -29,10 +29,12 @@
 namespace spanalloc {
 
 /// `Number`: a scoped enumeration of 32 bits whose kNone is 0 (base/number.hpp).
-/// kBounded: put_bounded() and the counts that it needs.
-template <class Number, std::size_t kSizeIndexes, unsigned kMaxCores = 256, bool kBounded = false>
+/// kBounded: put_bounded() and the counts that it needs. kOfALine: so many sizes' stacks of a core, from a
+/// multiple of it on, share a cache line.
+template <class Number, std::size_t kSizeIndexes, unsigned kMaxCores = 256, bool kBounded = false,
+          unsigned kOfALine = 1>
 class SpanPool {
-  static_assert(kSizeIndexes > 0 && kMaxCores > 0);
+  static_assert(kSizeIndexes > 0 && kMaxCores > 0 && kSizeIndexes % kOfALine == 0);
   static_assert(sizeof(Number) == sizeof(std::uint32_t) && index_of(Number::kNone) == 0);
 
  public:
@@ -51,7 +53,7 @@ class SpanPool {
   /// The caller owns `span` alone and has written all that the next owner must see.
   template <class Links>
   void put(std::size_t size, unsigned core, Number span, Links&& links) noexcept {
-    stacks_[size][core].top.push(index_of(span), by_index(links));
+    stack_of(size, core).top.push(index_of(span), by_index(links));
   }
 
   /// put(), unless the stack holds `at_most` spans: false, and the span is still the caller's. Threads that
@@ -60,7 +62,7 @@ class SpanPool {
   bool put_bounded(std::size_t size, unsigned core, Number span, std::uint32_t at_most,
                    Links&& links) noexcept {
     static_assert(kBounded);
-    Stack& stack = stacks_[size][core];
+    Stack& stack = stack_of(size, core);
     if (stack.count.load_relaxed() >= at_most) return false;
     // Before the push: a get that finds the span counts it out again, so the count never falls below zero.
     stack.count.fetch_add_relaxed(1);
@@ -68,16 +70,28 @@ class SpanPool {
     return true;
   }
 
+  /// put_bounded() for a chain of `count` spans, linked from `first` to `last`: all of it or nothing.
+  template <class Links>
+  bool put_chain_bounded(std::size_t size, unsigned core, Number first, Number last, std::uint32_t count,
+                         std::uint32_t at_most, Links&& links) noexcept {
+    static_assert(kBounded);
+    Stack& stack = stack_of(size, core);
+    if (stack.count.load_relaxed() + count > at_most) return false;
+    stack.count.fetch_add_relaxed(count);  // before the push: as in put_bounded()
+    stack.top.push_chain(index_of(first), index_of(last), by_index(links));
+    return true;
+  }
+
   /// The same as put() for a chain linked from `first` to `last`.
   template <class Links>
   void put_chain(std::size_t size, unsigned core, Number first, Number last, Links&& links) noexcept {
-    stacks_[size][core].top.push_chain(index_of(first), index_of(last), by_index(links));
+    stack_of(size, core).top.push_chain(index_of(first), index_of(last), by_index(links));
   }
 
   /// From the caller's own stack; kNone when it was empty.
   template <class Links>
   Number get_local(std::size_t size, unsigned core, Links&& links) noexcept {
-    return pop(stacks_[size][core], links);
+    return pop(stack_of(size, core), links);
   }
 
   /// From the other cores' stacks of this size, the next one first; kNone when each was empty.
@@ -87,7 +101,7 @@ class SpanPool {
     for (unsigned step = 1; step < count; ++step) {
       unsigned other = core + step;
       if (other >= count) other -= count;
-      if (const Number span = pop(stacks_[size][other], links); span != Number::kNone) return span;
+      if (const Number span = pop(stack_of(size, other), links); span != Number::kNone) return span;
     }
     return Number::kNone;
   }
@@ -95,7 +109,7 @@ class SpanPool {
   /// Takes one stack's whole chain (its first span, kNone if empty); the caller then owns every span of it,
   /// and if the pool is bounded says with taken() how many there were.
   Number take_all(std::size_t size, unsigned core) noexcept {
-    return Number{stacks_[size][core].top.take_all()};
+    return Number{stack_of(size, core).top.take_all()};
   }
   /// The span behind this one in a chain of the caller's; kNone at its end.
   template <class Links>
@@ -105,31 +119,41 @@ class SpanPool {
 
   void taken(std::size_t size, unsigned core, std::uint32_t count) noexcept {
     static_assert(kBounded);
-    count_out(stacks_[size][core], count);
+    count_out(stack_of(size, core), count);
   }
 
   /// In a fork's child: the stack is empty, whatever counts its users have left behind.
   void forget_all(std::size_t size, unsigned core) noexcept {
-    stacks_[size][core].top.take_all();
-    stacks_[size][core].count.store_relaxed(0);
+    stack_of(size, core).top.take_all();
+    stack_of(size, core).count.store_relaxed(0);
   }
 
   /// How many spans are in a stack, or about to be.
   std::uint32_t count_hint(std::size_t size, unsigned core) const noexcept {
     static_assert(kBounded);
-    return stacks_[size][core].count.load_relaxed();
+    return stack_of(size, core).count.load_relaxed();
   }
 
   /// A hint; nothing follows from it.
   bool looks_empty(std::size_t size, unsigned core) const noexcept {
-    return stacks_[size][core].top.looks_empty();
+    return stack_of(size, core).top.looks_empty();
   }
 
  private:
-  struct alignas(kCacheLine) Stack {
+  struct Stack {
     TreiberStack top;
     Atomic<std::uint32_t> count{0};  // shared; spans in the stack or about to be; kept if kBounded
   };
+  struct alignas(kCacheLine) Line {
+    Stack stacks[kOfALine];
+  };
+  static_assert(sizeof(Line) == kCacheLine);
+  Stack& stack_of(std::size_t size, unsigned core) noexcept {
+    return lines_[size / kOfALine][core].stacks[size % kOfALine];
+  }
+  const Stack& stack_of(std::size_t size, unsigned core) const noexcept {
+    return lines_[size / kOfALine][core].stacks[size % kOfALine];
+  }
 
   // Who puts counts before it pushes.
   static void count_out(Stack& stack, std::uint32_t spans) noexcept {
@@ -154,7 +178,7 @@ class SpanPool {
 
   Atomic<std::uint32_t> more_cores_{
       0};  // cores - 1; constant after set_cores, which happens before every other call
-  Stack stacks_[kSizeIndexes][kMaxCores];
+  Line lines_[kSizeIndexes / kOfALine][kMaxCores];
 };
 
 }  // namespace spanalloc

@@ -120,7 +120,8 @@ TEST_F(SpanAssertionDeathTest, I2_OnlyAClaimedSpanIsGivenToThePool) {
 }
 
 TEST_F(SpanAssertionDeathTest, I2_WhatIsFreeIsTakenOnce) {
-  EXPECT_DEATH(heap().begin_single_life({parked_}, Classes::kFirstSingle), "state\\(\\) == SpanState::kFree");
+  EXPECT_DEATH(heap().begin_single_life({parked_}, Classes::kFirstSingle, 0),
+               "state\\(\\) == SpanState::kFree");
 }
 
 TEST_F(SpanAssertionDeathTest, I3_OnlyAThreadsLabIsOrphanedAndOnlyToAnOrphanage) {

@@ -68,7 +68,7 @@ void child(const kernel::Plan& plan, kernel::Books& books, int) {
   // unmapped it. Where it has, it is mapped again.
   const std::size_t moves =
       plan.tears && plan.count == 1 && plan.permille == 0 ? 0 : books.refused[kernel::kMremap].load();
-  expect_nothing_lost<typename Api::Engine>(books, moves * RefusalProgram<Api>::kWidest);
+  expect_nothing_lost<typename Api::Engine>(books, moves * RefusalProgram<Api>::kWidestWithRoom);
 }
 
 // Sanitizers and emulators stand between a program and these calls.

@@ -69,9 +69,10 @@ class Census {
   static constexpr std::uint8_t kMarkListed = 16;
 
   void mark_pooled(SpanCensus& out) {
-    for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
+    for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
+      const unsigned row = Classes::row_of_stack(stack);
       for (unsigned core = 0; core < heap_.pool().cores(); ++core) {
-        const SpanNumber first = heap_.pool().take_all(row, core);
+        const SpanNumber first = heap_.pool().take_all(stack, core);
         SpanNumber last = SpanNumber::kNone;
         for (SpanNumber number = first; number != SpanNumber::kNone;
              number = Heap::Pool::next_of(number, pages_.pool_links())) {
@@ -82,7 +83,7 @@ class Census {
           if (!fits || !heap_.has(span)) ++out.broken;
           last = number;
         }
-        if (first != SpanNumber::kNone) heap_.pool().put_chain(row, core, first, last, pages_.pool_links());
+        if (first != SpanNumber::kNone) heap_.pool().put_chain(stack, core, first, last, pages_.pool_links());
       }
     }
   }
@@ -122,7 +123,9 @@ class Census {
   bool is_empty(SpanRef span, SpanWord word) {
     const ClassInfo& info = Classes::info(span->class_id());
     // What others have freed `word` knows, as of a hot span no other frees are in there.
-    std::uint32_t free = info.blocks - span->carved.load_relaxed() + info.blocks - word.outstanding();
+    const std::uint32_t carved = span->carved.load_relaxed();
+    std::uint32_t free = info.blocks - carved + info.blocks - word.outstanding() +
+                         count_dropped(span->dropped.load_relaxed(), info.block_size, carved);
     for (Block* list : {span->free_list.load_relaxed(), span->rest.load_relaxed()}) {
       free += length_of(list, info.virtual_span, info.blocks).blocks;
     }

@@ -45,9 +45,10 @@ struct Standard {
   /// Frees of another thread's blocks are gathered span by span, up to this many.
   static constexpr std::uint32_t kMaxRun = 32;
   /// What a row of the span-pool keeps for a core until the next tick; beyond it spans go down to the page
-  /// layer. The rows of spans of one block are many, and a program with such objects uses them all: each of
-  /// them keeps less.
-  static constexpr std::size_t kPoolBytesARow = 16 * kMiB;
+  /// layer. So much that a program whose live memory comes and goes by tens of MiB finds its spans as it left
+  /// them; who needs another size gets them before memory is touched that was not (Heap::drain_for). The rows
+  /// of spans of one block are many, and a program with such objects uses them all: each of them keeps less.
+  static constexpr std::size_t kPoolBytesARow = 64 * kMiB;
   static constexpr std::size_t kPoolBytesARowOfSingles = 512 * kKiB;  // or one span
   /// Below this a block that must move is copied: moving pages costs system calls, and leaves pieces of the
   /// arena as mappings of their own for as long as the block lives.

@@ -31,8 +31,10 @@
 #include "base/poison.hpp"
 #include "engines/engine.hpp"
 #include "engines/virtual_span/standard/config.hpp"
+#include "engines/virtual_span/standard/dropped_pages.hpp"
 #include "engines/virtual_span/standard/fork_recovery.hpp"
 #include "engines/virtual_span/standard/heap.hpp"
+#include "engines/virtual_span/standard/single_blocks.hpp"
 #include "engines/virtual_span/standard/span_census.hpp"
 #include "engines/virtual_span/standard/thread_map.hpp"
 #include "engines/virtual_span/standard/thread_state.hpp"
@@ -53,13 +55,26 @@ class Frontend : public ThreadState<Config> {
   using Heap = standard::Heap<Config>;
   using Lab = standard::Lab<Config>;
   using Inside = InsideHeap<Config>;
+  using Singles = SingleBlocks<Config>;
   using Reuse = typename Heap::Reuse;
   static constexpr std::size_t kGranule = Classes::kGranule;
+  // What a hot span may have touched without being looked at when its thread frees most of it.
+  static constexpr std::size_t kLittleForHot = 28 * kKiB;
+  // How often a hot span is looked at that may be about to be given up, after the first time.
+  static constexpr std::uint32_t kLooksAtHot = 2;
+  static constexpr std::uint64_t kSeldomMs = 64;  // for a thread to read the clock
+  static constexpr std::uint32_t kMissesALook =
+      16;                                        // of a thread's short paths, until it looks for hot spans
+  static constexpr unsigned kHotSpansALook = 8;  // that have rested; so many at a time
   // Orphans that one miss counts when it is time: a bound on its time.
   static constexpr std::uint32_t kCountedAMiss = 2;
   // Blocks of a page and more that are linked up at a time where it costs no page fault.
   static constexpr std::uint32_t kCarvedWhereUsed = 4;
+  static constexpr std::uint32_t kSearchesASettling = 8;
+  static constexpr std::uint32_t kLeastLoan = 16;      // blocks; or what makes a span reusable
   static constexpr std::uint32_t kLookedAtAMiss = 64;  // of each class and orphanage
+  // What the background thread makes of a tick before it sleeps again.
+  static constexpr unsigned kMostPartsOfATick = 1u << 16;
 
  public:
   using State::exited, State::exit_round, State::heap, State::hot, State::hot_identity, State::is_hot_here,
@@ -103,6 +118,8 @@ class Frontend : public ThreadState<Config> {
   // --- What else an engine offers; see engines/engine.hpp --------------------------------------------------
 
   void* allocate_aligned(std::size_t n, std::size_t alignment);
+  void* allocate_larger_aligned(std::size_t n, std::size_t alignment);
+  void* allocate_by_alignment(std::size_t n, std::size_t alignment);
   void* allocate_zeroed(std::size_t n);
   void* allocate_copy(std::size_t n, const void* from, std::size_t bytes);
   std::size_t usable_size(const void* p);
@@ -111,6 +128,8 @@ class Frontend : public ThreadState<Config> {
   bool owns(const void* p);
   /// Gives back what this thread and the pools hold without need.
   bool trim();
+  /// All of a tick of the decay clock that is due. False: it had nothing to give back.
+  bool make_ticks();
 
   // --- The thread's beginning and end ----------------------------------------------------------------------
 
@@ -137,14 +156,16 @@ class Frontend : public ThreadState<Config> {
   void set_hot(ClassId c, SpanRef span);
   /// Pops what the short path leaves: the last block of the hot span's list; and tops the list up.
   Block* allocate_last(ClassId c);
-  /// Blocks of class c. nullptr when memory is out.
-  void* allocate_class(ClassId c);
+  /// A block of class c, which is the request's. nullptr when memory is out.
+  void* allocate_class(ClassId c, Request request);
 
   [[gnu::noinline]] static void deallocate_missed(void* p, Frontend& self);
-  static void deallocate_others(void* p, Frontend& self);
+  static void deallocate_others(void* p, Frontend& self, SpanRef granule);
   static void deallocate_single(void* p, Frontend& self, SpanRef span);
   static void deallocate_by_record(void* p, Frontend& self);
-  void* take_spare(ClassId c);
+  void* take_spare(ClassId c, Request request);
+  [[gnu::noinline]] static void* fit_spare(std::size_t n, Frontend& self, Span* spare, std::size_t alignment);
+  static void* as_block(const Span& spare, ClassId c);
   void free_into_others(SpanRef span, SpanWord word, Block* block);
   static void deallocate_own(void* p, Frontend& self, SpanRef span);
   /// This free would have been a short one with a map.
@@ -155,6 +176,8 @@ class Frontend : public ThreadState<Config> {
   }
   static void look_after(void* p, Frontend& self);
   void settle_own(SpanRef span);
+  void settle_hot(SpanRef span);
+  void settle_warm(SpanRef span, unsigned place);
   void deallocate_remote(SpanRef span, SpanWord word, void* p);
   bool gathered(SpanRef span, SpanWord word, Block* block);
   void gather(RemoteRun& run, SpanRef span, SpanWord word, Block* block);
@@ -226,8 +249,11 @@ class Frontend : public ThreadState<Config> {
   }
   // What the program may use of a block of that class in that span.
   std::size_t block_bytes(ClassId c, SpanRef span) {
-    return c == Classes::kLarge ? pages->granules_of(span).count << Config::kGranuleBits
-                                : Classes::info(c).block_size;
+    if (!Classes::is_single(c)) return Classes::info(c).block_size;
+    return Singles::bytes(span->shown.base.load_relaxed(), c, granules_of_single(c, span).count * kGranule);
+  }
+  GranuleCount granules_of_single(ClassId c, SpanRef span) const {
+    return c == Classes::kLarge ? pages->granules_of(span) : GranuleCount{Classes::info(c).granules};
   }
   // For builds that poison.
   std::size_t block_bytes_of(const void* p) {
@@ -239,6 +265,7 @@ class Frontend : public ThreadState<Config> {
   struct Fill {
     const void* from = nullptr;
     std::size_t bytes = 0;
+    bool is_zero() const { return from == nullptr && bytes != 0; }
     /// `zero`: the block at p reads as zero.
     SPANALLOC_INLINE void write(void* p, bool zero) const {
       if (from != nullptr) {
@@ -248,12 +275,15 @@ class Frontend : public ThreadState<Config> {
       }
     }
   };
-  void* allocate_filled(std::size_t n, const Fill& fill);
+  static void clear(void* p, std::size_t bytes);
   void* allocate_larger_filled(std::size_t n, const Fill& fill);
-  void* allocate_large(std::size_t n, std::size_t alignment, const Fill& fill);
-  void* allocate_single(ClassId c, const Fill& fill);
-  void* hand_out(const FreshSpan& fresh, ClassId c, std::size_t bytes, const Fill& fill);
+  void* allocate_large(Request request, const Fill& fill);
+  void* allocate_single(ClassId c, Request request, const Fill& fill);
+  void* hand_out(const FreshSpan& fresh, ClassId c, Request request, const Fill& fill);
   void* resize_single(SpanRef span, std::size_t n, GranuleCount old);
+  static bool keeps_its_room(SpanRef span, GranuleCount granules, GranuleCount old);
+  static bool resize_where_it_stands(Heap& home, SpanRef span, ClassId c, GranuleCount granules,
+                                     GranuleCount old);
   /// Of a pointer that must be a live block's.
   Location locate_live(const void* p);
   void* allocate_listed(ClassId c);
@@ -276,18 +306,33 @@ class Frontend : public ThreadState<Config> {
   FreshSpan take_span(ClassId c);
   Block* carve_one(ClassId c);
   static void count_carved(SpanRef span, const ClassInfo& info, std::uint32_t count);
+  static void expect_emptying(SpanRef span, const ClassInfo& info, std::uint32_t out);
   void add_list(SpanRef span, BlockMark remotes);
   void join_warm(ClassId c, SpanRef span);
   /// A thread that needs neither pool nor arena reads the clock now and then: what others have freed is to be
   /// purged nevertheless.
-  void pass_by_clock() {
-    if (SPANALLOC_UNLIKELY(++lab->events % 64 == 0)) read_clock();
+  void pass_by_clock(Lab& mine) {
+    if (SPANALLOC_UNLIKELY(++mine.events % 64 == 0)) read_clock();
   }
-  void read_clock();
+  /// True: soon again, because there is more to do, or the thread comes by seldom. The hot span of class
+  /// `busy` stays.
+  bool read_clock();
+  bool read_clock(ClassId busy);
+  void park_rested(std::uint64_t now, ClassId busy);
   void leave_used_up(ClassId c, SpanRef span);
   void park_warm(unsigned i);
   Block* carve(SpanRef span, ClassId c);
+  Block* take_dropped(SpanRef span, ClassId c);
+  /// Of a hot span: there is nothing that its free_list could go on with.
+  static bool is_all_on_list(SpanRef span, const ClassInfo& info) {
+    return span->carved.load_relaxed() == info.blocks && is_end(span->rest.load_relaxed()) &&
+           span->dropped.load_relaxed() == 0;
+  }
   HotSpan find_span(ClassId c);
+  bool borrow(ClassId c);
+  bool return_loans();
+  void end_loans();
+  bool is_borrowed(SpanRef span, const Block* block);
   void make_hot(ClassId c, SpanRef span);
   template <class F>
   void for_each_hot_class(F f);
@@ -303,7 +348,7 @@ class Frontend : public ThreadState<Config> {
   std::uint32_t merge_lists(SpanRef span);
   void leave_hot(ClassId c);
   void park(SpanRef span, std::uint32_t free_blocks);
-  bool retire_hot_if_empty(ClassId c);
+  void retire_hot(ClassId c);
   static Block* pop(Atomic<Block*>& list, const ClassInfo& info);
   bool is_listed(SpanRef span, const Block* block);
   [[noreturn]] static void broken_list(const Block* block);
@@ -331,10 +376,10 @@ class StandardEngineOf {
     return frontend.template allocate<Policy>(n);
   }
   SPANALLOC_INLINE static void deallocate(void* p) { frontend.deallocate(p); }
-  static void* allocate_aligned(std::size_t n, std::size_t alignment) {
+  SPANALLOC_INLINE static void* allocate_aligned(std::size_t n, std::size_t alignment) {
     return frontend.allocate_aligned(n, alignment);
   }
-  static void* allocate_zeroed(std::size_t n) { return frontend.allocate_zeroed(n); }
+  SPANALLOC_INLINE static void* allocate_zeroed(std::size_t n) { return frontend.allocate_zeroed(n); }
   static void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
     return frontend.allocate_copy(n, from, bytes);
   }
@@ -353,8 +398,13 @@ class StandardEngineOf {
     heap.start();
   }
 
+  /// The background thread: makes the ticks of the decay clock when nobody else passes by.
+  static void tick_in_background() {
+    for (unsigned idle = 0; pages.wait_for_tick(idle);) idle = frontend.make_ticks() ? 0 : idle + 1;
+  }
+
   // The default heap, what it stands on, and what the calling thread keeps for it.
-  static inline constinit Pages pages{&standard::ForkRecovery<Config>::enter_child};
+  static inline constinit Pages pages{&standard::ForkRecovery<Config>::enter_child, &tick_in_background};
   static inline constinit Heap heap{pages, &Frontend::on_thread_exit};
   SPANALLOC_TLS static inline constinit thread_local Frontend frontend{heap, pages};
   // Thread-local storage of ours besides: 8 bytes of inside_without_lab, 4 of sync/spin_lock.hpp, 1 of
@@ -369,6 +419,7 @@ using StandardEngine = StandardEngineOf<Standard>;
 #include "engines/virtual_span/standard/census.hpp"
 #include "engines/virtual_span/standard/frontend_allocate.hpp"
 #include "engines/virtual_span/standard/frontend_free.hpp"
+#include "engines/virtual_span/standard/frontend_loans.hpp"
 #include "engines/virtual_span/standard/frontend_misuse.hpp"
 #include "engines/virtual_span/standard/frontend_resize.hpp"
 #include "engines/virtual_span/standard/frontend_thread.hpp"

@@ -40,6 +40,7 @@ class ForkRecovery {
     pages.start_lock.abandon_if_owner_died();
     pages.lab_registry().enter_child();
     pages.abandon_heaps_lock();
+    pages.forget_background();
     if (!pages.is_started()) return count_calls_anew(pages);
     pages.recovery_is_due.store_relaxed(1);
     recover_if_outside(pages);
@@ -134,8 +135,9 @@ class ForkRecovery {
         // What stands on no list is a span of one block, or lost by an earlier fork.
       } else if (word.state() == SpanState::kFree ||
                  (word.listed() && span->list != ListId::kNone && protocol.settle_listed(span))) {
-        // (What was never used names LAB 0, in whose map it does not stand.)
-        if (word.owner() != kNobody) pages.has_left(pages.lab(word.owner()), span);
+        // (What was never used names LAB 0, which there may not be yet: its first thread may have vanished
+        // as it made it.)
+        if (pages.was_used(word.owner())) pages.has_left(pages.lab(word.owner()), span);
         // (A spare one, too, is the arena's now, whatever place may name it.)
         if (word.state() == SpanState::kFree) span->word.store_relaxed(kSpareTaken.bits);
         pages.give(span);
@@ -159,7 +161,10 @@ class ForkRecovery {
   // list, and off it before it loses its link.
   SPANALLOC_COLD static void park_hot_span(Pages& pages, Heap& heap, Lab& lab, SpanRef span) {
     const ClassInfo& info = Pages::Classes::info(span->class_id());
-    std::uint32_t free = info.blocks - span->carved.load_relaxed();
+    const std::uint32_t carved = span->carved.load_relaxed();
+    pages.clear_links_of_dropped(span);
+    std::uint32_t free =
+        info.blocks - carved + count_dropped(span->dropped.load_relaxed(), info.block_size, carved);
     for (Atomic<Block*>* list : {&span->free_list, &span->rest}) {
       const ListLength length = length_of(list->load_relaxed(), info.virtual_span, info.blocks);
       if (!length.whole) return lose_hot_span(pages, span);  // its program has damaged it
@@ -167,6 +172,24 @@ class ForkRecovery {
     }
     if (free > span->load_word().outstanding()) return lose_hot_span(pages, span);
     if (heap.protocol().hot_to_parked(span, lab.number, free)) heap.put_in_pool(span, 0);
+  }
+
+  // Of a vanished thread. (Blocks of what it had damaged stay out.)
+  SPANALLOC_COLD static void return_loans(Pages& pages, Heap& heap, Lab& lab) {
+    lab.loans.for_each([&](ClassId c, Loan& loan) {
+      const SpanRef span = pages.span(loan.span.load_relaxed());
+      const ClassInfo& info = Pages::Classes::info(c);
+      Block* const list = loan.free_list.load_relaxed();
+      const ListLength length = length_of(list, info.virtual_span, info.blocks);
+      if (length.blocks == 0 || !length.whole) return;
+      const BlockMark mark = mark_of_offset(address_of(list) - address_of(pages.address(span.number)));
+      const auto link = [&](BlockMark head) {
+        link_to(length.last, head == BlockMark::kNone ? no_block() : pages.block_of_mark(span, head));
+      };
+      if (heap.protocol().free_remote(span, mark, length.blocks, link) == Freed::kEmptied) {
+        heap.put_in_pool(span, 0);
+      }
+    });
   }
 
   SPANALLOC_COLD static void bury_vanished_thread(Pages& pages, Heap& heap, Lab& lab) {
@@ -178,6 +201,7 @@ class ForkRecovery {
     };
     for (unsigned i = 0; i < lab.warm.kPlaces; ++i) park(lab.warm.span(i));
     for (const Atomic<SpanNumber>& number : lab.hot) park(number.load_relaxed());
+    return_loans(pages, heap, lab);
     lab.forget_hot_spans();
     heap.take_spares(lab, 0);
     lab.spares.forget();

@@ -27,45 +27,51 @@ template <class Config>
 void Frontend<Config>::deallocate_missed(void* p, Frontend& self) {
   const std::uintptr_t a = address_of(p);
   const std::size_t number = self.pages->granule_of(a);
-  if ((a & (kGranule - 1)) != 0 || !self.pages->has_plain_granule(number) || self.lab == nullptr) {
-    return deallocate_others(p, self);
+  Lab* const lab = self.lab;
+  if (SPANALLOC_UNLIKELY(!self.pages->has_plain_granule(number) || lab == nullptr)) {
+    return deallocate_by_record(p, self);
   }
   const SpanRef span = self.pages->span(SpanNumber{static_cast<std::uint32_t>(number)});
-  // (This is so as long as the caller's block is out, if it is a span of one: keep() finds out.)
+  // (This is so as long as the caller's block is out, if it is a span of one: keep() finds out. Nor does what
+  // the record says of its beginning change.)
   const ClassId c{span->shown_class.load_relaxed()};
   const bool is_single = c >= Classes::kFirstSingle && c < Classes::kLarge;
-  if (!is_single || self.pages->arena.is_tight() || !self.heap->has(span)) return deallocate_others(p, self);
+  if (!is_single || span->shown.base.read_own() != a || self.pages->arena.is_tight() ||
+      !self.heap->has(span)) {
+    return deallocate_others(p, self, span);
+  }
   const ClassInfo& info = Classes::info(c);
   if constexpr (kPoisons) {
-    if (span->load_word() == kSingleInUse) poison(p, info.virtual_span);
+    if (span->load_word() == kSingleInUse) poison(p, self.block_bytes(c, span));
   }
-  if (SPANALLOC_UNLIKELY(!self.lab->spares.keep(*span.record, info.granules))) {
+  if (SPANALLOC_UNLIKELY(!lab->spares.keep(*span.record, info.granules))) {
     return deallocate_single(p, self, span);
   }
-  self.pass_by_clock();
+  self.pass_by_clock(*lab);
 }
 
-// The only block of its span, of which no spare can be made: there is no room, or it is not in use.
+// The only block of its span, of which no spare can be made: there is no room, or it is not in use. The older
+// spares make room, which then does for several frees; or the span is too large for all of it.
 template <class Config>
 [[gnu::noinline]] inline void Frontend<Config>::deallocate_single(void* p, Frontend& self, SpanRef span) {
-  if (self.lab->spares.has_room_for(Classes::info(span->class_id()).granules))
-    return deallocate_others(p, self);
+  const unsigned granules = Classes::info(span->class_id()).granules;
+  auto& spares = self.lab->spares;
+  // (Before others may have it: were it a spare already it would go to the pool as well.)
+  if (spares.has_room_for(granules) || span->load_word() != kSingleInUse) {
+    return deallocate_others(p, self, span);
+  }
   const Inside inside(self);
-  if (self.lab->spares.is_to_look_for_room()) self.lab->spares.take(ClassId::kNone, granules_of_spare);
-  if (SPANALLOC_UNLIKELY(!self.lab->spares.give_up(*span.record))) return deallocate_others(p, self);
+  self.heap->pool_older_spares(*self.lab, self.core());
+  if (SPANALLOC_LIKELY(spares.keep(*span.record, granules))) return;
+  if (SPANALLOC_UNLIKELY(!spares.give_up(*span.record))) return deallocate_others(p, self, span);
   self.heap->put_in_pool(span, self.core());
 }
 
 // Then: a block of another thread's span begins a run, or goes to it alone. All else is left to
 // deallocate_by_record().
 template <class Config>
-[[gnu::noinline]] inline void Frontend<Config>::deallocate_others(void* p, Frontend& self) {
+[[gnu::noinline]] inline void Frontend<Config>::deallocate_others(void* p, Frontend& self, SpanRef granule) {
   const std::uintptr_t a = address_of(p);
-  const std::size_t number = self.pages->granule_of(a);
-  if (SPANALLOC_UNLIKELY(!self.pages->has_plain_granule(number) || self.lab == nullptr)) {
-    return deallocate_by_record(p, self);
-  }
-  const SpanRef granule = self.pages->span(SpanNumber{static_cast<std::uint32_t>(number)});
   const SpanRef span = self.pages->span_of(granule);
   const SpanWord word = span->load_word();
   // (Only of a span in use, and only of its blocks, which tells the span, too: is_block() is exact.)
@@ -132,14 +138,64 @@ template <class Config>
   SPANALLOC_ASSERT(lab != nullptr && pages->is_mine(lab->number));
   if (is_hot_here(span->load_word())) {
     const unsigned place = lab->warm.place_of(span.number);
-    if (place == lab->warm.kNoPlace) return span->expect_frees_while_hot();
-    return lab->warm.mark_ready(place);  // (the count goes on below 0: unpublished() is right modulo 2^32)
+    return place == lab->warm.kNoPlace ? settle_hot(span) : settle_warm(span, place);
   }
   const Inside inside(*this);
   if (heap->protocol().settle_after_local_free(span, lab->number)) {
     heap->put_in_pool(span, core());
     count_orphans_if_due();
   }
+}
+
+// So many blocks of a hot span have come back that it may be of no use any more. Of a hot span nobody but its
+// thread can give anything back, and the thread may be about to sleep: so it is parked where hardly a block
+// is out. Others return it then with its last block, or give back its pages. Where more are out it is looked
+// at once or twice more, when that would be so if none was handed out meanwhile, and then left alone.
+template <class Config>
+[[gnu::noinline]] inline void Frontend<Config>::settle_hot(SpanRef span) {
+  const std::uint32_t looks = span->quota.load_relaxed();
+  if (looks >= standard::Span::kForClock) {
+    const std::uint32_t frees = 2 * (looks - standard::Span::kForClock);
+    const bool has_more = read_clock(span->class_id());
+    return span->expect_clock(has_more                             ? standard::Span::kSoonClock
+                              : frees < standard::Span::kMostClock ? frees
+                                                                   : standard::Span::kMostClock);
+  }
+  span->expect_frees_while_hot();
+  const ClassId c = span->class_id();
+  if (hot_span(c) != span || exited) return;
+  // (Who gives no spans up comes to few other slow paths.)
+  if (lab->patience.stays(c)) return span->expect_clock(standard::Span::kSoonClock);
+  const Inside inside(*this);
+  const std::uint32_t free_blocks = merge_lists(span);
+  const std::uint32_t out = span->load_word().outstanding() - free_blocks;
+  const std::uint32_t few = span->carved.load_relaxed() / 2;
+  if (out <= few) {
+    lab->patience.gave_up(c, os::now_ms());
+    leave_hot(c);
+    park(span, free_blocks);
+  } else if (looks < kLooksAtHot) {
+    span->expect_emptying(out - few, looks + 1);
+  }
+}
+
+// Enough blocks of a warm span are back. If it was not warm before, the thread may be giving it up: then it
+// is looked at again when three quarters are, and parked. (The count goes on below 0 otherwise: unpublished()
+// is right modulo 2^32.)
+template <class Config>
+[[gnu::noinline]] inline void Frontend<Config>::settle_warm(SpanRef span, unsigned place) {
+  const ClassInfo& info = Classes::info(span->class_id());
+  if (span->watched != Watch::kGrown) return lab->warm.mark_ready(place);
+  if (span->unpublished() == info.refill_remotes) {
+    const std::uint32_t more = info.blocks * 5 / 8;
+    span->left.store_relaxed(more);
+    span->quota.store_relaxed(info.refill_remotes + more);
+    return lab->warm.mark_ready(place);
+  }
+  if (lab->patience.stays(span->class_id())) return;
+  const Inside inside(*this);
+  lab->patience.gave_up(span->class_id(), os::now_ms());
+  park_warm(place);
 }
 
 // A block of a span that this thread does not own: another thread's, or one of another heap's. The first free

@@ -81,7 +81,7 @@ SPANALLOC_COLD inline bool Frontend<Config>::is_listed(SpanRef span, const Block
     if (run.holds(span.number) && has(run.free_list.load_relaxed())) return true;
   }
   // Acquire: with take_in().
-  return has(span->free_list.load_acquire()) || has(span->rest.load_acquire());
+  return is_borrowed(span, block) || has(span->free_list.load_acquire()) || has(span->rest.load_acquire());
 }
 
 // A block that looks free is looked for. If it is on no list that this thread may read, the program has

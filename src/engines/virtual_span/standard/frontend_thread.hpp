@@ -17,7 +17,8 @@ SPANALLOC_COLD inline bool Frontend<Config>::attach() {
 
 template <class Config>
 inline bool Frontend<Config>::adopt(Lab* fresh) {
-  SPANALLOC_ASSERT(lab == nullptr && fresh->runs.holding == 0 && pages->is_mine(fresh->number));
+  SPANALLOC_ASSERT(lab == nullptr && fresh->runs.holding == 0 && fresh->loans.are_none() &&
+                   pages->is_mine(fresh->number));
   hot_identity = SpanWord::identity_of(fresh->number, SpanState::kHot);
   map = &pages->map_of(*fresh);
   misses = 0;
@@ -46,6 +47,7 @@ inline void Frontend<Config>::detach() {
   const void* outer = inside_without_lab.load_relaxed();
   inside_without_lab.store_relaxed(pages);
   flush_all_runs();
+  if (SPANALLOC_UNLIKELY(!lab->loans.are_none())) end_loans();
   const LabNumber heir = heap->orphanages().home_of(lab->number);
   for_each_hot_class([&](ClassId c) {
     if (is_used_up(c)) leave_hot_and_park(c);
@@ -55,10 +57,17 @@ inline void Frontend<Config>::detach() {
     heap->take_spares(*lab, core());
     lab->spares.forget();
   }
-  heap->put_in_pool(heap->protocol().orphan_all(lab->number, heir), core());
+  if (heap->protocol().may_have_parked(lab->number)) {
+    heap->put_in_pool(heap->protocol().orphan_all(lab->number, heir), core());
+  }
   // After those: uncounted ones are found at the front.
-  for_each_hot_class([&](ClassId c) { orphan_hot(c, heir); });
+  {
+    const typename Heap::Protocol::LabGuard guard(heap->protocol(), lab->number);
+    for_each_hot_class([&](ClassId c) { orphan_hot(c, heir); });
+  }
   for (std::uint64_t& classes : lab->hot_classes) classes = 0;
+  // The next thread's habits are its own.
+  lab->patience.forget();
   hot_identity = State::kNoIdentity;
   Lab* mine = lab;
   lab = nullptr;
@@ -82,8 +91,7 @@ inline void Frontend<Config>::for_each_hot_class(F f) {
 template <class Config>
 inline bool Frontend<Config>::is_used_up(ClassId c) {
   const SpanRef span = hot_span(c);
-  return is_end(span->free_list.load_relaxed()) && is_end(span->rest.load_relaxed()) &&
-         span->carved.load_relaxed() == Classes::info(c).blocks;
+  return is_end(span->free_list.load_relaxed()) && is_all_on_list(span, Classes::info(c));
 }
 template <class Config>
 inline void Frontend<Config>::leave_hot_and_park(ClassId c) {
@@ -135,8 +143,12 @@ SPANALLOC_COLD inline bool Frontend<Config>::count_orphans(std::uint32_t at_most
 // Makes one list of a hot span's two, and counts what is free in it, but for what other threads have freed.
 template <class Config>
 inline std::uint32_t Frontend<Config>::merge_lists(SpanRef span) {
+  // So that nobody borrows what others have freed, while it is looked at.
+  const typename Heap::Protocol::LabGuard guard(heap->protocol(), lab->number);
   const ClassInfo& info = Classes::info(span->class_id());
-  std::uint32_t count = info.blocks - span->carved.load_relaxed();
+  const std::uint32_t carved = span->carved.load_relaxed();
+  std::uint32_t count =
+      info.blocks - carved + count_dropped(span->dropped.load_relaxed(), info.block_size, carved);
   Block* const list = span->free_list.load_relaxed();
   Block* const rest = span->rest.load_relaxed();
   const auto last_of = [&](Block* first) -> Block* {
@@ -168,22 +180,54 @@ inline std::uint32_t Frontend<Config>::merge_lists(SpanRef span) {
 }
 
 template <class Config>
-[[gnu::noinline]] inline void Frontend<Config>::read_clock() {
+[[gnu::noinline]] inline bool Frontend<Config>::read_clock() {
+  return read_clock(ClassId::kNone);
+}
+template <class Config>
+[[gnu::noinline]] inline bool Frontend<Config>::read_clock(ClassId busy) {
   const Inside inside(*this);
-  heap->pass_by_clock();
+  const std::uint64_t now = os::now_ms();
+  const bool has_more = heap->pass_by_clock(now);
+  if (has_more) lab->events |= 63;  // this thread goes on with its next event
   count_orphans_if_due();
+  park_rested(now, busy);
+  const bool seldom = now - lab->clock_read_ms >= kSeldomMs;
+  lab->clock_read_ms = now;
+  return has_more || seldom;
 }
 
-// A hot span with no block out has no use for anybody else as long as it is hot.
+// A part of a round over the hot spans; see hot_ages.hpp. At most one is parked, which walks its list. The
+// caller holds on to nothing of a hot span, but of class `busy`.
 template <class Config>
-SPANALLOC_COLD inline bool Frontend<Config>::retire_hot_if_empty(ClassId c) {
+[[gnu::noinline]] inline void Frontend<Config>::park_rested(std::uint64_t now, ClassId busy) {
+  if (SPANALLOC_UNLIKELY(exited) || !lab->ages.is_due(now)) return;
+  for (unsigned looks = 0; looks < kHotSpansALook;) {
+    const ClassId c = lab->ages.next();
+    if (c == ClassId::kNone) return;
+    const SpanRef span = hot_span(c);
+    if (!span) continue;
+    ++looks;
+    if (lab->ages.has_rested(c, *span.record) && c != busy) return retire_hot(c);
+  }
+}
+
+template <class Config>
+SPANALLOC_COLD inline void Frontend<Config>::retire_hot(ClassId c) {
   const SpanRef span = hot_span(c);
-  if (!span) return false;
+  if (!span) return;
   const std::uint32_t free_blocks = merge_lists(span);
-  if (span->load_word().outstanding() != free_blocks) return false;
   leave_hot(c);
   park(span, free_blocks);
-  return true;
+}
+
+template <class Config>
+SPANALLOC_COLD inline bool Frontend<Config>::make_ticks() {
+  const Inside inside(*this);
+  const std::size_t before = pages->given_back.load_relaxed();
+  // (Somebody else may be at it.)
+  for (unsigned i = 0; heap->pass_by_clock(os::now_ms()) && i < kMostPartsOfATick; ++i) {
+  }
+  return pages->given_back.load_relaxed() != before;
 }
 
 template <class Config>
@@ -193,15 +237,17 @@ SPANALLOC_COLD inline bool Frontend<Config>::trim() {
   if (lab == nullptr && heap->has_uncounted_orphans()) lab_of_thread();  // to count them with
   if (lab != nullptr) {
     flush_all_runs();
+    return_loans();
     heap->put_in_pool(heap->protocol().settle_attention(lab->number), core());
-    for (unsigned c = 1; c < Classes::kListed; ++c) retire_hot_if_empty(ClassId{c});
+    // Parked they are as good, and what is free in them can be given back.
+    for (unsigned c = 1; c < Classes::kListed; ++c) retire_hot(ClassId{c});
+    while (!lab->warm.is_empty()) park_warm(lab->warm.oldest());
     count_orphans(UINT32_MAX, UINT32_MAX);
-    park_empty_warm();
   }
   heap->steal_from_sleeping_labs(UINT32_MAX, core());
   heap->take_all_spares(core());
   detach_if_exited();
-  return heap->purge_all_free() != 0;
+  return heap->purge_all_free();
 }
 
 }  // namespace spanalloc::standard

@@ -15,15 +15,16 @@ namespace spanalloc::standard {
 template <class Config>
 struct HeapStorage {
   using Classes = SizeClasses<Config>;
-  using Pool = SpanPool<SpanNumber, Classes::kPoolRows, 256, true>;
+  // Of each row two stacks a core: of this tick of the decay clock, and of the one before.
+  using Pool = SpanPool<SpanNumber, Classes::kPoolStacks, 256, true, 2>;
 
   Pool pool{};
   alignas(kCacheLine) Atomic<std::uint64_t> orphans[Classes::kListed];  ///< see Orphanages
 
   /// In a fork's child, or while nobody uses it: what is in the pool is somebody else's, or lost.
   void forget_pool() {
-    for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
-      for (unsigned core = 0; core < pool.cores(); ++core) pool.forget_all(row, core);
+    for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
+      for (unsigned core = 0; core < pool.cores(); ++core) pool.forget_all(stack, core);
     }
   }
   /// While nobody uses it, of a heap that has none of its spans in the pool any more (or has lost them).

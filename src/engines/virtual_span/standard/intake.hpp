@@ -15,7 +15,7 @@ namespace spanalloc::standard {
 /// That is exact for every address (multiple_limit), so it also tells whether `a` lies in the span, whatever
 /// led here. Zero-initialised: nobody's block passes.
 struct BlockTest {
-  OwnersWord base;   ///< address of the span
+  OwnersWord base;   ///< address of the span; of a span of one block, in Span::shown alone, of the block
   OwnersWord magic;  ///< divisibility_magic of the block size; of a span of one block 1
   OwnersWord limit;  ///< multiple_limit of the blocks that were ever handed out, or are about to be
 

@@ -8,6 +8,9 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/intrusive_list.hpp"
+#include "engines/virtual_span/standard/hot_ages.hpp"
+#include "engines/virtual_span/standard/hot_patience.hpp"
+#include "engines/virtual_span/standard/loans.hpp"
 #include "engines/virtual_span/standard/numbers.hpp"
 #include "engines/virtual_span/standard/remote_runs.hpp"
 #include "engines/virtual_span/standard/size_classes.hpp"
@@ -78,12 +81,22 @@ struct alignas(kCacheLine) Lab : SpanLists<SizeClasses<Config>::kListed> {
   WarmSpans<(Config::kWarmBytes >> Config::kGranuleBits)> warm;  ///< owner: hot spans besides
   using Spares = SpareSpans<(Config::kSpareBytes >> Config::kGranuleBits)>;
   Spares spares;
-  RemoteRuns runs;           ///< owner
-  std::uint32_t events = 0;  ///< owner: what it has done without reading the clock
+  RemoteRuns runs;                         ///< owner
+  std::uint32_t events = 0;                ///< owner: what it has done without reading the clock
+  std::uint64_t clock_read_ms = 0;         ///< owner: when it did so last
+  std::uint32_t misses = 0;                ///< owner: of its short paths
+  std::uint32_t searches = 0;              ///< owner: for a span
+  std::uint32_t next_lender = 0;           ///< owner: whose turn it is to be looked at for a loan
+  Loans<Classes::kListed> loans;           ///< owner
+  HotPatience<Classes::kListed> patience;  ///< owner
+  HotAges<Classes::kListed> ages;          ///< owner
 
   void forget_hot_spans() {
     warm.forget();
     runs.forget();
+    loans.forget();
+    patience.forget();
+    ages.forget();
     for (Atomic<SpanNumber>& span : hot) span.store_relaxed(SpanNumber::kNone);
     for (std::uint64_t& word : hot_classes) word = 0;
   }

@@ -16,14 +16,19 @@
 #include "base/bits.hpp"
 #include "engines/virtual_span/standard/heap_storage.hpp"
 #include "engines/virtual_span/standard/lab.hpp"
+#include "engines/virtual_span/standard/large_habits.hpp"
 #include "engines/virtual_span/standard/numbers.hpp"
 #include "engines/virtual_span/standard/size_classes.hpp"
+#include "engines/virtual_span/standard/slack_bound.hpp"
 #include "engines/virtual_span/standard/span.hpp"
 #include "engines/virtual_span/standard/span_placement.hpp"
+#include "engines/virtual_span/standard/span_thinning.hpp"
+#include "engines/virtual_span/standard/warm_bound.hpp"
 #include "os/os.hpp"
 #include "pages/coalescing_arena.hpp"
 #include "pages/growing_table.hpp"
 #include "sync/spin_lock.hpp"
+#include "thread/background.hpp"
 #include "thread/lifecycle.hpp"
 #include "thread/record_registry.hpp"
 
@@ -48,8 +53,10 @@ class PageLayer : public thread::ForkWatch {
   /// Threads beyond these find their own spans by their records only, which takes longer.
   static constexpr std::size_t kMaxMaps = 1u << 14;
 
-  /// `put_right`: what a fork's child does first of all; see fork_recovery.hpp.
-  constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*)) : thread::ForkWatch{put_right} {}
+  /// `put_right`: what a fork's child does first of all; see fork_recovery.hpp. `background`: the body of its
+  /// background thread, if it may have one: it must never be destroyed then.
+  constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*), void (*background)() = nullptr)
+      : thread::ForkWatch{put_right}, background_body_(background) {}
 
   // --- Start and end ---------------------------------------------------------------------------------------
 
@@ -124,7 +131,22 @@ class PageLayer : public thread::ForkWatch {
   }
 
   GranuleCount granules_of(SpanRef span) const { return {arena.count_of(index_of(span.number))}; }
-  void give(SpanRef span, bool zero = false) { arena.give(index_of(span.number), zero); }
+  void give(SpanRef span, bool zero = false) {
+    if (Classes::is_single(span->class_id())) {
+      warm_bound.given(granules_of(span).count, zero);
+      count_idle(span, 0);
+    }
+    arena.give(index_of(span.number), zero);
+  }
+
+  /// Of a span that the caller has: so many pages of it are idle from now on.
+  void count_idle(SpanRef span, std::size_t pages) {
+    if (SPANALLOC_LIKELY(span->idle == pages)) return;
+    const std::size_t before = span->idle;
+    // The record first: a fork's child that counts it again counts too much, not below nothing.
+    span->idle = static_cast<std::uint8_t>(pages);
+    slack_bound.changed(before, pages);
+  }
 
   // --- What the protocol asks ------------------------------------------------------------------------------
 
@@ -133,6 +155,36 @@ class PageLayer : public thread::ForkWatch {
   static std::uint32_t reuse_outstanding(ClassId c) { return Classes::info(c).reuse_outstanding; }
   Block* block_of_mark(SpanRef span, BlockMark mark) const {
     return reinterpret_cast<Block*>(address(span.number) + offset_of_mark(mark));
+  }
+  std::uint32_t dropped_blocks(SpanRef span) const {
+    const ClassInfo& info = Classes::info(span->class_id());
+    return count_dropped(span->dropped.load_relaxed(), info.block_size, span->carved.load_relaxed());
+  }
+  /// In a fork's child, with the lock of the LAB that the span is parked with.
+  SPANALLOC_COLD void unlink_dropped(SpanRef span, BlockMark remotes) {
+    thinning_of(span).unlink_dropped(first_of(span, remotes), !is_mine(span->load_word().owner()));
+  }
+  /// In a fork's child, of a vanished thread's hot span.
+  SPANALLOC_COLD void clear_links_of_dropped(SpanRef span) { thinning_of(span).clear_links_of_dropped(); }
+  /// The caller's lists of a span that has become hot end before what is dropped.
+  SPANALLOC_INLINE BlockMark cut_lists(SpanRef span, BlockMark remotes) {
+    if (SPANALLOC_LIKELY(span->dropped.load_relaxed() == 0)) return remotes;
+    return cut_lists_slow(span, remotes);
+  }
+  /// Blocks of a list of a parked span, or more than it has.
+  std::uint32_t list_length(SpanRef span, Block* list) {
+    return thinning_of(span).length(list, Classes::info(span->class_id()).blocks);
+  }
+  /// Gives back what it can of the pages of a parked span, with the lock of that LAB. Returns the cost; see
+  /// SpanThinning.
+  SPANALLOC_COLD std::uint32_t thin(SpanRef span, const Lists& lab, SpanWord word) {
+    const bool still = lab.is_orphanage() || is_mine(word.owner());
+    Block* const remotes = first_of(span, word.head());
+    return thinning_of(span).thin(remotes, still, os::page_size(), [&](char* at, std::size_t bytes) {
+      const bool purged = arena.purge_part(index_of(span.number), std::size_t{1} << span->order, at, bytes);
+      if (purged) given_back.fetch_add_relaxed(bytes);
+      return purged;
+    });
   }
   [[noreturn]] void corrupted(SpanRef span) const {
     os::fatal("more blocks were freed than allocated (double free) in the span at", address(span.number));
@@ -221,6 +273,8 @@ class PageLayer : public thread::ForkWatch {
   bool has_lab(LabNumber number) const { return labs_.has(index_of(number)); }
   /// LABs below were used at some time, if there is such a one. Acquire: the table is open so far.
   LabNumber end_of_labs() const { return LabNumber{end_of_labs_.load_acquire()}; }
+  /// Nobody is not.
+  bool was_used(LabNumber number) const { return number < end_of_labs() && has_lab(number); }
   template <class F>
   void for_each_lab(F f) {
     const std::uint32_t end = index_of(end_of_labs());
@@ -275,6 +329,8 @@ class PageLayer : public thread::ForkWatch {
   /// In a fork's child, first of all.
   void abandon_heaps_lock() { heaps_lock_.abandon_if_owner_died(); }
   Heap& heap_at(HeapNumber number) { return *place_of(number).load_relaxed(); }
+  /// The same of a number that may be nobody's by now.
+  Heap* heap_or_none(HeapNumber number) { return place_of(number).load_acquire(); }
   /// The heap that a span in use belongs to.
   Heap& heap_of(SpanRef span) { return heap_at(span->heap.load_relaxed()); }
   template <class F>
@@ -286,14 +342,51 @@ class PageLayer : public thread::ForkWatch {
     }
   }
 
+  // --- The background thread -------------------------------------------------------------------------------
+
+  /// In a malloc that has not begun with anything: has a thread make the ticks of the decay clock when nobody
+  /// passes by, if the user wants one, there is something to give back, and there is none yet.
+  void want_background() {
+    // Acquire: the arena that is asked then.
+    if (SPANALLOC_UNLIKELY(may_start_background_.load_acquire() != 0)) start_background();
+  }
+  /// The thread's: waits for the next tick; `idle`: how many had nothing to do. False: no thread of the
+  /// program's is left that uses a heap. It ends then, and a later want_background() starts another one.
+  SPANALLOC_COLD bool wait_for_tick(unsigned idle) {
+    if (live_labs() == 0) {
+      background_.store_release(0);
+      return false;
+    }
+    // Ticks are counted by a coarse clock. Memory is given back with the second one that finds it unused.
+    const std::uint64_t tick = decay_ms / 2 + 10;
+    const std::uint64_t longer = idle < 3 ? tick : min_of(tick << min_of(idle - 2, 4), kLongestWaitMs);
+    // In parts: it is to end soon after the program's last thread, however long a tick is.
+    for (std::uint64_t left = max_of(longer, tick); left != 0 && live_labs() != 0;) {
+      const std::uint64_t part = min_of(left, kLongestWaitMs);
+      os::sleep_ms(part);
+      left -= part;
+    }
+    return true;
+  }
+  /// In a fork's child: it has not come along.
+  void forget_background() { background_.store_relaxed(0); }
+
   // --- Shared by the heaps ---------------------------------------------------------------------------------
 
   Arena arena;
+  WarmBound<Classes::kGranule> warm_bound;
+  SlackBound slack_bound;
+  LargeHabits large_habits{32 * kMiB / Classes::kGranule};
   SpinLock purge_lock;                  ///< whoever purges or ages
   Atomic<std::uint64_t> next_purge{0};  ///< milliseconds
   bool in_tick = false;                 ///< under purge_lock: a tick has begun and is not done
-  std::size_t left_to_drain = 0;        ///< under purge_lock: spans that it is still to give down
-  std::uint64_t decay_ms = 0;           ///< constant after start
+  /// Changed under purge_lock, as a tick begins: 0 or 1, which stack of each row of the heaps' pools is that
+  /// of this tick. The others are to be given down until it is done. Relaxed: a hint, spans may be in either.
+  Atomic<std::uint32_t> pool_tick{0};
+  /// Bytes that ticks and trims have purged, ever; written under purge_lock.
+  Atomic<std::size_t> given_back{0};
+  std::size_t thin_cursor = 0;  ///< under purge_lock: the next record that is looked at
+  std::uint64_t decay_ms = 0;   ///< constant after start
   // In a fork's child; see fork_recovery.hpp.
   Atomic<std::uint32_t> inside_without_lab{0};  ///< calls that are inside without a LAB,
   std::uint16_t counted_since = 0;           ///< of those that began in this SpinLock::generation() or later
@@ -302,6 +395,33 @@ class PageLayer : public thread::ForkWatch {
   SpinLock start_lock;                       ///< the start of the layer, and of each heap
 
  private:
+  // Below that so little can be free that nobody need watch it.
+  static constexpr std::size_t kWorthBackground = 4 * kMiB;
+  // How long the background thread outlives the last thread of the program, at most, but for one tick.
+  static constexpr std::uint64_t kLongestWaitMs = 1000;
+
+  // Its start may call malloc, which comes here again.
+  SPANALLOC_COLD void start_background() {
+    if (background_.load_relaxed() != 0 || arena.limit() << Config::kGranuleBits < kWorthBackground) return;
+    std::uint32_t none = 0;
+    if (!background_.compare_exchange_strong_acq_rel(none, 1)) return;
+    // If there is none to be had, that stays so.
+    thread::start_background(background_body_);
+  }
+  SPANALLOC_COLD std::size_t live_labs() {
+    std::size_t count = 0;
+    for_each_heap([&](Heap& heap) { count += heap.live_labs.load_relaxed(); });
+    return count;
+  }
+  Block* first_of(SpanRef span, BlockMark list) const {
+    return list == BlockMark::kNone ? no_block() : block_of_mark(span, list);
+  }
+  SPANALLOC_COLD BlockMark cut_lists_slow(SpanRef span, BlockMark remotes) {
+    return is_end(thinning_of(span).cut_lists(first_of(span, remotes))) ? BlockMark::kNone : remotes;
+  }
+  SpanThinning thinning_of(SpanRef span) {
+    return SpanThinning(*span.record, address(span.number), Classes::info(span->class_id()));
+  }
   Atomic<Heap*>& place_of(HeapNumber number) {
     return index_of(number) == 0 ? first_heap_ : more_heaps_[index_of(number)];
   }
@@ -318,6 +438,9 @@ class PageLayer : public thread::ForkWatch {
     if (!spans_.start(arena.capacity(), &arena.table_region()) || !spans_.ensure(1)) return false;
     if (!labs_.start(kMaxLabs, &arena.table_region())) return false;
     decay_ms = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
+    if (background_body_ != nullptr && os::option_number("BACKGROUND", 0, 1, 0) != 0) {
+      may_start_background_.store_release(1);  // release: pairs with want_background()
+    }
     next_purge.store_relaxed(os::now_ms() + decay_ms / 2 + 1);
     started_.store_release(1);  // release: pairs with is_started()
     return true;
@@ -382,7 +505,10 @@ class PageLayer : public thread::ForkWatch {
   Atomic<std::size_t> known_end_{0};      // written under the arena's lock
   Atomic<std::size_t> plain_end_{0};      // "; the same, up to the first gap
   Atomic<std::uint32_t> started_{0};
-  SpinLock heaps_lock_;                         // guards changes of what follows, and of slots_
+  void (*const background_body_)();
+  Atomic<std::uint32_t> may_start_background_{0};  // constant after start: the user wants one
+  Atomic<std::uint32_t> background_{0};  // 1: the background thread runs, or is being started, or cannot be
+  SpinLock heaps_lock_;                  // guards changes of what follows, and of slots_
   GrowingTable<HeapStorage<Config>> storages_;  // by the heap's number
   Atomic<std::uint32_t> end_of_heaps_{0};
   Atomic<Heap*> first_heap_{nullptr};

@@ -30,7 +30,7 @@ struct alignas(kCacheLine) RemoteRun : Intake {
 /// A run for each of several spans at a time: a span's is one of two, by its number. (With one each, every
 /// third of nine spans that are freed into in turn would have none.) Zero-initialisable.
 struct RemoteRuns {
-  static constexpr unsigned kRuns = 16;
+  static constexpr unsigned kRuns = 64;
 
   RemoteRun runs[kRuns];
   std::uint32_t holding = 0;  ///< runs that hold a block
@@ -54,7 +54,12 @@ struct RemoteRuns {
   }
 
  private:
-  RemoteRun& first_of(SpanNumber span) { return runs[index_of(span) % (kRuns / 2) * 2]; }
+  // (Mixed: spans of four granules have every fourth number.)
+  RemoteRun& first_of(SpanNumber span) {
+    return runs[(index_of(span) * 0x9E3779B1u >> (32 - kPairBits)) * 2];
+  }
+  static constexpr unsigned kPairBits = 5;
+  static_assert(kRuns == 2u << kPairBits);
 };
 
 }  // namespace spanalloc::standard

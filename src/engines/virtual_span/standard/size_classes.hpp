@@ -10,9 +10,10 @@
 //
 // A virtual span of several blocks is 2^order granules of 64 KiB, naturally aligned, so that a block's
 // address leads to the span's first granule; of a span of one block that is where the block is. A real span
-// starts where its virtual span starts. Blocks begin at the span's start with nothing before them: a block of
-// size d at index i lies at start + i * d, so it is aligned to every power of two that divides d (up to the
-// virtual span's size). Metadata stands in a side table (span.hpp).
+// of several starts where its virtual span starts. Blocks begin at the span's start with nothing before them:
+// a block of size d at index i lies at start + i * d, so it is aligned to every power of two that divides d
+// (up to the virtual span's size). The block of a span of one begins where single_blocks.hpp says. Metadata
+// stands in a side table (span.hpp).
 #pragma once
 
 #include <array>
@@ -61,6 +62,12 @@ struct SizeClassRules : Config {
   static constexpr std::size_t kMaxGranules = kMaxBlock / kGranule;  // of a span with a class
   /// Of the pool: spans of one granule; naturally aligned ones of 2, 4 ..; others of 2 .. kMaxGranules.
   static constexpr unsigned kPoolRows = 1 + kMaxOrder + kMaxGranules - 1;
+  /// A row has a stack for this tick of the decay clock and one for that before.
+  static constexpr unsigned kPoolStacks = 2 * kPoolRows;
+  static constexpr unsigned row_of_stack(unsigned stack) { return stack / 2; }
+  static constexpr std::size_t granules_of_row(unsigned row) {
+    return row <= kMaxOrder ? std::size_t{1} << row : row - kMaxOrder + std::size_t{1};
+  }
 
   /// Class of a request of n bytes, 1 <= n <= kMaxBlock.
   static constexpr ClassId of(std::size_t n) {

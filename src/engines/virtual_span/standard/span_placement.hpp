@@ -42,6 +42,7 @@ struct Orphanages {
 /// `Pages` (page_layer.hpp; in models a handful of spans):
 ///   SpanRef span(SpanNumber), Lists& lab(LabNumber)        their records
 ///   std::uint32_t capacity(ClassId)                        blocks of a span of that class
+///   BlockMark cut_lists(SpanRef, BlockMark)                SpanThinning::cut_lists()
 ///   std::uint32_t reuse_outstanding(ClassId)               how many may be out of a reusable one
 template <class Pages>
 class SpanPlacement {

@@ -54,10 +54,10 @@ template <class Pages>
 class SpanProtocol : public SpanRepair<Pages> {
   using Base = SpanRepair<Pages>;
   using Base::pages_, Base::for_each_on, Base::push, Base::chain;
-  using typename Base::LabGuard;
 
  public:
   using Base::Base, Base::place, Base::push_attention, Base::unlink;
+  using typename Base::LabGuard;
   using typename Base::Lists;
 
   /// A thread that does not own the span frees a run of `count` blocks, linked up from the one marked
@@ -133,16 +133,40 @@ class SpanProtocol : public SpanRepair<Pages> {
     SPANALLOC_ASSERT(span->load_word().is(me, SpanState::kHot));
     SPANALLOC_ASSERT(free_blocks <= pages_.capacity(span->class_id()));
     span->list = ListId::kNone;
+    span->watched = 0;
     return fold_and_place(pages_.lab(me), span, free_blocks);
   }
 
-  /// Hot -> parked, with orphanage `heir`. At the owner's end: what is free in the span, on its lists or
-  /// never carved, is not counted.
+  /// Any thread but the owner: takes what others have freed of a span that is hot with LAB `owner`, if that
+  /// is of class c and holds so much, as blocks that are out. Does not wait for a busy lock. `may_borrow` is
+  /// asked under it.
+  template <class MayBorrow>
+  RemoteList borrow(SpanRef span, LabNumber owner, ClassId c, std::uint32_t at_least,
+                    MayBorrow&& may_borrow) {
+    Lists& lab = pages_.lab(owner);
+    const std::uint32_t capacity = pages_.capacity(c);
+    const auto is_worth_it = [&](SpanWord word) {
+      return word.is(owner, SpanState::kHot) && word.outstanding() + at_least <= capacity;
+    };
+    if (!is_worth_it(span->load_word()) || !lab.lock.try_lock()) return {};
+    RemoteList list;
+    // Acquire: the class that was written before the word said hot. It stays as long as that is so, since the
+    // owner gives up a hot span only under this lock.
+    if (is_worth_it(SpanWord{span->word.load_acquire()}) && span->class_id() == c && may_borrow()) {
+      list = take_remotes(span->word, capacity);
+    }
+    Base::unlock_lab(lab);
+    return list;
+  }
+
+  /// Hot -> parked, with orphanage `heir`, under the lock of LAB `me`. At the owner's end: what is free in
+  /// the span, on its lists or never carved, is not counted.
   void hot_to_orphan(SpanRef span, LabNumber me, LabNumber heir) {
     give_to_orphanage(span, me, heir, 0, true);
   }
   /// Where that was counted later: `free_blocks` of it are. True: the span is empty, and the caller's.
   bool counted_to_orphan(SpanRef span, LabNumber me, LabNumber heir, std::uint32_t free_blocks) {
+    LabGuard guard(*this, me);
     return give_to_orphanage(span, me, heir, free_blocks, false);
   }
 
@@ -227,6 +251,15 @@ class SpanProtocol : public SpanRepair<Pages> {
     return {};
   }
 
+  /// Owner: false: no span is parked with LAB `me`, and none can come to be meanwhile. (Only its owner parks
+  /// one there, which notes the class until orphan_all(); what a fork's child lists anew waits for
+  /// attention.)
+  bool may_have_parked(LabNumber me) {
+    Lists& lab = pages_.lab(me);
+    bool any = lab.attention_waiting.load_relaxed() != 0;
+    for (const std::uint64_t classes : lab.classes) any = any || classes != 0;
+    return any;
+  }
   /// Owner's end: gives every parked span of LAB `me` to orphanage `heir`. Empty ones are the caller's.
   SpanChain orphan_all(LabNumber me, LabNumber heir) {
     Lists& lab = pages_.lab(me);
@@ -248,6 +281,24 @@ class SpanProtocol : public SpanRepair<Pages> {
     }
     SPANALLOC_ASSERT(only_claimed_are_left(lab));
     return emptied;
+  }
+
+  /// Any thread: f(lists, word) with the lock of the LAB that the span is parked with, if it is on one of its
+  /// lists. Without `wait` not if that is busy. Until f returns nobody makes the span hot; it may be claimed
+  /// (I2), but its claimer waits for the lock.
+  template <class F>
+  SPANALLOC_COLD void with_parked(SpanRef span, bool wait, F&& f) {
+    const SpanWord word = span->load_word();
+    if (word.state() != SpanState::kParked || word.owner() == kNobody) return;
+    Lists& lab = pages_.lab(word.owner());
+    if (wait) {
+      Base::lock_lab(word.owner());
+    } else if (!lab.lock.try_lock()) {
+      return;
+    }
+    const SpanWord now{span->word.load_acquire()};
+    if (now.is(word.owner(), SpanState::kParked) && span->list != ListId::kNone) f(lab, now);
+    Base::unlock_lab(lab);
   }
 
   /// Who claimed the span (I2) takes it off its last owner's lists.
@@ -345,7 +396,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     unlink(lab, span);
     span->expect_frees_while_hot();
     forget_uncounted(lab, span);
-    return {span, before.head()};
+    return {span, pages_.cut_lists(span, before.head())};
   }
 
   // I4, by a thread that has the LAB's lock, of a span on another list than the attention list. (A handler
@@ -377,7 +428,7 @@ class SpanProtocol : public SpanRepair<Pages> {
   bool give_to_orphanage(SpanRef span, LabNumber me, LabNumber heir, std::uint32_t free_blocks,
                          bool uncounted) {
     Lists& orphanage = pages_.lab(heir);
-    SPANALLOC_ASSERT(orphanage.is_orphanage());  // I3
+    SPANALLOC_ASSERT(orphanage.is_orphanage() && Base::may_change(pages_.lab(me)));  // I3
     pages_.has_left(pages_.lab(me), span);
     LabGuard guard(*this, heir);
     SPANALLOC_ASSERT(span->load_word().is(me, SpanState::kHot));
@@ -391,6 +442,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
     span->list = ListId::kNone;
     if (after.state() == SpanState::kFree) return true;
+    span->watched = 0;
     span->uncounted = uncounted;
     if (uncounted) orphanage.uncounted.store_relaxed(orphanage.uncounted.load_relaxed() + 1);
     place(span, after);

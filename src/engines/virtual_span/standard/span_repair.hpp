@@ -20,6 +20,9 @@ namespace spanalloc::standard {
 ///   void note_repair()                                   lists were made anew
 ///   bool is_mine(LabNumber)                              of the calling thread
 ///   Block* block_of_mark(SpanRef, BlockMark)
+///   void unlink_dropped(SpanRef, BlockMark)              SpanThinning, of its remote list, too
+///   std::uint32_t dropped_blocks(SpanRef)                how many are free and on no list
+///   std::uint32_t list_length(SpanRef, Block*)           of a parked one; more than its blocks: damaged
 ///   [[noreturn]] void corrupted(SpanRef)                 more blocks were freed than allocated
 ///   void has_left(const Lists&, SpanRef)                 the span is no longer that LAB's
 template <class Pages>
@@ -109,9 +112,10 @@ class SpanRepair : public SpanPlacement<Pages> {
     if (word.state() != SpanState::kParked) return;
     // Where it stood follows from the event that was set for it, which is not to be touched: its owner may be
     // in the middle of a free. It will settle the span.
+    pages_.unlink_dropped(span, word.head());  // whoever had the lock was thinning it, perhaps
     if (pages_.is_mine(owner)) return push_attention(pages_.lab(owner), span);
     const std::uint32_t capacity = pages_.capacity(span->class_id());
-    std::uint32_t free = capacity - span->carved.load_relaxed() +
+    std::uint32_t free = capacity - span->carved.load_relaxed() + pages_.dropped_blocks(span) +
                          free_blocks(span, span->free_list.load_relaxed()) +
                          free_blocks(span, span->rest.load_relaxed());
     if (word.head() != BlockMark::kNone) free += free_blocks(span, pages_.block_of_mark(span, word.head()));
@@ -124,9 +128,9 @@ class SpanRepair : public SpanPlacement<Pages> {
   }
 
   std::uint32_t free_blocks(SpanRef span, Block* list) const {
-    const ListLength length = length_of(list, kMostSpan, pages_.capacity(span->class_id()));
-    if (!length.whole) pages_.corrupted(span);
-    return length.blocks;
+    const std::uint32_t length = pages_.list_length(span, list);
+    if (length > pages_.capacity(span->class_id())) pages_.corrupted(span);
+    return length;
   }
 };
 

@@ -4,7 +4,8 @@
 // The span's word says whose spare it is, so that any thread may take one away that its LAB has no use for:
 //
 //   in use --LAB's thread, free--> spare of the LAB     the place is written first, then the word
-//   in use --any thread, free--> taken                  when there is no room
+//   in use --any thread, free--> taken                  when it is too large
+//   of nobody, from the pool --LAB's thread--> spare of the LAB     several at a time
 //   spare of the LAB --its thread, malloc--> in use
 //   spare of the LAB --anybody--> taken                 to be put into the pool
 //
@@ -60,11 +61,41 @@ class SpareSpans {
     return true;
   }
 
+  /// Keeps a span that is free and the calling thread's alone, who is inside the heap, for a fork's child.
+  /// False: there is no room, nothing has changed.
+  bool add(Span& span, unsigned granules) {
+    const std::uint32_t n = count_;
+    const unsigned sum = sums_[n] + granules;
+    if (sum > kMostGranules) return false;
+    SPANALLOC_ASSERT(span.load_word().state() == SpanState::kFree);
+    places_[n].store_relaxed(&span);
+    span.word.store_release(spare_.bits);  // release: as in keep()
+    sums_[n + 1] = static_cast<std::uint8_t>(sum);
+    count_ = n + 1;
+    return true;
+  }
+
+  /// Whether half of the room and more is free.
+  bool has_half() const { return sums_[count_] < kMostGranules / 2; }
   /// False: so large a span would be refused.
   bool has_room_for(unsigned granules) const { return sums_[count_] + granules <= kMostGranules; }
-  /// After a refusal: whether take() shall see what others have taken, which still counts. (Each time would
-  /// cost a thread that only frees more than its frees.)
-  bool is_to_look_for_room() { return ++refused_ % kMostGranules == 0; }
+  /// Lets go of the older ones until half of the room is free, f(Span&) for each, which is the caller's then.
+  /// Of those that others have taken nothing is left. `granules_of(span)`: as given to keep().
+  template <class GranulesOf, class F>
+  void let_go_of_older(GranulesOf&& granules_of, F&& f) {
+    const std::uint32_t n = count_;
+    std::uint32_t i = 0;
+    for (; i<n&& unsigned{sums_[n]} - sums_[i]> kMostGranules / 2; ++i) {
+      Span* span = places_[i].load_relaxed();
+      if (change(*span, spare_, kSpareTaken)) f(*span);
+    }
+    std::uint32_t kept = 0;
+    for (; i < n; ++i) {
+      Span* span = places_[i].load_relaxed();
+      if (span->load_word() == spare_) keep_place(kept, span, granules_of);
+    }
+    end_places(kept);
+  }
 
   /// The youngest, in use again, if it is of class c.
   SPANALLOC_INLINE Span* take_youngest(ClassId c) {
@@ -75,6 +106,7 @@ class SpareSpans {
       return nullptr;
     count_ = n - 1;
     places_[n - 1].store_relaxed(nullptr);
+    if (span == nullptr) __builtin_unreachable();  // else the caller asks
     return span;
   }
   /// Any of class c. Those that others have taken make room again. `granules_of(span)`: as given to keep().
@@ -91,14 +123,9 @@ class SpareSpans {
         found = span;
         continue;
       }
-      // Written there before it is cleared here. (Behind it others may see it twice.)
-      places_[kept].store_release(span);
-      // (At least one: it may have been taken since we looked, and be anything.)
-      sums_[kept + 1] = static_cast<std::uint8_t>(sums_[kept] + max_of(granules_of(*span), 1));
-      ++kept;
+      keep_place(kept, span, granules_of);
     }
-    for (std::uint32_t i = kept; i < n; ++i) places_[i].store_release(nullptr);
-    count_ = kept;
+    end_places(kept);
     return found;
   }
 
@@ -127,6 +154,19 @@ class SpareSpans {
   }
 
  private:
+  template <class GranulesOf>
+  void keep_place(std::uint32_t& kept, Span* span, GranulesOf&& granules_of) {
+    // Written there before it is cleared here. (Behind it others may see it twice.)
+    places_[kept].store_release(span);
+    // (It may have been taken since we looked, and be anything: it counts as one at least, and all together
+    // as no more than there can be.)
+    const unsigned sum = sums_[kept] + static_cast<unsigned>(max_of(granules_of(*span), 1));
+    sums_[++kept] = static_cast<std::uint8_t>(min_of(sum, kMostGranules));
+  }
+  void end_places(std::uint32_t kept) {
+    for (std::uint32_t i = kept; i < count_; ++i) places_[i].store_release(nullptr);
+    count_ = kept;
+  }
   static bool change(Span& span, SpanWord from, SpanWord to) {
     return span.word.compare_exchange_strong_acq_rel(from.bits, to.bits);
   }
@@ -134,7 +174,6 @@ class SpareSpans {
   Atomic<Span*> places_[kMostGranules + 1];
   SpanWord spare_;  // constant: spare_of() the LAB
   std::uint32_t count_ = 0;
-  std::uint32_t refused_ = 0;
   std::uint8_t sums_[kMostGranules + 2] = {};  // sums_[n]: granules of the first n
 };
 

@@ -5,10 +5,12 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cstring>
+#include <latch>
 #include <random>
 #include <set>
 #include <thread>
@@ -284,6 +286,21 @@ TEST_F(StandardEngineTest, FreedSpansOfOneBlockAreKeptInBoundsAndGivenBackByTrim
   });
 }
 
+// Of a span of one block, when it is a spare and there is no room for another: it is named, and the pool gets
+// the span once.
+TEST_F(StandardEngineTest, ASpareThatIsFreedAgainWithoutRoomIsRefused) {
+  const auto free_again = [] {
+    std::vector<void*> blocks;
+    for (std::size_t i = 0; i <= Standard::kSpareBytes / Classes::kGranule; ++i) {
+      blocks.push_back(E::allocate(40'000));
+    }
+    for (std::size_t i = 0; i + 1 < blocks.size(); ++i) E::deallocate(blocks[i]);
+    EXPECT_FALSE(E::frontend.lab->spares.has_room_for(1));
+    E::deallocate(blocks[0]);
+  };
+  EXPECT_DEATH(free_again(), "double free");
+}
+
 // Few blocks a span: one free makes it reusable and empty at once.
 TEST_F(StandardEngineTest, ASpanThatBecomesReusableAndEmptyAtOnceIsReturned) {
   const std::size_t size = 32 * kKiB;
@@ -316,6 +333,106 @@ TEST_F(StandardEngineTest, RemoteFreesBelowTheRefillThresholdAreNotLost) {
     free_all(blocks);                // the last local free must see the early remote one
     E::deallocate(next);
   });
+}
+
+// What it has freed into a sleeping thread's hot span, before it takes a span for itself; and what it has not
+// used of that goes back at its end.
+TEST_F(StandardEngineTest, AThreadAllocatesFromWhatWasFreedIntoAnothersHotSpan) {
+  const std::size_t size = 512;
+  test::on_another_thread([&] {
+    auto blocks = allocate_many(50, size);
+    const std::set<void*> theirs(blocks.begin(), blocks.end());
+    const std::size_t carved = E::census().carved;
+    test::on_another_thread([&] {
+      free_all(blocks);
+      auto again = allocate_many(30, size);
+      for (void* p : again) EXPECT_EQ(theirs.count(p), 1u);
+      EXPECT_EQ(E::census().carved, carved);
+      free_all(again);
+    });
+    auto own = allocate_many(blocks_a_span(size), size);
+    EXPECT_EQ(E::census().carved, carved) << "all of the span is its owner's again";
+    free_all(own);
+  });
+}
+
+TEST_F(StandardEngineTest, AThreadsBlocksFromAnothersSpanGoBackWithATrim) {
+  const std::size_t size = 512;
+  auto blocks = allocate_many((kWarm + 2) * blocks_a_span(size), size);
+  test::on_another_thread([&] {
+    std::vector<void*> hot(blocks.end() - 20, blocks.end());
+    blocks.resize(blocks.size() - 20);
+    free_all(hot);
+    E::deallocate(E::allocate(size));  // borrowed, and some are left
+    E::trim();
+    test::on_another_thread([&] { free_all(blocks); });
+    E::trim();
+  });
+}
+
+// A span's life goes on while a loan of it lasts, whatever its owner does.
+TEST_F(StandardEngineTest, ALoanOutlivesItsLender) {
+  const std::size_t size = 512;
+  std::vector<void*> blocks;
+  std::latch allocated(1);
+  std::latch borrowed(1);
+  std::thread lender([&] {
+    blocks = allocate_many(40, size);
+    allocated.count_down();
+    borrowed.wait();
+  });
+  allocated.wait();
+  test::on_another_thread([&] {
+    free_all(blocks);
+    auto again = allocate_many(10, size);
+    borrowed.count_down();
+    lender.join();
+    auto more = allocate_many(20, size);
+    again.insert(again.end(), more.begin(), more.end());
+    EXPECT_EQ(std::set<void*>(again.begin(), again.end()).size(), again.size());
+    free_all(again);
+  });
+}
+
+// Of a borrower that has vanished: what it had not used.
+TEST_F(StandardEngineTest, AForksChildGivesBackWhatVanishedThreadsHadBorrowed) {
+  if (test::kUnderTsan || test::kUnderAsan) GTEST_SKIP() << "forks of threaded programs";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  const std::size_t size = 512;
+  std::vector<void*> blocks;
+  void* one = nullptr;
+  std::latch allocated(1);
+  std::latch borrowed(1);
+  std::latch over(1);
+  std::thread lender([&] {
+    blocks = allocate_many(40, size);
+    allocated.count_down();
+    over.wait();
+  });
+  allocated.wait();
+  std::thread borrower([&] {
+    free_all(blocks);
+    E::trim();  // what it has gathered would be lost with it
+    one = E::allocate(size);
+    borrowed.count_down();
+    over.wait();
+  });
+  borrowed.wait();
+  const pid_t child = fork();
+  ASSERT_GE(child, 0);
+  if (child == 0) {
+    alarm(60);
+    E::deallocate(one);
+    E::trim();
+    _exit(E::census().all_returned() ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  over.count_down();
+  lender.join();
+  borrower.join();
+  E::deallocate(one);
 }
 
 TEST_F(StandardEngineTest, AThreadThatEndsWithEmptyHotSpansLeavesNone) {
@@ -386,6 +503,25 @@ TEST_F(StandardEngineTest, TrimmedMemoryReadsAsZeroAndLargeCallocsDoNotTouchIt) 
   E::deallocate(q);
 }
 
+// All of a used block's bytes, and none of its neighbours'.
+TEST_F(StandardEngineTest, SmallBlocksAreZeroedToTheirEndAndNotBeyond) {
+  for (std::size_t n = 0; n <= 1300; ++n) {
+    unsigned char* all[3];
+    for (unsigned char*& p : all) {
+      p = static_cast<unsigned char*>(E::allocate(n));
+      std::memset(p, 0xa5, E::usable_size(p));
+    }
+    E::deallocate(all[1]);
+    auto* const zeroed = static_cast<unsigned char*>(E::allocate_zeroed(n));
+    ASSERT_EQ(zeroed, all[1]) << n;
+    for (std::size_t i = 0; i < n; ++i) ASSERT_EQ(zeroed[i], 0) << n << " " << i;
+    for (unsigned char* p : {all[0], all[2]}) {
+      for (std::size_t i = 0; i < E::usable_size(p); ++i) ASSERT_EQ(p[i], 0xa5) << n << " " << i;
+    }
+    for (unsigned char* p : all) E::deallocate(p);
+  }
+}
+
 TEST_F(StandardEngineTest, DirtyMemoryIsZeroedForCalloc) {
   for (std::size_t size : std::initializer_list<std::size_t>{16, 448, 2000, 30000, 50000, 1000000, 3000000}) {
     void* p = E::allocate(size);
@@ -433,6 +569,17 @@ TEST_F(StandardEngineTest, AListIsToppedUpFromItsSpanBeforeItIsEmpty) {
 }
 
 using StandardEngineDeathTest = StandardEngineTest;
+
+TEST_F(StandardEngineDeathTest, ABlockThatWaitsInALoanIsRefused) {
+  const std::size_t size = 512;
+  auto blocks = allocate_many(40, size);
+  auto twice = blocks;
+  test::on_another_thread([&] {
+    free_all(blocks);
+    E::deallocate(E::allocate(size));
+    EXPECT_DEATH(for (void* p : twice) E::deallocate(p), "double free|free list overwritten");
+  });
+}
 
 TEST_F(StandardEngineDeathTest, AFreedSpanOfOneBlockIsRefused) {
   for (std::size_t size = Standard::kMaxListed + 1; size <= Standard::kMaxBlock; size += size / 3) {

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "child.hpp"
 #include "engines/virtual_span/standard/engine.hpp"
 #include "engines/virtual_span/standard/test_support.hpp"
 #include "sanitizers.hpp"
@@ -322,6 +323,41 @@ TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
   }
   E::trim();
   EXPECT_TRUE(E::census().all_returned());
+}
+
+// A thread has taken its first range from the arena, which has no record yet, and there is no LAB yet: that
+// record names LAB 0.
+TEST(StandardFork, AThreadVanishesWithTheVeryFirstRange) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  test::in_fresh_process([] {
+    E::process_start();
+    ASSERT_TRUE(E::pages.start());
+    ASSERT_EQ(index_of(E::pages.end_of_labs()), 0u);
+    std::atomic<bool> taken{false};
+    std::atomic<bool> stop{false};
+    std::thread worker([&] {
+      E::pages.inside_without_lab.store_relaxed(1);
+      const auto range = E::pages.arena.take_growing(3, 1, E::pages.records_reach(),
+                                                     decltype(E::pages.arena)::Effort::kGrow);
+      EXPECT_NE(range.first, 0u);
+      taken = true;
+      while (!stop) usleep(100);
+    });
+    while (!taken) usleep(100);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      E::deallocate(E::allocate(100));
+      _exit(E::census().consistent() ? 0 : 4);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0);
+    stop = true;
+    worker.join();
+  });
 }
 
 }  // namespace

@@ -3,8 +3,13 @@
 
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "api/malloc_api.hpp"
@@ -60,6 +65,43 @@ inline void free_all(std::vector<void*>& blocks) {
 
 inline void expect_nothing_out() {
   EXPECT_EQ(test::leftovers<E>(), "");
+}
+
+// What a child that does f() says before it dies of SIGABRT.
+template <class F>
+inline std::string last_words(F f) {
+  int ends[2];
+  if (pipe(ends) != 0) return "no pipe";
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
+    const rlimit no_core{0, 0};
+    setrlimit(RLIMIT_CORE, &no_core);
+    f();
+    _exit(0);
+  }
+  close(ends[1]);
+  std::string said;
+  char buffer[256];
+  for (ssize_t n = 0; (n = read(ends[0], buffer, sizeof buffer)) > 0;)
+    said.append(buffer, static_cast<std::size_t>(n));
+  close(ends[0]);
+  int status = 0;
+  waitpid(child, &status, 0);
+  return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT ? said : "did not abort: " + said;
+}
+
+template <class F>
+void expect_named(F f, const std::string& mistake) {
+  const std::string said = last_words(f);
+  EXPECT_EQ(said.rfind("spanalloc: ", 0), 0u) << said;
+  EXPECT_NE(said.find(mistake), std::string::npos) << said;
+  // An emulator adds a line of its own.
+  if (!test::kEmulated) {
+    EXPECT_EQ(std::count(said.begin(), said.end(), '\n'), 1) << said;
+  }
 }
 
 }  // namespace spanalloc::large

@@ -1,0 +1,70 @@
+// How much of what spans of one block have around their blocks stays in memory, though nobody can use it:
+//
+//   idle <= 4 MiB + spans of one block / 16, and what there was no credit for
+//
+// What is beyond is given back as a span is handed out. A program whose objects come and go within these
+// bounds never pays for that; one that lives in such objects keeps little that it has no use for. Nor does
+// one pay again and again for the same memory, which a block of another size has used meanwhile: giving back
+// takes credit. As much as the spans of one block grow beyond what they ever were is credit, and 32 MiB a
+// second are, up to 32 MiB.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+
+namespace spanalloc::standard {
+
+/// Thread-safe, zero-initialisable. Relaxed throughout: nothing follows from the count but what is purged.
+class SlackBound {
+ public:
+  static constexpr std::size_t kPage = 4 * kKiB;
+  static constexpr std::size_t kAlways = 4 * kMiB;
+  static constexpr std::size_t kPartOfLive = 16;
+  /// Pages that a span's record can count.
+  static constexpr std::size_t kMostOfASpan = 255;
+
+  /// Of one span.
+  void changed(std::size_t before, std::size_t now) { pages_.fetch_add_relaxed(now - before); }
+  /// `live`: bytes of spans of one block that are in use.
+  bool has_room(std::size_t live) const { return idle_bytes() <= kAlways + live / kPartOfLive; }
+  /// True: so many bytes may be given back.
+  bool pays(std::size_t bytes, std::size_t live, std::uint64_t now_ms) {
+    earn(live, now_ms);
+    const std::size_t credit = credit_.load_relaxed();
+    if (credit < bytes) return false;
+    credit_.store_relaxed(credit - bytes);
+    return true;
+  }
+  std::size_t idle_bytes() const { return pages_.load_relaxed() * kPage; }
+
+ private:
+  static constexpr std::size_t kEarnedAMs = 32 * kKiB;
+  static constexpr std::size_t kMostByTime = 32 * kMiB;
+
+  // (Threads that come at the same time may both earn the same, or lose what one has earned.)
+  void earn(std::size_t live, std::uint64_t now_ms) {
+    std::size_t credit = credit_.load_relaxed();
+    if (const std::size_t most = most_live_.load_relaxed(); live > most) {
+      most_live_.store_relaxed(live);
+      credit += live - most;
+    }
+    // (Another thread may have read the clock later, and been here before.)
+    if (const std::uint64_t then = earned_ms_.load_relaxed(); now_ms > then) {
+      earned_ms_.store_relaxed(now_ms);
+      const auto ms = static_cast<std::size_t>(min_of(now_ms - then, kMostByTime / kEarnedAMs));
+      const std::size_t earned = ms * kEarnedAMs;
+      if (credit < kMostByTime) credit = min_of(credit + earned, kMostByTime);
+    }
+    credit_.store_relaxed(credit);
+  }
+
+  Atomic<std::size_t> credit_{0};     // bytes
+  Atomic<std::size_t> most_live_{0};  // bytes of spans of one block, as far as was seen
+  Atomic<std::uint64_t> earned_ms_{0};
+  Atomic<std::size_t> pages_{0};
+};
+
+}  // namespace spanalloc::standard

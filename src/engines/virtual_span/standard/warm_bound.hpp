@@ -1,0 +1,85 @@
+// How much of what large blocks and spans of one block have left stays in memory when nobody passes by any
+// more: what exceeds the bound is purged by the free that exceeds it, not by a tick of the decay clock.
+//
+//   dirty <= 32 MiB + live / 4 + regretted       of such blocks, in granules
+//
+// A program that frees much and takes it again at once would pay for each of its pages anew. So what is taken
+// from clean memory soon after as much was purged for the bound has been purged in vain: twice as much more
+// may stay from then on, 256 MiB at most, an eighth less with each tick.
+//
+// All are hints. What small blocks take of the dirty memory is not counted, so that `dirty` may be too much;
+// each tick knows better, and so does a purge that finds less than it looks for.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+
+namespace spanalloc::standard {
+
+/// Thread-safe, zero-initialisable. Relaxed throughout: nothing follows from the counts but when to purge.
+template <std::size_t kGranule>
+class WarmBound {
+ public:
+  static constexpr std::size_t kAlways = 32 * kMiB / kGranule;
+  static constexpr std::size_t kMostRegretted = 256 * kMiB / kGranule;
+
+  /// `dirty` of them were dirty.
+  void taken(std::size_t granules, std::size_t dirty) {
+    live_.fetch_add_relaxed(granules);
+    if (dirty != 0) dirty_.fetch_sub_relaxed(dirty);
+    const std::size_t purged = purged_.load_relaxed();
+    if (purged == 0) return;
+    const std::size_t in_vain = min_of(granules - min_of(dirty, granules), purged);
+    purged_.store_relaxed(purged - in_vain);
+    regretted_.store_relaxed(min_of(regretted_.load_relaxed() + 2 * in_vain, kMostRegretted));
+  }
+  void given(std::size_t granules, bool zero) {
+    live_.fetch_sub_relaxed(granules);
+    if (!zero) dirty_.fetch_add_relaxed(granules);
+  }
+  /// A span in use, or in the pool, became one of one block, or ceases to be one.
+  void changed(std::size_t granules, bool to_one_block) {
+    if (to_one_block) {
+      live_.fetch_add_relaxed(granules);
+    } else {
+      live_.fetch_sub_relaxed(granules);
+    }
+  }
+  void purged(std::size_t granules) { dirty_.fetch_sub_relaxed(granules); }
+  void purged_for_bound(std::size_t granules) {
+    purged(granules);
+    purged_.fetch_add_relaxed(granules);
+  }
+  /// So much is dirty, of whatever blocks.
+  void dirty_is(std::size_t granules) { dirty_.store_relaxed(granules); }
+  void tick(std::size_t dirty) {
+    dirty_is(dirty);
+    purged_.store_relaxed(0);
+    const std::size_t regretted = regretted_.load_relaxed();
+    regretted_.store_relaxed(regretted - (regretted + 7) / 8);
+  }
+
+  /// Of spans of one block in use, or in pools.
+  std::size_t live() const { return at_least_0(live_.load_relaxed()); }
+  /// Granules that should be purged.
+  std::size_t excess() const {
+    const std::size_t dirty = at_least_0(dirty_.load_relaxed());
+    const std::size_t most = kAlways + live() / 4 + regretted_.load_relaxed();
+    return dirty - min_of(dirty, most);
+  }
+
+ private:
+  static std::size_t at_least_0(std::size_t count) {
+    return static_cast<std::ptrdiff_t>(count) < 0 ? 0 : count;
+  }
+
+  Atomic<std::size_t> live_{0};
+  Atomic<std::size_t> dirty_{0};
+  Atomic<std::size_t> purged_{0};  // for the bound, since the last tick
+  Atomic<std::size_t> regretted_{0};
+};
+
+}  // namespace spanalloc::standard
