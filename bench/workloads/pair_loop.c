@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "still_clock.h"
+
 enum { kBlocks = 100 };
 
 static char* blocks[kBlocks];

@@ -21,6 +21,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "still_clock.h"
+
 enum { kMostSizes = 64 };
 static size_t sizes[kMostSizes];
 static size_t size_count;
