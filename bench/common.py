@@ -1,6 +1,12 @@
-"""What the measuring scripts here share: the build folder, the allocators, the check of who defines malloc."""
+"""What the measuring scripts here share: the build folder, the allocators, the check of who defines malloc; and what
+counts are taken in, and judged by."""
 
+import ctypes
+import json
+import math
 import os
+import re
+import struct
 import subprocess
 import sys
 import tempfile
@@ -55,6 +61,113 @@ def settings(path):
     return {name: value for entry in libraries.built_peers() if entry["path"] == path for name, value in entry["environment"]}
 
 
+def counted_environment(path):
+    """All of the environment of a program under this allocator, of which something is counted: what the caller has set,
+    how many cores the machine has and what its kernel does with huge pages must not show. (Address space that is not
+    randomised is the process's: fix_addresses().)"""
+    return {**found_by(), **COUNTED_ENVIRONMENT, **settings(path), "LD_PRELOAD": path}
+
+
+def found_by():
+    """What programs and libraries are found by, of the caller's environment."""
+    return {name: os.environ[name] for name in ("PATH", "LD_LIBRARY_PATH") if name in os.environ}
+
+
+COUNTED_ENVIRONMENT = {
+    "LC_ALL": "C", "SPANALLOC_SEED": "1", "SPANALLOC_CPUS": "2", "SPANALLOC_THP": "never",
+    # No tick of the decay clock: the first one would come after half of it, and a run is ended long before that. (In the
+    # counted programs the clock stands still anyway, workloads/still_clock.h.)
+    "SPANALLOC_DECAY_MS": "3600000",
+    # The memset of SSE2, which each x86-64 has: with AVX2 a calloc of 1000 bytes takes 55 instructions less.
+    "GLIBC_TUNABLES": "glibc.cpu.hwcaps=-AVX2_Usable,-AVX2,-AVX512VL,-AVX512BW,-ERMS,-FSRM",
+}
+
+
+def fix_addresses():
+    """Has the kernel place everything where it always does, in this process and what it starts. False: it may not."""
+    no_randomisation, only_ask = 0x0040000, 0xFFFFFFFF
+    personality = ctypes.CDLL(None).personality
+    personality.argtypes = [ctypes.c_ulong]
+    now = personality(only_ask)
+    return now >= 0 and personality(now | no_randomisation) >= 0
+
+
+def toolchain_of(library, libc):
+    """Who compiled the library and which C library it runs with, as the baseline's keys say it: "g++ 12.2.0, glibc 2.36,
+    x86_64"."""
+    with open(library, "rb") as file:
+        code = file.read()
+    machine = struct.unpack_from("<H", code, 18)[0]  # e_machine
+    # What is compiled by Clang has an object of GCC's beside.
+    compiled = re.search(rb"clang version (\d[\d.]*)", code), re.search(rb"GCC: \([^)]*\) (\d[\d.]*)", code)
+    names = [f"{name} {match[1].decode()}" for name, match in zip(("clang++", "g++"), compiled) if match]
+    version = None
+    if libc:
+        with open(libc, "rb") as file:
+            version = re.search(rb"GNU C Library \([^)]*\) [a-z]+ release version (\d+\.\d+)", file.read())
+    return ", ".join([
+        names[0] if names else "unknown compiler", f"glibc {version[1].decode()}" if version else "unknown C library",
+        {62: "x86_64", 183: "aarch64"}.get(machine, f"machine {machine}"),
+    ])
+
+
+class Counts:
+    """Judges counts of instructions. Of a toolchain that bench/count_baseline.json knows, a count may be a little above
+    the one recorded there. Of any other one, and of what was not recorded, it may be above the design's target by so
+    much as compilers differ; no record allows more."""
+
+    PATH = os.path.join(SOURCE, "bench", "count_baseline.json")
+    ROOM, TARGET_ROOM = 0.02, 0.1
+
+    def __init__(self, checks, toolchain, writes=False):
+        self.checks, self.toolchain, self.writes = checks, toolchain, writes
+        self.known = self._read().get(toolchain, {})
+        self.counted = {}
+        if not writes:
+            print(f"Counts of {toolchain}: " + (
+                f"recorded ones and {self.ROOM:.0%} are allowed" if self.known else
+                f"none are recorded, the design's targets and {self.TARGET_ROOM:.0%} are allowed"))
+
+    def _read(self):
+        try:
+            with open(self.PATH, encoding="utf-8") as file:
+                return json.load(file)
+        except FileNotFoundError:
+            return {}
+
+    def judge(self, name, count, target, unit="instructions"):
+        """`count`: inf where there is none."""
+        allowed, why = target * (1 + self.TARGET_ROOM), f"target {target:.1f}"
+        baseline = self.known.get(name)
+        if baseline is not None and not self.writes and baseline * (1 + self.ROOM) <= allowed:
+            allowed, why = baseline * (1 + self.ROOM), f"baseline {baseline:.1f}"
+        text = f"{count:.1f} {unit}" if math.isfinite(count) else "nothing"
+        self.checks.check(count <= allowed, f"{name}: counted {text}, allowed {allowed:.1f} ({why})")
+        if not math.isfinite(count):
+            return
+        self.counted[name] = round(count, 2)
+        if why.startswith("baseline") and count < baseline * (1 - self.ROOM):
+            print(f"hint: {name}: counted {text}, baseline {baseline:.1f}: it can be lowered, with --write-baseline")
+
+    def write(self):
+        """Puts what was counted, and was within its target, into the file."""
+        if not self.writes or self.checks.failed:
+            return
+        everything = self._read()
+        everything[self.toolchain] = dict(sorted({**self.known, **self.counted}.items()))
+        with open(self.PATH, "w", encoding="utf-8") as file:
+            json.dump(dict(sorted(everything.items())), file, indent=1)
+            file.write("\n")
+        print(f"wrote {len(self.counted)} counts of {self.toolchain} into {self.PATH}")
+
+
+def add_baseline_option(parser):
+    parser.add_argument(
+        "--write-baseline", action="store_true",
+        help="record what is counted with this toolchain in bench/count_baseline.json, instead of judging it",
+    )
+
+
 class Checks:
     """Counts what was checked, and ends a script with the line that the test command reads."""
 
@@ -66,7 +179,7 @@ class Checks:
             self.passed += 1
         else:
             self.failed += 1
-        print(f"{'ok' if good else 'FAILED'}: {text}")
+        print(f"{'ok' if good else 'failed'}: {text}", flush=True)
 
     def skip(self, text):
         self.skipped += 1
