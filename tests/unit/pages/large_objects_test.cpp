@@ -260,7 +260,7 @@ TEST(LargeObjects, ChildrenOfBusyParentsGoOn) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      alarm(60);
+      alarm(600);
       SpinLock::enter_child();
       objects.enter_child();
       std::size_t found = 0;

@@ -99,12 +99,12 @@ TYPED_TEST(SuperblockFork, ChildrenOfBusyParentsHaveWholeHeaps) {
   while (started < kWorkers) std::this_thread::yield();
   for (int round = 0; round < 40 && !this->HasFailure(); ++round) {
     allocate_in_handler = round % 2 == 0 ? allocate_and_free<E> : nullptr;
-    alarm(60);  // a deadlock ends the test
+    alarm(600);  // a deadlock ends the test
     const pid_t child = fork();
     EXPECT_GE(child, 0);
     if (child < 0) break;
     if (child == 0) {
-      alarm(60);
+      alarm(600);
       const superblock::Census census = E::census();
       if (!census.consistent()) {
         std::fprintf(stderr, "in the child: %s at %zx\n", census.first_problem,
@@ -159,7 +159,7 @@ TEST(SuperblockForkHandler, AHeapMadeInItIsWholeInTheChild) {
     HandlerEngine::trim();
   });
   while (!started) std::this_thread::yield();
-  alarm(60);
+  alarm(600);
   allocate_in_handler = make_a_heap_to_be_trimmed;
   const pid_t child = fork();
   allocate_in_handler = nullptr;

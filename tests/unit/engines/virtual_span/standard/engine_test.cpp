@@ -421,7 +421,7 @@ TEST_F(StandardEngineTest, AForksChildGivesBackWhatVanishedThreadsHadBorrowed) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    alarm(60);
+    alarm(600);
     E::deallocate(one);
     E::trim();
     _exit(E::census().all_returned() ? 0 : 1);
@@ -628,7 +628,7 @@ TEST_F(StandardEngineDeathTest, ACancelledThreadHoldsNoLock) {
     getrlimit(RLIMIT_AS, &limit);
     limit.rlim_cur = std::size_t{1} << 47;
     setrlimit(RLIMIT_AS, &limit);
-    alarm(30);
+    alarm(600);
     pthread_t thread{};
     const auto body = [](void*) -> void* {
       pthread_cancel(pthread_self());

@@ -83,11 +83,11 @@ TEST(StandardFork, OtherHandlersMayAllocate) {
   }
   handlers_allocate = true;
   for (int round = 0; round < 50; ++round) {
-    alarm(60);  // a deadlock ends the test
+    alarm(600);  // a deadlock ends the test
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      alarm(60);
+      alarm(600);
       E::deallocate(E::allocate(100000));
       _exit(E::census().consistent() ? 0 : 3);
     }
@@ -121,7 +121,7 @@ TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      alarm(60);
+      alarm(600);
       const SpanCensus census = E::census();
       _exit(census.consistent() && census.lost_to_fork == 0 ? 0 : 3);
     }
@@ -149,7 +149,7 @@ int children_with_more(std::size_t most, Work work) {
     const pid_t child = fork();
     EXPECT_GE(child, 0);
     if (child == 0) {
-      alarm(60);
+      alarm(600);
       if (!E::census().consistent()) _exit(3);
       _exit(E::statistics().large_objects > most ? 1 : 0);
     }
@@ -249,7 +249,7 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
   struct sigaction before{};
   action.sa_handler = [](int) {
     handlers_child = fork();
-    if (handlers_child == 0) alarm(20);
+    if (handlers_child == 0) alarm(600);
   };
   ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
   const standard::Span& claimed = *span_of(spans[2].back()).record;
@@ -306,7 +306,7 @@ TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      alarm(60);
+      alarm(600);
       if (!E::census().consistent()) _exit(3);
       use_the_heap(all);
       _exit(E::census().consistent() ? 0 : 4);

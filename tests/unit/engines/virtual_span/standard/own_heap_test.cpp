@@ -450,7 +450,7 @@ TEST(StandardHeaps, AForksChildGoesOnInAllOfThem) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      alarm(60);
+      alarm(600);
       if (!own.heap.census().consistent() || !second.census().consistent()) _exit(3);
       mine.check_and_free(own.heap);
       std::thread([&] {
@@ -518,7 +518,7 @@ TEST(StandardHeaps, AForkBesideADestroyFindsTheHeapWholeOrGone) {
       const pid_t child = fork();
       ASSERT_GE(child, 0);
       if (child == 0) {
-        alarm(60);
+        alarm(600);
         if (!kept.census().consistent()) _exit(3);
         Blocks blocks;
         blocks.fill(kept, 30, 1);
