@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <cstdlib>
 #include <memory>
@@ -42,9 +43,10 @@ class TreeRange {
  private:
   std::unique_ptr<Tree> tree_ = std::make_unique<Tree>();
 };
-class StaticRange {
+template <class Mapper>
+class StaticRangeOver {
  public:
-  StaticRange() {
+  StaticRangeOver() {
     mapper_.attach(words_.data(), kUnits);
     controller_.attach(kUnits, 0);
     std::uint64_t* next = bitmaps_.data();
@@ -59,19 +61,21 @@ class StaticRange {
     Hold hold(registry_);
     return static_cast<bool>(controller_.remove(block, hold));
   }
-  Block take(std::size_t size) {
+  Block take(std::size_t size, Search search = Search::kExhaustive) {
     Hold hold(registry_);
-    return block_of(controller_.take(size, 1, Search::kExhaustive, hold));
+    return block_of(controller_.take(size, 1, search, hold));
   }
+  Mapper& mapper() { return mapper_; }
 
  private:
   Registry registry_;
   std::vector<std::uint64_t> words_ = std::vector<std::uint64_t>(WordMapper::bytes_for(kUnits) / 8);
   std::vector<std::uint64_t> bitmaps_ =
       std::vector<std::uint64_t>(2 * FreeIndex<>::level_bytes(0, kUnits) / 8);
-  WordMapper mapper_;
-  Static controller_{mapper_};
+  Mapper mapper_;
+  StaticController<Mapper> controller_{mapper_};
 };
+using StaticRange = StaticRangeOver<WordMapper>;
 
 template <class Range>
 class Controller : public ::testing::Test {
@@ -116,6 +120,40 @@ TYPED_TEST(Controller, ABlockMayComeBackInAnotherSize) {
   EXPECT_FALSE(this->range.remove({64, 64}));
   EXPECT_EQ(this->range.take(2), (Block{65, 63}));
   EXPECT_TRUE(this->range.remove({64, 1}));
+}
+
+// Counts the headers that are looked at.
+struct CountingMapper : WordMapper {
+  BlockWord load(std::size_t unit) const {
+    ++looks;
+    return WordMapper::load(unit);
+  }
+  mutable unsigned looks = 0;
+};
+
+// A search that is not exhaustive looks at as many blocks that are too small as it is allowed to, however
+// many there are; but it goes on to the blocks that are large enough for certain.
+TEST(StaticController, LooksAtNoMoreBlocksThanTheSearchIsWorth) {
+  constexpr std::size_t kHole = 12;  // in a list with those of 13
+  constexpr std::size_t kHoles = kUnits / (kHole + 1) - 3;
+  struct Expected {
+    Search search;
+    std::size_t most;
+  };
+  for (const auto& [search, most] :
+       {Expected{Search::kQuick, 8}, {Search::kThorough, 64}, {Search::kExhaustive, kHoles}}) {
+    for (const std::size_t holes : {std::size_t{5}, std::size_t{20}, kHoles}) {
+      StaticRangeOver<CountingMapper> range;
+      for (std::size_t i = 0; i < holes; ++i) range.add({i * (kHole + 1), kHole});
+      range.mapper().looks = 0;
+      EXPECT_FALSE(range.take(kHole + 1, search));
+      EXPECT_EQ(range.mapper().looks, std::min(most, holes));
+      range.add({kUnits - 20, 20});
+      range.mapper().looks = 0;
+      EXPECT_EQ(range.take(kHole + 1, search), (Block{kUnits - 20, 20}));
+      EXPECT_EQ(range.mapper().looks, std::min(most, holes) + 1);
+    }
+  }
 }
 
 }  // namespace
