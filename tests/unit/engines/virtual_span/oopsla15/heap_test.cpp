@@ -14,7 +14,7 @@
 
 #include "child.hpp"
 #include "engines/virtual_span/oopsla15/test_support.hpp"
-#include "memory_use.hpp"
+#include "os_calls.hpp"
 #include "sanitizers.hpp"
 #include "threads.hpp"
 
@@ -24,7 +24,7 @@ namespace {
 using oopsla15::kVirtualSpan;
 using oopsla15::State;
 using test::in_child;
-using test::mapped_bytes;
+using test::mapped_by_calls;
 
 struct FirstConfig : Oopsla15 {};
 struct OtherConfig : Oopsla15LazyReclaim {};
@@ -155,23 +155,20 @@ TYPED_TEST(Oopsla15Heaps, ManyThreadsOneAfterTheOtherUseOneRecord) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator keeps mappings in a way of its own";
   TypeParam heap;
   heap->deallocate(heap->allocate(10));
-  on_another_thread([&] { heap->deallocate(heap->allocate(100)); });  // after that libc keeps stack and arena
-  const std::size_t before = mapped_bytes();
+  on_another_thread([&] { heap->deallocate(heap->allocate(100)); });  // a LAB
+  const std::size_t before = mapped_by_calls();
   for (int i = 0; i < 300; ++i) {
     on_another_thread([&] { heap->deallocate(heap->allocate(100)); });
   }
   EXPECT_LE(heap->statistics().live_labs, 1u);
-  EXPECT_LE(mapped_bytes(), before + 32 * kMiB) << "a LAB and a state each would be far more in the end";
+  EXPECT_EQ(mapped_by_calls(), before);
   EXPECT_EQ(records_of(*heap), 2u) << "this thread's and the others'";
   expect_empty(*heap);
 }
 
 TYPED_TEST(Oopsla15Heaps, DestroyGivesAllAddressSpaceBack) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator keeps mappings in a way of its own";
-  {
-    TypeParam once;
-  }  // what the first of them leaves behind in libc
-  const std::size_t before = mapped_bytes();
+  const std::size_t before = mapped_by_calls();
   {
     TypeParam heap;
     std::promise<void> used;
@@ -184,31 +181,31 @@ TYPED_TEST(Oopsla15Heaps, DestroyGivesAllAddressSpaceBack) {
     used.get_future().wait();
     churn(*heap, 6, 2000, 8);
     ASSERT_NE(heap->allocate(20 * kMiB), nullptr);
-    EXPECT_GE(mapped_bytes(), before + kGiB) << "a reservation at least";
+    EXPECT_GE(mapped_by_calls(), before + kGiB) << "a reservation at least";
     heap->destroy();  // with objects living, and before the thread ends
     EXPECT_EQ(heap->statistics().reserved_bytes, 0u);
     EXPECT_EQ(heap->census().carved, 0u);
     go_on.set_value();
     user.join();
-    EXPECT_LE(mapped_bytes(), before + 256 * kMiB) << "but for what libc keeps for threads";
+    EXPECT_EQ(mapped_by_calls(), before);
     // It begins again.
     void* p = heap->allocate(100);
     EXPECT_TRUE(heap->owns(p));
     heap->deallocate(p);
     expect_empty(*heap);
   }
-  EXPECT_LE(mapped_bytes(), before + 256 * kMiB);
+  EXPECT_EQ(mapped_by_calls(), before);
 }
 
 TYPED_TEST(Oopsla15Heaps, HeapsComeAndGo) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator keeps mappings in a way of its own";
   churn(*TypeParam{}, 1, 100, 1);
-  const std::size_t before = mapped_bytes();
+  const std::size_t before = mapped_by_calls();
   for (int i = 0; i < 50; ++i) {
     TypeParam heap;
     churn(*heap, static_cast<unsigned>(i), 200, 3);
   }
-  EXPECT_LE(mapped_bytes(), before + kMiB) << "nothing of fifty heaps remains";
+  EXPECT_EQ(mapped_by_calls(), before) << "nothing of fifty heaps remains";
 }
 
 // What a thread does in the last rounds of its specific destructors it does without a LAB.

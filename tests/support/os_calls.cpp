@@ -1,0 +1,85 @@
+#include "os_calls.hpp"
+
+#include <sys/mman.h>
+#include <sys/types.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <atomic>
+
+#include "base/bits.hpp"
+
+extern "C" {
+int __real_clock_gettime(clockid_t clock, timespec* now) noexcept;
+void* __real_mmap(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) noexcept;
+int __real_munmap(void* address, std::size_t bytes) noexcept;
+}
+
+namespace spanalloc::test {
+namespace {
+
+// Constant-initialised: the first call comes before this file's constructors would run.
+constinit std::atomic<std::size_t> mapped{0};
+constinit std::atomic<std::uint64_t> ahead_ms{0};
+constinit std::atomic<std::uint64_t> stopped_at_ms{0};  // 0: it goes
+
+std::uint64_t real_ms() {
+  timespec now{};
+  __real_clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1000000;
+}
+std::uint64_t now_ms() {
+  const std::uint64_t stopped = stopped_at_ms.load(std::memory_order_relaxed);
+  return stopped != 0 ? stopped : real_ms() + ahead_ms.load(std::memory_order_relaxed);
+}
+std::size_t whole_pages(std::size_t bytes) {
+  return align_up(bytes, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
+}
+
+}  // namespace
+
+std::size_t mapped_by_calls() {
+  return mapped.load();
+}
+
+StoppedClock::StoppedClock() {
+  stopped_at_ms.store(now_ms());
+}
+StoppedClock::~StoppedClock() {
+  ahead_ms.store(stopped_at_ms.load() - real_ms());  // modulo 2^64 where it was stopped for long
+  stopped_at_ms.store(0);
+}
+void StoppedClock::advance(std::uint64_t ms) {
+  stopped_at_ms.fetch_add(ms);
+}
+
+}  // namespace spanalloc::test
+
+namespace test = spanalloc::test;
+
+extern "C" {
+
+int __wrap_clock_gettime(clockid_t clock, timespec* now) noexcept {
+  if (clock != CLOCK_MONOTONIC_COARSE) return __real_clock_gettime(clock, now);
+  const std::uint64_t ms = test::now_ms();
+  now->tv_sec = static_cast<time_t>(ms / 1000);
+  now->tv_nsec = static_cast<long>(ms % 1000 * 1000000);
+  return 0;
+}
+
+void* __wrap_mmap(void* address, std::size_t bytes, int protection, int flags, int fd,
+                  off_t offset) noexcept {
+  void* const got = __real_mmap(address, bytes, protection, flags, fd, offset);
+  // Over what is there already nothing is added. (A kernel that is too old for MAP_FIXED_NOREPLACE takes the
+  // address for a hint; then the caller unmaps what it got.)
+  const bool replaces = (flags & MAP_FIXED) != 0;
+  if (got != MAP_FAILED && !replaces) test::mapped.fetch_add(test::whole_pages(bytes));
+  return got;
+}
+
+int __wrap_munmap(void* address, std::size_t bytes) noexcept {
+  const int result = __real_munmap(address, bytes);
+  if (result == 0) test::mapped.fetch_sub(test::whole_pages(bytes));
+  return result;
+}
+}
