@@ -133,34 +133,85 @@ TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
   purger.join();
 }
 
-// Children that a fork makes while another thread does work() again and again, and that find more than `most`
-// large objects.
-template <class Work>
-int children_with_more(std::size_t most, Work work) {
-  std::atomic<bool> stop{false};
-  std::atomic<unsigned> rounds{0};
-  std::thread other([&] {
-    for (; !stop; ++rounds) work();
-  });
-  while (rounds < 3) usleep(100);
-  int found = 0;
-  for (useconds_t round = 0; round < 20; ++round) {
-    usleep(round * 700);
-    const pid_t child = fork();
-    EXPECT_GE(child, 0);
-    if (child == 0) {
-      alarm(600);
-      if (!E::census().consistent()) _exit(3);
-      _exit(E::statistics().large_objects > most ? 1 : 0);
-    }
-    int status = 0;
-    EXPECT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) <= 1) << "round " << round;
-    found += WEXITSTATUS(status);
+// Another thread that does work() again and again, and can be stopped wherever it is.
+class Stoppable {
+ public:
+  template <class Work>
+  explicit Stoppable(Work work) {
+    struct sigaction action{};
+    action.sa_handler = stand;
+    EXPECT_EQ(sigaction(SIGUSR1, &action, &before_), 0);
+    thread_ = std::thread([this, work] {
+      while (!over_) work();
+    });
   }
-  stop = true;
-  other.join();
-  return found;
+  ~Stoppable() {
+    over_ = true;
+    thread_.join();
+    sigaction(SIGUSR1, &before_, nullptr);
+  }
+  Stoppable(const Stoppable&) = delete;
+  Stoppable& operator=(const Stoppable&) = delete;
+
+  /// f() while it stands still.
+  template <class F>
+  void during_a_stop(F f) {
+    may_go_ = stands_ = false;
+    ASSERT_EQ(pthread_kill(thread_.native_handle(), SIGUSR1), 0);
+    while (!stands_) usleep(100);
+    f();
+    may_go_ = true;
+    while (stands_) usleep(100);
+  }
+
+ private:
+  static void stand(int) {
+    stands_ = true;
+    while (!may_go_) usleep(100);
+    stands_ = false;
+  }
+
+  static inline std::atomic<bool> stands_;
+  static inline std::atomic<bool> may_go_;
+  std::atomic<bool> over_{false};
+  struct sigaction before_{};
+  std::thread thread_;
+};
+
+// Whether `done` is what the memory begins with and `old` what it ends with: it is being written, in order.
+bool is_half_written(const char* memory, std::size_t bytes, char done, char old) {
+  constexpr std::size_t kStep = kMiB;  // (copies go on in several pages at a time)
+  std::size_t at = 0;
+  while (at < bytes && memory[at] == done) at += kStep;
+  if (at == 0 || at >= bytes) return false;
+  while (at < bytes && memory[at] == old) at += kStep;
+  return at >= bytes;
+}
+
+// Forks while another thread does work(), as often as it takes until some forks came in the middle of what
+// is_in_the_middle() knows: then `expected` large objects are in the child. The thread stands still
+// meanwhile, so that the child gets all of its memory as of one moment.
+template <class Work, class InTheMiddle>
+void expect_in_the_middle(std::size_t expected, Work work, InTheMiddle is_in_the_middle) {
+  constexpr int kOften = 4;
+  Stoppable other(work);
+  for (int found = 0; found < kOften && !testing::Test::HasFailure();) {
+    other.during_a_stop([&] {
+      const pid_t child = fork();
+      ASSERT_GE(child, 0);
+      if (child == 0) {
+        alarm(600);
+        if (!E::census().consistent()) _exit(3);
+        if (!is_in_the_middle()) _exit(0);
+        _exit(E::statistics().large_objects == expected ? 1 : 2);
+      }
+      int status = 0;
+      ASSERT_EQ(waitpid(child, &status, 0), child);
+      ASSERT_TRUE(WIFEXITED(status)) << status;
+      EXPECT_LE(WEXITSTATUS(status), 1) << "2: another number of large objects";
+      found += WEXITSTATUS(status) == 1;
+    });
+  }
 }
 
 // A thread that vanishes while calloc clears a large block, or while realloc copies into one, takes nothing
@@ -178,18 +229,39 @@ TEST(StandardFork, BlocksThatAreNotReadyAreFreeInTheChild) {
       E::deallocate(p);
     };
     dirty();
-    EXPECT_LE(children_with_more(0, [] { E::deallocate(E::allocate_zeroed(kBytes)); }), 2) << "calloc";
+    std::atomic<char*> target{nullptr};
+    {
+      SCOPED_TRACE("calloc");
+      expect_in_the_middle(
+          0,
+          [&] {
+            char* p = static_cast<char*>(E::allocate_zeroed(kBytes));
+            target = p;
+            std::memset(p, 1, kBytes);
+            E::deallocate(p);
+          },
+          [&] { return target != nullptr && is_half_written(target, kBytes, 0, 1); });
+    }
     // Warm memory waits for the copy, and the block cannot grow where it stands.
     dirty();
-    void* p = E::allocate(kBytes);
+    char* p = static_cast<char*>(E::allocate(kBytes));
+    std::memset(p, 3, kBytes);
     void* wall = E::allocate(2 * kMiB);
-    EXPECT_LE(children_with_more(2,
-                                 [&] {
-                                   E::deallocate(MallocApi<E>::realloc(p, 2 * kBytes));
-                                   p = E::allocate(kBytes);
-                                 }),
-              2)
-        << "realloc";
+    target = nullptr;
+    {
+      SCOPED_TRACE("realloc");
+      expect_in_the_middle(
+          2,
+          [&] {
+            char* moved = static_cast<char*>(MallocApi<E>::realloc(p, 2 * kBytes));
+            target = moved;
+            std::memset(moved, 1, kBytes);
+            E::deallocate(moved);
+            p = static_cast<char*>(E::allocate(kBytes));
+            std::memset(p, 3, kBytes);
+          },
+          [&] { return target != nullptr && is_half_written(target, kBytes, 3, 1); });
+    }
     E::deallocate(p);
     E::deallocate(wall);
   });
