@@ -20,18 +20,8 @@ namespace {
 
 // Constant-initialised: the first call comes before this file's constructors would run.
 constinit std::atomic<std::size_t> mapped{0};
-constinit std::atomic<std::uint64_t> ahead_ms{0};
-constinit std::atomic<std::uint64_t> stopped_at_ms{0};  // 0: it goes
+constinit std::atomic<std::uint64_t> clock_ms{1'000'000'000};  // 0: the machine's
 
-std::uint64_t real_ms() {
-  timespec now{};
-  __real_clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1000000;
-}
-std::uint64_t now_ms() {
-  const std::uint64_t stopped = stopped_at_ms.load(std::memory_order_relaxed);
-  return stopped != 0 ? stopped : real_ms() + ahead_ms.load(std::memory_order_relaxed);
-}
 std::size_t whole_pages(std::size_t bytes) {
   return align_up(bytes, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
 }
@@ -42,15 +32,11 @@ std::size_t mapped_by_calls() {
   return mapped.load();
 }
 
-StoppedClock::StoppedClock() {
-  stopped_at_ms.store(now_ms());
+void advance_clock(std::uint64_t ms) {
+  clock_ms.fetch_add(ms);
 }
-StoppedClock::~StoppedClock() {
-  ahead_ms.store(stopped_at_ms.load() - real_ms());  // modulo 2^64 where it was stopped for long
-  stopped_at_ms.store(0);
-}
-void StoppedClock::advance(std::uint64_t ms) {
-  stopped_at_ms.fetch_add(ms);
+void let_clock_go() {
+  clock_ms.store(0);
 }
 
 }  // namespace spanalloc::test
@@ -60,8 +46,8 @@ namespace test = spanalloc::test;
 extern "C" {
 
 int __wrap_clock_gettime(clockid_t clock, timespec* now) noexcept {
-  if (clock != CLOCK_MONOTONIC_COARSE) return __real_clock_gettime(clock, now);
-  const std::uint64_t ms = test::now_ms();
+  const std::uint64_t ms = test::clock_ms.load(std::memory_order_relaxed);
+  if (ms == 0 || clock != CLOCK_MONOTONIC_COARSE) return __real_clock_gettime(clock, now);
   now->tv_sec = static_cast<time_t>(ms / 1000);
   now->tv_nsec = static_cast<long>(ms % 1000 * 1000000);
   return 0;

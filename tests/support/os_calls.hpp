@@ -12,15 +12,10 @@ namespace spanalloc::test {
 /// out: what the engines move leaves as much mapped as there was.
 std::size_t mapped_by_calls();
 
-/// For as long as it lives the coarse clock, which decay goes by, moves only when it is told to. Afterwards
-/// it goes on from there. One at a time.
-class StoppedClock {
- public:
-  StoppedClock();
-  ~StoppedClock();
-  StoppedClock(const StoppedClock&) = delete;
-  StoppedClock& operator=(const StoppedClock&) = delete;
-  void advance(std::uint64_t ms);
-};
+/// The coarse clock, which decay goes by, stands still: what a test sees does not depend on how long it
+/// takes. Here it is moved;
+void advance_clock(std::uint64_t ms);
+/// and from here on it is the machine's, in a process of the test's own.
+void let_clock_go();
 
 }  // namespace spanalloc::test

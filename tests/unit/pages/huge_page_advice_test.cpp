@@ -3,10 +3,10 @@
 
 #include <cstring>
 #include <set>
-#include <thread>
 #include <vector>
 
 #include "environment.hpp"
+#include "os_calls.hpp"
 #include "pages/coalescing_arena_test_support.hpp"
 
 namespace spanalloc {
@@ -156,7 +156,7 @@ struct HugePagesOfAnArena : testing::Test {
       if (dense) write(first, 1);
     }
   }
-  void wait() { std::this_thread::sleep_for(std::chrono::milliseconds(Advice::kStaysMs + 50)); }
+  void wait() { test::advance_clock(Advice::kStaysMs); }
   /// Opens two steps more.
   void grow_on() {
     const std::size_t limit = arena.limit();

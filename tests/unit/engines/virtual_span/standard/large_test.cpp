@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "engines/virtual_span/standard/test_support.hpp"
+#include "os_calls.hpp"
 
 namespace spanalloc::large {
 namespace {
@@ -346,6 +347,7 @@ TEST(StandardLarge, LockedBlocksGetNoRoom) {
 TEST(StandardLarge, GrowsAgainAndAgain) {
   in_fresh_process(
       [] {
+        test::let_clock_go();
         constexpr int kVectors = 3;
         for (int round = 0; round < 4; ++round) {
           std::array<unsigned char*, kVectors> blocks{};
@@ -650,8 +652,8 @@ TEST(StandardLarge, WhatNobodyWantsIsPurgedWhenSomebodyPassesBy) {
         E::deallocate(p);
         // What passes by takes dirty memory first, and so keeps that warm.
         constexpr std::size_t kWarm = kMiB + kMiB / 2;
-        for (int i = 0; i < 1000 && resident_pages(p, kBytes) > kWarm / kPage; ++i) {
-          usleep(1000);
+        for (int i = 0; i < 200 && resident_pages(p, kBytes) > kWarm / kPage; ++i) {
+          test::advance_clock(1);
           E::deallocate(E::allocate(kWarm));
         }
         EXPECT_LE(resident_pages(p, kBytes), kWarm / kPage);

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "engines/virtual_span/standard/test_support.hpp"
+#include "os_calls.hpp"
 #include "threads.hpp"
 
 namespace spanalloc::large {
@@ -105,6 +106,7 @@ class Market {
 TEST(StandardLargeThreads, TradeObjectsOfAllSizes) {
   in_fresh_process(
       [] {
+        test::let_clock_go();
         Market market;
         test::in_threads(4, [&](unsigned t) {
           std::mt19937 random(t);
@@ -154,6 +156,7 @@ TEST(StandardLargeThreads, AForkInTheMiddleLeavesAConsistentHeap) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   in_fresh_process(
       [] {
+        test::let_clock_go();
         constexpr unsigned kWorkers = 2;
         E::process_start();  // as a library does: a fork in the middle of the start has no handlers yet
         Market market;
