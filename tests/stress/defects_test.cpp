@@ -99,13 +99,13 @@ struct LibcEngine {
 TEST(StressItself, PassesOnASoundHeap) {
   using Sound = LibcEngine<Defect::kNone>;
   Report report;
-  thread_pool<Sound>(4, 5000, 0.2, report);
-  producer_consumer<Sound>(0.1, report);
-  larson<Sound>(2, 0.1, report);
+  thread_pool<Sound>(4, 5000, 10, report);
+  producer_consumer<Sound>(10000, report);
+  larson<Sound>(2, 5, report);
   each_leaves_one<Sound>(100, report);
-  race_for_last_block<Sound>(0.2, report);
-  exits_race_frees<Sound>(0.2, report);
-  oracle_of_ranges<Sound>(3, 0.2, report);
+  race_for_last_block<Sound>(20, report);
+  exits_race_frees<Sound>(20, report);
+  oracle_of_ranges<Sound>(3, 30000, report);
   EXPECT_EQ(report.errors(), 0u) << report.first();
   EXPECT_GT(report.operations.load(), 1000u);
 }
@@ -114,7 +114,7 @@ template <Defect kDefect>
 std::string first_error() {
   Report report;
   // One thread: the planted defects are data races only where several threads use one block.
-  oracle_of_ranges<LibcEngine<kDefect>>(1, kDefect == Defect::kLosesLarge ? 0.1 : 5, report);
+  oracle_of_ranges<LibcEngine<kDefect>>(1, kDefect == Defect::kLosesLarge ? 10'000 : 1'000'000, report);
   return report.first();
 }
 
@@ -182,7 +182,7 @@ struct Sound : SuperblockEngine<Planted<Sound>> {};
 template <class E>
 std::string census_after_threads() {
   Report report;
-  thread_pool<E>(4, 3000, 0.1, report);
+  thread_pool<E>(4, 3000, 10, report);
   return report.first();
 }
 

@@ -53,7 +53,7 @@ class HeapUser {
  public:
   using Api = MallocApi<E>;
 
-  HeapUser(std::uint64_t seed, Report& report) : random_(seed), report_(report) {}
+  HeapUser(std::uint64_t stream, Report& report) : random_(test::seed_of(stream)), report_(report) {}
   ~HeapUser() { report_.operations.fetch_add(operations_, std::memory_order_relaxed); }
   HeapUser(const HeapUser&) = delete;
   HeapUser& operator=(const HeapUser&) = delete;

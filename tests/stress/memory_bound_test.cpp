@@ -24,6 +24,7 @@
 #include "owned_heap.hpp"
 #include "random.hpp"
 #include "sanitizers.hpp"
+#include "seed_report.hpp"
 #include "threads.hpp"
 
 namespace spanalloc {
@@ -181,7 +182,7 @@ void pin_pages(Program& program) {
 
 // Bands of sizes, drawn; of each a part stays, drawn as well, in runs or alone.
 void draw(Program& program, std::uint64_t seed) {
-  Random random(seed);
+  Random random(test::seed_of(seed));
   const auto class_of_band = [&](unsigned band, unsigned width) {
     return 1 + (band + random.below(width)) % (Classes::kListed - 1);
   };

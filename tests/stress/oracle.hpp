@@ -43,16 +43,15 @@ class Oracle {
   std::map<std::uintptr_t, std::uintptr_t> live_;
 };
 
-/// Random requests from several threads, remote frees included, each entered into one oracle.
+/// `steps` random requests from each of several threads, remote frees included, each entered into one oracle.
 template <class E>
-void oracle_of_ranges(unsigned thread_count, double seconds, Report& report) {
+void oracle_of_ranges(unsigned thread_count, std::size_t steps, Report& report) {
   Oracle oracle(report);
   struct Shared {
     std::mutex lock;
     Block block;
   };
   std::vector<Shared> shared(64);
-  const Deadline deadline(seconds);
   auto release = [&](HeapUser<E>& user, Block& block) {
     if (block.start != nullptr) oracle.remove(block.start);
     user.free(block);
@@ -60,7 +59,7 @@ void oracle_of_ranges(unsigned thread_count, double seconds, Report& report) {
   test::in_threads(thread_count, [&](unsigned k) {
     HeapUser<E> user(k, report);
     std::array<Block, 200> blocks;
-    while (!deadline.passed() && report.errors() == 0) {
+    for (std::size_t i = 0; i < steps && report.errors() == 0; ++i) {
       Block& block = blocks[user.random().below(blocks.size())];
       if (block.start == nullptr) {
         block = user.allocate();

@@ -88,10 +88,10 @@ template <bool kPurges>
 class Worker {
  public:
   Worker(sp_pages* pages, Exchange& exchange, Report& report, unsigned number)
-      : pages_(pages), exchange_(exchange), report_(report), random_(number + 1) {}
+      : pages_(pages), exchange_(exchange), report_(report), random_(test::seed_of(number + 1)) {}
 
-  void run(const Deadline& deadline) {
-    for (std::size_t i = 0; report_.errors() == 0 && (i % 64 != 0 || !deadline.passed()); ++i) step();
+  void run(std::size_t steps) {
+    for (std::size_t i = 0; i < steps && report_.errors() == 0; ++i) step();
     for (Block& block : blocks_) release(block);
   }
 
@@ -213,11 +213,11 @@ TYPED_TEST(Pages, ThreadsKeepTheirContentsAndLeaveOneBlock) {
   Exchange exchange;
   Report report;
   std::atomic<bool> end{false};
-  const Deadline deadline(seconds_to_run());
+  const std::size_t steps = scaled(100'000);
   std::thread onlooker([&] { look_on(pages, report, end); });
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < kThreads; ++t) {
-    threads.emplace_back([&, t] { Worker<TypeParam::kPurges>(pages, exchange, report, t).run(deadline); });
+    threads.emplace_back([&, t] { Worker<TypeParam::kPurges>(pages, exchange, report, t).run(steps); });
   }
   for (std::thread& thread : threads) thread.join();
   end = true;

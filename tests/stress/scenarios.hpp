@@ -71,13 +71,12 @@ void live(std::uint64_t seed, std::size_t operations, Mailboxes<E>& mailboxes, R
   user.free_all(blocks);
 }
 
-/// `places` threads at any time, each soon replaced by a new one.
+/// `places` threads at any time, each soon replaced by a new one, `lives` of them at each place.
 template <class E>
-void thread_pool(unsigned places, std::size_t operations, double seconds, Report& report) {
+void thread_pool(unsigned places, std::size_t operations, std::size_t lives, Report& report) {
   Mailboxes<E> mailboxes(places * 64);
-  const Deadline deadline(seconds);
   test::in_threads(places, [&](unsigned place) {
-    for (std::uint64_t age = 0; !deadline.passed() && report.errors() == 0; ++age) {
+    for (std::uint64_t age = 0; age < lives && report.errors() == 0; ++age) {
       // Lives of very different lengths, so that exits fall into every phase of the others.
       const std::size_t length = operations >> (age % 5 * 2);
       test::on_another_thread([&] { live<E>(place * 100003 + age, length, mailboxes, report); });
@@ -88,9 +87,9 @@ void thread_pool(unsigned places, std::size_t operations, double seconds, Report
   expect_everything_returned<E>(report);
 }
 
-/// Some threads only allocate, the others only free.
+/// Some threads only allocate, `parcels` each, the others only free.
 template <class E>
-void producer_consumer(double seconds, Report& report) {
+void producer_consumer(std::size_t parcels, Report& report) {
   constexpr unsigned kPairs = 3;
   constexpr std::size_t kRing = 1024;
   struct Ring {
@@ -98,14 +97,12 @@ void producer_consumer(double seconds, Report& report) {
     std::atomic<bool> closed{false};
   };
   std::vector<Ring> rings(kPairs);
-  const Deadline deadline(seconds);
   const auto produce = [&](unsigned k) {
     HeapUser<E> user(k, report);
-    for (std::size_t i = 0; (i % 256 != 0 || !deadline.passed()) && report.errors() == 0;) {
+    for (std::size_t i = 0; i < parcels && report.errors() == 0;) {
       auto& cell = rings[k].cells[i % kRing];
       if (cell.load(std::memory_order_relaxed) != nullptr) {
         std::this_thread::yield();
-        if (deadline.passed()) break;
         continue;
       }
       Block* parcel = user.pack(user.allocate());
@@ -132,23 +129,21 @@ void producer_consumer(double seconds, Report& report) {
 }
 
 /// As in Larson and Krishnan's server simulation: a thread replaces random blocks of an array, then hands the
-/// array to a new thread and ends.
+/// array to a new thread and ends; so in `generations`.
 template <class E>
-void larson(unsigned arrays, double seconds, Report& report) {
-  const Deadline deadline(seconds);
+void larson(unsigned arrays, std::size_t generations, Report& report) {
   test::in_threads(arrays, [&](unsigned k) {
     std::vector<Block> blocks(1000);
-    std::uint64_t generation = 0;
-    do {
+    for (std::uint64_t generation = 1; generation <= generations && report.errors() == 0; ++generation) {
       test::on_another_thread([&] {
-        HeapUser<E> user(k * 7919 + ++generation, report);
+        HeapUser<E> user(k * 7919 + generation, report);
         for (int i = 0; i < 3000; ++i) {
           Block& block = blocks[user.random().below(blocks.size())];
           user.free(block);
           block = user.allocate(10 + user.random().below(500));
         }
       });
-    } while (!deadline.passed() && report.errors() == 0);
+    }
     HeapUser<E>(k, report).free_all(blocks);
   });
   expect_everything_returned<E>(report);
@@ -177,12 +172,10 @@ void each_leaves_one(unsigned count, Report& report) {
 /// Rounds in which all threads free the blocks of the same spans at once, down to the last block, while the
 /// owner goes on allocating or has just exited. Few blocks a span and many: every transition is raced for.
 template <class E>
-void race_for_last_block(double seconds, Report& report) {
+void race_for_last_block(std::size_t rounds, Report& report) {
   static constexpr std::size_t kSizes[] = {16, 48, 256, 1000, 4000, 12000, 30000, 120000, 500000, 1000000};
   static constexpr unsigned kThreads = 4;
-  const Deadline deadline(seconds);
-  std::uint64_t round = 0;
-  for (; !deadline.passed() && report.errors() == 0; ++round) {
+  for (std::uint64_t round = 0; round < rounds && report.errors() == 0; ++round) {
     const std::size_t size = kSizes[round % std::size(kSizes)];
     std::vector<Block> blocks(size < 1000 ? 2000 : size < 40000 ? 200 : 24);
     const bool owner_exits_first = round / std::size(kSizes) % 2 == 0;
@@ -218,9 +211,8 @@ void race_for_last_block(double seconds, Report& report) {
 
 /// Threads exit at the very moment at which others free their blocks.
 template <class E>
-void exits_race_frees(double seconds, Report& report) {
-  const Deadline deadline(seconds);
-  for (std::uint64_t round = 0; !deadline.passed() && report.errors() == 0; ++round) {
+void exits_race_frees(std::size_t rounds, Report& report) {
+  for (std::uint64_t round = 0; round < rounds && report.errors() == 0; ++round) {
     constexpr unsigned kOwners = 3;
     constexpr std::size_t kBlocks = 300;
     std::vector<std::atomic<Block*>> handed(kOwners * kBlocks);

@@ -1,8 +1,7 @@
-// What all stress scenarios share: how long to run, random choices, and where threads report what went wrong.
+// What all stress scenarios share: how much to do, random choices, and where threads report what went wrong.
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdarg>
 #include <cstddef>
 #include <cstdint>
@@ -12,6 +11,7 @@
 #include <string>
 
 #include "random.hpp"
+#include "sanitizers.hpp"
 
 namespace spanalloc::stress {
 
@@ -57,23 +57,16 @@ class Report {
   std::string first_;
 };
 
-/// How long each scenario runs: STRESS_SECONDS, by default two.
-inline double seconds_to_run() {
-  const char* text = std::getenv("STRESS_SECONDS");
-  const double seconds = text == nullptr ? 0 : std::strtod(text, nullptr);
-  return seconds > 0 ? seconds : 2;
+/// How often a scenario does something of which `normal` takes it about a second in a release build:
+/// multiplied by STRESS_SCALE, by default one (five with SPANALLOC_TEST_FULL), and less where everything
+/// takes longer.
+inline std::size_t scaled(std::size_t normal) {
+  const char* text = std::getenv("STRESS_SCALE");
+  double scale = text == nullptr ? 0 : std::strtod(text, nullptr);
+  if (!(scale > 0)) scale = std::getenv("SPANALLOC_TEST_FULL") != nullptr ? 5 : 1;
+  constexpr double kSlower = test::kUnderTsan || test::kEmulated ? 10 : test::kUnderAsan ? 4 : 1;
+  const double times = static_cast<double>(normal) * scale / kSlower;
+  return times < 1 ? 1 : static_cast<std::size_t>(times);
 }
-
-class Deadline {
- public:
-  explicit Deadline(double seconds)
-      : end_(std::chrono::steady_clock::now() +
-             std::chrono::duration_cast<std::chrono::steady_clock::duration>(
-                 std::chrono::duration<double>(seconds))) {}
-  bool passed() const { return std::chrono::steady_clock::now() >= end_; }
-
- private:
-  std::chrono::steady_clock::time_point end_;
-};
 
 }  // namespace spanalloc::stress

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 
 namespace spanalloc::test {
 
@@ -23,5 +24,15 @@ class Random {
  private:
   std::uint64_t state_;
 };
+
+/// SPANALLOC_TEST_SEED, by default 1: what everything drawn at random follows from.
+inline const std::uint64_t kSeed = [] {
+  const char* text = std::getenv("SPANALLOC_TEST_SEED");
+  return text == nullptr || *text == '\0' ? 1 : std::strtoull(text, nullptr, 10);
+}();
+/// Of one of several streams. With the default seed it is the stream's number.
+inline std::uint64_t seed_of(std::uint64_t stream) {
+  return stream + (kSeed - 1) * 0xD1B54A32D192ED03u;
+}
 
 }  // namespace spanalloc::test
