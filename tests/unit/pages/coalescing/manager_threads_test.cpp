@@ -3,6 +3,7 @@
 
 #include "block_history.hpp"
 #include "pages/coalescing/test_support.hpp"
+#include "seed_report.hpp"
 #include "threads.hpp"
 
 namespace spanalloc::coalescing {
@@ -129,7 +130,8 @@ void expect_tenants_live_together(unsigned tenants, std::size_t units, std::size
   for (const auto& tenant : all) {
     threads.emplace_back([&] {
       const Interruptions interruptions;
-      for (unsigned i = 0; i < rounds(60'000); ++i) tenant->step(most);
+      // And on until some purges have been refused: on a busy machine nobody may have come to it yet.
+      for (unsigned i = 0; i < rounds(60'000) || region.kernel.purges() <= 5; ++i) tenant->step(most);
       --working;
     });
   }
@@ -140,7 +142,7 @@ void expect_tenants_live_together(unsigned tenants, std::size_t units, std::size
     }
   });
   threads.emplace_back([&] {
-    std::mt19937 random(7);
+    std::mt19937 random(test::seed_of(7));
     while (region.manager.limit() < region.manager.capacity()) {
       const std::size_t left = region.manager.capacity() - region.manager.limit();
       EXPECT_FALSE(region.manager.extend(left + 1, true));
@@ -161,10 +163,6 @@ void expect_tenants_live_together(unsigned tenants, std::size_t units, std::size
     }
   });
   for (std::thread& thread : threads) thread.join();
-  // In few rounds, where each costs many times as much, nobody may have come to purge.
-  if (rounds(20) == 20) {
-    EXPECT_GT(region.kernel.purges(), 5u) << "nothing was refused";
-  }
   Live live;
   for (const auto& tenant : all) {
     for (const auto& [first, size] : tenant->live()) ASSERT_TRUE(live.emplace(first, size).second) << first;
@@ -185,7 +183,7 @@ TEST(CoalescingThreads, TenantsOfALargeRange) {
 class Historian {
  public:
   Historian(Region& region, std::atomic<std::uint64_t>& clock, std::uint64_t seed)
-      : region_(region), clock_(clock), random_(seed) {}
+      : region_(region), clock_(clock), random_(test::seed_of(seed)) {}
 
   void step(bool may_extend) {
     if (random_() % 12 == 0) return purge();
@@ -261,11 +259,14 @@ TEST(CoalescingThreads, HistoriesAreLinearizable) {
   constexpr std::size_t kUnits = 6;
   constexpr std::size_t kCapacity = 12;
   const unsigned times = rounds(12'000);
+  const std::size_t wanted =
+      times / 20;  // calls that overlapped with another one: without any, nothing is shown
   Rounds meeting(kThreads);
   std::atomic<std::uint64_t> clock{1};
   std::unique_ptr<Region> region;
   std::vector<std::unique_ptr<Historian>> historians(kThreads);
   std::size_t overlapping = 0;
+  std::atomic<bool> go_on{true};
   const auto make_history = [&](unsigned thread, unsigned round) {
     // The region and all historians are new in each round; thread 0 makes them.
     if (thread == 0) {
@@ -282,11 +283,16 @@ TEST(CoalescingThreads, HistoriesAreLinearizable) {
   for (unsigned t = 1; t < kThreads; ++t) {
     others.emplace_back([&, t] {
       const Interruptions interruptions;
-      for (unsigned round = 0; round < times; ++round) make_history(t, round);
+      for (unsigned round = 0;; ++round) {
+        meeting.meet();
+        if (!go_on) return;
+        make_history(t, round);
+      }
     });
   }
   const Interruptions interruptions;
-  for (unsigned round = 0; round < times; ++round) {
+  for (unsigned round = 0; round < times || overlapping <= wanted; ++round) {
+    meeting.meet();
     make_history(0, round);
     std::vector<Operation> history;
     for (const auto& historian : historians) {
@@ -307,9 +313,10 @@ TEST(CoalescingThreads, HistoriesAreLinearizable) {
           }));
     }
   }
+  go_on = false;
+  meeting.meet();
   for (std::thread& thread : others) thread.join();
   std::printf("  %zu calls overlapped with another one\n", overlapping);
-  EXPECT_GT(overlapping, times / 20) << "the threads did not meet: nothing was shown";
 }
 
 }  // namespace
