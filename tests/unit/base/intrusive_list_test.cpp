@@ -7,6 +7,8 @@
 #include <random>
 #include <vector>
 
+#include "seed_report.hpp"
+
 namespace spanalloc {
 namespace {
 
@@ -35,7 +37,7 @@ TEST(IntrusiveList, LinksAtTheFrontAndUnlinksAnywhere) {
   IntrusiveList<Node*> list;
   std::vector<Node> nodes(20);
   std::vector<Node*> linked;
-  std::mt19937 random(1);
+  std::mt19937 random(test::seed_of(1));
   for (int i = 0; i < 2000; ++i) {
     Node* const node = &nodes[random() % nodes.size()];
     const auto at = std::find(linked.begin(), linked.end(), node);

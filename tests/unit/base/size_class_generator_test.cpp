@@ -4,6 +4,8 @@
 
 #include <random>
 
+#include "seed_report.hpp"
+
 namespace spanalloc {
 namespace {
 
@@ -26,7 +28,7 @@ TEST(SizeClassGenerator, MultiplicationAcceptsBlockStartsOnly) {
 TEST(SizeClassGenerator, MultiplicationRefusesAddressesOutsideOfTheSpan) {
   constexpr std::uint64_t kEnd = std::uint64_t{1} << 48;
   constexpr std::uint64_t kMostSpan = 256 * kKiB;
-  std::mt19937_64 random(11);
+  std::mt19937_64 random(test::seed_of(11));
   for (std::uint64_t d = 16; d <= 32 * kKiB; d += 16) {
     const std::uint64_t magic = divisibility_magic(d);
     for (const std::uint64_t count : {std::uint64_t{1}, kMostSpan / d}) {

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "pages/coalescing_arena_test_support.hpp"
+#include "seed_report.hpp"
 
 namespace spanalloc {
 namespace {
@@ -121,7 +122,7 @@ TEST_F(CoalescingArenaTest, WhatIsRefusedIsNotThere) {
     }
     return fits(kEnd);
   };
-  std::mt19937 random(7);
+  std::mt19937 random(test::seed_of(7));
   unsigned refused = 0;
   for (int i = 0; i < 40'000; ++i) {
     const std::size_t which = taken.empty() ? 0 : random() % taken.size();

@@ -14,6 +14,7 @@
 #include "address_limit.hpp"
 #include "memory_pattern.hpp"
 #include "sanitizers.hpp"
+#include "seed_report.hpp"
 #include "threads.hpp"
 
 namespace spanalloc {
@@ -189,7 +190,7 @@ TEST(LargeObjects, SurvivesAnAddressSpaceLimit) {
 // Against a reference: thousands of objects, growth, and deletions in every order.
 TEST(LargeObjects, TableAgreesWithAReference) {
   LargeObjects<> objects;
-  std::mt19937 random(1);
+  std::mt19937 random(test::seed_of(1));
   std::vector<void*> live;
   for (int i = 0; i < 20000; ++i) {
     if (live.size() < 3000 && (live.empty() || random() % 5 < 3)) {

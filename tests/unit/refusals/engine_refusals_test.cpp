@@ -14,6 +14,7 @@
 #include "refusal_sweep.hpp"
 #include "refusal_workload.hpp"
 #include "sanitizers.hpp"
+#include "seed_report.hpp"
 
 namespace spanalloc::test {
 namespace {
@@ -124,7 +125,7 @@ TYPED_TEST(Refusals, ThreadsMayBeRefusedAnything) {
   for (std::uint64_t seed = 0; seed < 60 && sum.failure.empty(); ++seed) {
     for (const unsigned permille : {20u, 200u, 700u}) {
       const kernel::Plan plan{
-          .calls = kernel::kAllCalls, .permille = permille, .seed = seed, .tears = seed % 2 != 0};
+          .calls = kernel::kAllCalls, .permille = permille, .seed = seed_of(seed), .tears = seed % 2 != 0};
       sum += run_refused(plan, child<EngineApi<TypeParam>, RefusalThreads>);
     }
   }

@@ -21,6 +21,7 @@
 
 #include "pages/coalescing/manager.hpp"
 #include "sanitizers.hpp"
+#include "seed_report.hpp"
 #include "threads.hpp"
 
 namespace spanalloc::coalescing {
@@ -125,7 +126,7 @@ class Tenant {
  public:
   /// Any number but 0; no two tenants have the same.
   Tenant(Region& region, unsigned char mark, std::uint64_t seed)
-      : region_(region), mark_(mark), random_(seed) {}
+      : region_(region), mark_(mark), random_(test::seed_of(seed)) {}
 
   const Live& live() const { return live_; }
   std::size_t refused() const { return refused_; }
@@ -284,7 +285,7 @@ void free_everything_at_once(unsigned threads, std::size_t each, unsigned times,
     }
     for (unsigned round = 0; round < times && go_on; ++round) {
       units = prepare();
-      if (round % 2 == 0) std::shuffle(units.begin(), units.end(), std::mt19937(round));
+      if (round % 2 == 0) std::shuffle(units.begin(), units.end(), std::mt19937(test::seed_of(round)));
       meeting.meet();
       give_back(0);
       meeting.meet();

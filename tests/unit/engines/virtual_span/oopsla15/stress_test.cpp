@@ -9,6 +9,7 @@
 
 #include "engine_list.hpp"
 #include "engines/virtual_span/oopsla15/test_support.hpp"
+#include "seed_report.hpp"
 
 namespace spanalloc {
 namespace {
@@ -125,7 +126,8 @@ TYPED_TEST(Oopsla15Stress, RandomFreesLeaveNothingBehind) {
     std::vector<std::thread> threads;
     for (unsigned t = 0; t < 4; ++t) {
       threads.emplace_back([&exchange, seed = static_cast<unsigned>(generation) * 100 + t] {
-        Random random{seed + 1};
+        const auto drawn = static_cast<std::uint32_t>(test::seed_of(seed + 1));
+        Random random{drawn == 0 ? 1 : drawn};
         for (int i = 0; i < (kMain ? 60000 : 25000) / kSlowdown; ++i) exchange->step(random);
       });
     }

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "engines/virtual_span/standard/test_support.hpp"
-#include "random.hpp"
 #include "sanitizers.hpp"
+#include "seed_report.hpp"
 #include "threads.hpp"
 
 namespace spanalloc {
@@ -117,7 +117,7 @@ TEST(StandardLinks, ALinkTellsNoAddress) {
 
 // A value is as good as any other: all of a word but the offset in the span must be guessed.
 TEST(StandardLinks, AWordThatIsNoLinkPassesWithAChanceBelow2ToMinus40) {
-  test::Random random(1);
+  test::Random random(test::seed_of(1));
   for (const std::size_t span : {64 * kKiB, 128 * kKiB, 256 * kKiB}) {
     const std::uint64_t good = span / standard::kQuantum;  // of 2^64 words
     EXPECT_LT(good, std::uint64_t{1} << 24);

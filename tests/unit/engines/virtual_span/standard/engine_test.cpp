@@ -19,6 +19,7 @@
 #include "engines/virtual_span/standard/test_support.hpp"
 #include "memory_use.hpp"
 #include "sanitizers.hpp"
+#include "seed_report.hpp"
 #include "threads.hpp"
 
 namespace spanalloc {
@@ -677,7 +678,7 @@ TEST_F(StandardEngineTest, MillionsOfRandomLocalAndRemoteFreesLoseNothing) {
   for (unsigned round = 0; round < 6; ++round) {
     std::vector<std::vector<Item>> next(kThreads);
     test::in_threads(kThreads, [&](unsigned t) {
-      std::mt19937 random(round * 97 + t);
+      std::mt19937 random(test::seed_of(round * 97 + t));
       std::vector<Item> mine = std::move(passed[t]);
       for (int i = 0; i < 60000; ++i) {
         if (mine.size() < 200 || (random() % 2 != 0 && mine.size() < 5000)) {

@@ -10,6 +10,7 @@
 
 #include "engines/virtual_span/standard/test_support.hpp"
 #include "os_calls.hpp"
+#include "seed_report.hpp"
 #include "threads.hpp"
 
 namespace spanalloc::large {
@@ -109,7 +110,7 @@ TEST(StandardLargeThreads, TradeObjectsOfAllSizes) {
         test::let_clock_go();
         Market market;
         test::in_threads(4, [&](unsigned t) {
-          std::mt19937 random(t);
+          std::mt19937 random(test::seed_of(t));
           const int rounds = test::kUnderAsan || test::kUnderTsan || test::kEmulated ? 300 : 3000;
           for (int i = 0; i < rounds; ++i) {
             ASSERT_TRUE(market.trade(random));
@@ -134,7 +135,7 @@ int use_after_fork(Market& market, unsigned workers) {
   const SpanCensus later = E::census();
   // In one's hands may be an object, and the new place of it.
   if (!later.consistent() || later.carved > 2 * workers + later.hot_empty) return 4;
-  std::mt19937 random(1);
+  std::mt19937 random(test::seed_of(1));
   for (int i = 0; i < 60; ++i) {
     if (!market.trade(random)) return 5;
   }
@@ -164,7 +165,7 @@ TEST(StandardLargeThreads, AForkInTheMiddleLeavesAConsistentHeap) {
         std::vector<std::thread> workers;
         for (unsigned t = 0; t < kWorkers; ++t) {
           workers.emplace_back([&, t] {
-            std::mt19937 random(t + 100);
+            std::mt19937 random(test::seed_of(t + 100));
             while (!stop) ASSERT_TRUE(market.trade(random));
           });
         }

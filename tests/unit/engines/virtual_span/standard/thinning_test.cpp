@@ -19,6 +19,7 @@
 #include "engines/virtual_span/standard/span_thinning.hpp"
 #include "engines/virtual_span/standard/test_support.hpp"
 #include "os_calls.hpp"
+#include "seed_report.hpp"
 #include "threads.hpp"
 
 namespace spanalloc::large {
@@ -312,7 +313,7 @@ TEST(StandardThinning, NothingIsLostWhileEverybodyWorks) {
   };
   const auto shelf = std::make_unique<Shelf>();
   test::in_threads(kThreads, [&](unsigned k) {
-    std::mt19937_64 random(k);
+    std::mt19937_64 random(test::seed_of(k));
     std::vector<Live> mine;
     for (std::uint64_t i = 0; i < (test::kUnderTsan || test::kEmulated ? 20'000u : 150'000u); ++i) {
       const std::size_t size = kSizes[random() % 7];
@@ -359,7 +360,7 @@ TEST(StandardThinning, AForksChildHasWhatWasBeingThinned) {
     std::vector<Live> kept = fill_and_thin(8, 256, 32);
     std::atomic<bool> done{false};
     std::jthread thinner([&] {
-      std::mt19937_64 random(1);
+      std::mt19937_64 random(test::seed_of(1));
       while (!done) {
         // There is always something to thin.
         std::vector<Live> more = fill_and_thin(1, 512, 16);

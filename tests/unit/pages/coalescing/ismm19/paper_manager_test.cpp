@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "pages/coalescing/test_support.hpp"
+#include "seed_report.hpp"
 #include "threads.hpp"
 
 namespace spanalloc::coalescing {
@@ -41,7 +42,7 @@ struct PaperRegion {
 
 TEST(PaperManager, CoalescesEverythingForOneThread) {
   PaperRegion<false> region(1000);
-  std::mt19937_64 random(3);
+  std::mt19937_64 random(test::seed_of(3));
   std::map<std::size_t, std::size_t> live;
   for (int i = 0; i < 50'000; ++i) {
     if (random() % 2 == 0 || live.empty()) {
@@ -74,7 +75,7 @@ void expect_no_unit_is_lost_under_threads() {
   PaperRegion<kRecursive> region(kUnits);
   std::vector<std::atomic<int>> owner(kUnits);
   test::in_threads(kThreads, [&](unsigned t) {
-    std::mt19937_64 random(t);
+    std::mt19937_64 random(test::seed_of(t));
     std::vector<Block> mine;
     const auto free = [&](Block block) {
       for (std::size_t u = block.first; u < block.end(); ++u) owner[u] = 0;

@@ -1,5 +1,6 @@
 // The paper's tree controller: against a set, under threads, and its memory.
 #include "pages/coalescing/ismm19/tree_controller.hpp"
+#include "seed_report.hpp"
 #include "threads.hpp"
 
 #include <gtest/gtest.h>
@@ -44,7 +45,7 @@ TEST(CoalescingTree, IsASetOrderedBySizeThenAddress) {
   auto tree = std::make_unique<Tree>();
   ASSERT_TRUE(tree->start());
   std::set<std::pair<std::size_t, std::size_t>> oracle;  // size, first
-  std::mt19937_64 random(7);
+  std::mt19937_64 random(test::seed_of(7));
   for (int i = 0; i < 100'000; ++i) {
     const Block block{random() % 64, 1 + random() % 32};
     switch (random() % 3) {
@@ -82,7 +83,7 @@ TEST(CoalescingTree, LosesAndDoublesNothingUnderThreads) {
   ASSERT_TRUE(tree->start());
   std::vector<std::atomic<int>> taken(kThreads * kBlocks);
   test::in_threads(kThreads, [&](unsigned t) {
-    std::mt19937_64 random(t);
+    std::mt19937_64 random(test::seed_of(t));
     for (std::size_t i = 0; i < kBlocks; ++i) {
       const std::size_t first = t * kBlocks + i;
       EXPECT_TRUE(tree->add({first, 1 + first % 7}));
