@@ -195,8 +195,10 @@ TEST(ArenaGrowth, TwoThreadsGrow) {
 
 TEST(ArenaGrowth, SomethingForeignIsInTheWay) {
   for (const std::size_t foreign : {1u, 2u, 3u}) {
-    holds("foreign", {{{1, 1}, {1, 1}}, {true, false}, foreign, kNever, false}, 2);
-    holds("foreign, larger ranges", {{{2, 1}, {2, 0}}, {false, true}, foreign, kNever, false}, 2);
+    // Of the three places two are alike but for the edges.
+    const unsigned preemptions = foreign == 2 ? 2 : bound(1, 2);
+    holds("foreign", {{{1, 1}, {1, 1}}, {true, false}, foreign, kNever, false}, preemptions);
+    holds("foreign, larger ranges", {{{2, 1}, {2, 0}}, {false, true}, foreign, kNever, false}, preemptions);
   }
 }
 
