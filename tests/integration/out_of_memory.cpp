@@ -12,10 +12,14 @@
 
 #include <algorithm>
 #include <atomic>
+#include <map>
 #include <new>
+#include <sstream>
 #include <thread>
 
+#include "support/clock.hpp"
 #include "support/harness.hpp"
+#include "support/step_count.hpp"
 
 namespace {
 
@@ -91,13 +95,6 @@ struct Pile {
     top = new (p) Block{top};
     ++count;
     return true;
-  }
-  void replace_one(std::size_t size) {
-    Block* block = top;
-    top = block->next;
-    --count;
-    free(block);
-    CHECK(add(size), "%zu bytes freed, and refused", size);
   }
   void clear(std::size_t size) {
     while (top != nullptr) {
@@ -238,17 +235,20 @@ void limit_at_run_time(const Arguments&) {
   }
 }
 
-// The middle one of several times, in microseconds.
+// How much each of several pieces of work takes, by name.
+using Costs = std::map<std::string, double>;
+
+// The middle one of several times, in microseconds of this thread alone.
 template <class Work>
-double microseconds(int times, Work work) {
+double usual_time_of(int times, Work work) {
   std::vector<double> all;
   all.reserve(static_cast<std::size_t>(times));
   for (int i = 0; i < times; ++i) {
     timespec begin{};
     timespec end{};
-    clock_gettime(CLOCK_MONOTONIC, &begin);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &begin);
     work();
-    clock_gettime(CLOCK_MONOTONIC, &end);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end);
     all.push_back(static_cast<double>(end.tv_sec - begin.tv_sec) * 1e6 +
                   static_cast<double>(end.tv_nsec - begin.tv_nsec) / 1e3);
   }
@@ -256,27 +256,45 @@ double microseconds(int times, Work work) {
   return all[all.size() / 2];
 }
 
-// A refusal does not turn the heap upside down each time: large objects beside many free small ones, and
-// blocks of large alignment, where everything between them is free.
-void refusals_are_quick(const Arguments&) {
-  harness::expect_success(
-      harness::run_self({"refused"}, [] { harness::limit_resource(RLIMIT_AS, 400 * kMiB); }), "refusals");
+// Prints what refusals cost: in instructions, or in time.
+class Meter {
+ public:
+  explicit Meter(bool counts) : counts_(counts) {}
+  template <class Work>
+  void print_cost_of(const std::string& name, Work work) const {
+    const double cost =
+        counts_ ? static_cast<double>(harness::instructions_of(work)) : usual_time_of(50, work);
+    printf("%s %.1f\n", name.c_str(), cost);
+  }
+
+ private:
+  bool counts_;
+};
+
+Costs costs_in(const std::string& text) {
+  Costs costs;
+  std::istringstream lines(text);
+  std::string name;
+  double cost = 0;
+  while (lines >> name >> cost) costs[name] = cost;
+  return costs;
 }
-// Of every kind of block, filled up and freed in turn: a refusal is one question to the kernel, not a search.
-// Engines of papers that keep no list of what is nearly full do search, for small blocks.
-void aligned_refusals() {
-  const double most = harness::is_standard() ? 5 : 300;
+
+void expect_aligned(int result) {
+  CHECK(result == ENOMEM, "posix_memalign: %d", result);
+}
+
+// Of every kind of block, filled up and freed in turn.
+void print_aligned_refusals(const Meter& meter) {
   std::vector<void*> blocks;
   blocks.reserve(200'000);
   for (const std::size_t alignment : {std::size_t{64}, std::size_t{4096}, std::size_t{65536}, kMiB}) {
     for (const std::size_t size : {std::size_t{5'000}, std::size_t{100'000}, std::size_t{2'000'000}}) {
+      if (alignment == 4096 && !harness::is_full_run()) continue;
       void* p = nullptr;
       while (posix_memalign(&p, alignment, size) == 0) blocks.push_back(p);
-      const double refusal = microseconds(50, [&] {
-        const int result = posix_memalign(&p, alignment, size);
-        CHECK(result == ENOMEM, "posix_memalign: %d", result);
-      });
-      CHECK(refusal < most, "a refusal of %zu bytes at %zu takes %.1f us", size, alignment, refusal);
+      meter.print_cost_of(std::to_string(size) + "-at-" + std::to_string(alignment),
+                          [&] { expect_aligned(posix_memalign(&p, alignment, size)); });
       free(blocks.back());
       CHECK(posix_memalign(&blocks.back(), alignment, size) == 0, "%zu bytes freed, and refused", size);
       for (void* block : blocks) free(block);
@@ -285,41 +303,95 @@ void aligned_refusals() {
   }
 }
 
-void refused(const Arguments&) {
-  harness::require_library_malloc();
-  constexpr double kMost = 100;
+// Large objects beside many free small ones, and blocks of large alignment, where everything between them is
+// free.
+void print_large_refusals(const Meter& meter, std::size_t limit) {
   {
     Pile small;
-    while (small.count < 30000 && small.add(5000)) {
+    while (small.count < limit * 3 / 8 / 5000 && small.add(5000)) {
     }
     small.clear(5000);
   }
   Pile large;
   while (large.add(20 * kMiB)) {
   }
-  const double refusal =
-      microseconds(50, [] { expect_refused(malloc(opaque(200 * kMiB)), "malloc", 200 * kMiB); });
-  CHECK(refusal < kMost, "a refusal of 200 MiB takes %.0f us", refusal);
-  // Also after each bit of memory that comes back.
-  const double alternating = microseconds(50, [&] {
-    large.replace_one(20 * kMiB);
-    expect_refused(malloc(opaque(200 * kMiB)), "malloc", 200 * kMiB);
+  const auto refuse = [limit] { expect_refused(malloc(opaque(limit / 2)), "malloc", limit / 2); };
+  meter.print_cost_of("large", refuse);
+  // Also after a bit of memory that comes back.
+  void* last = malloc(opaque(2 * kMiB));
+  CHECK(last != nullptr, "not even 2 MiB beside objects of 20");
+  meter.print_cost_of("large-after-free", [&] {
+    free(last);
+    last = malloc(opaque(2 * kMiB));
+    refuse();
   });
-  CHECK(alternating < kMost, "a free, a malloc and a refusal of 200 MiB take %.0f us", alternating);
+  CHECK(last != nullptr, "2 MiB freed, and refused");
+  free(last);
   large.clear(20 * kMiB);
   std::vector<void*> aligned;
   aligned.reserve(4096);
   void* p = nullptr;
   while (posix_memalign(&p, kMiB, 1000) == 0) aligned.push_back(p);
-  const double refusal_aligned = microseconds(50, [] {
+  meter.print_cost_of("small-of-large-alignment", [] {
     void* q = nullptr;
-    const int result = posix_memalign(&q, kMiB, 1000);
-    CHECK(result == ENOMEM, "posix_memalign: %d", result);
+    expect_aligned(posix_memalign(&q, kMiB, 1000));
   });
-  CHECK(refusal_aligned < kMost, "a refusal of 1000 bytes at 1 MiB takes %.0f us", refusal_aligned);
-  printf("%zu blocks; refusals: %.1f us, aligned %.1f us\n", aligned.size(), refusal, refusal_aligned);
   for (void* block : aligned) free(block);
-  aligned_refusals();
+}
+
+void refused(const Arguments& arguments) {
+  harness::require_library_malloc();
+  CHECK(arguments.size() == 2, "usage: refused count|time LIMIT_MIB");
+  const Meter meter(arguments[0] == "count");
+  const std::size_t limit = strtoull(arguments[1].c_str(), nullptr, 10) * kMiB;
+  // No time passes between refusals that are counted, as hardly any does between others.
+  if (arguments[0] == "count") harness::stop_clock();
+  print_large_refusals(meter, limit);
+  print_aligned_refusals(meter);
+}
+
+Costs refusals_under(const char* measure, std::size_t mib) {
+  const auto outcome = harness::run_self({"refused", measure, std::to_string(mib)},
+                                         [mib] { harness::limit_resource(RLIMIT_AS, mib * kMiB); });
+  harness::expect_success(outcome, "refusals");
+  Costs costs = costs_in(outcome.out);
+  CHECK(costs.count("large") == 1, "no costs in %s", outcome.out.c_str());
+  return costs;
+}
+
+bool is_of_large_object(const std::string& name) {
+  return name.rfind("large", 0) == 0;
+}
+
+// A refusal does not turn the heap upside down each time: it is one question to the kernel, not a search. A
+// search takes so many times the instructions in a heap that is so many times as large. Engines of papers
+// that keep no list of what is nearly full do search, for small blocks: some instructions for each that they
+// have.
+void refusals_are_quick(const Arguments&) {
+  constexpr std::size_t kLittle = 80;
+  constexpr std::size_t kMuch = 400;
+  harness::require_step_count();
+  const Costs little = refusals_under("count", kLittle);
+  const Costs much = refusals_under("count", kMuch);
+  for (const auto& [name, count] : much) {
+    const double before = little.at(name);
+    printf("%s: %.0f instructions under %zu MiB, %.0f under %zu MiB\n", name.c_str(), before, kLittle, count,
+           kMuch);
+    const bool may_search = !harness::is_standard() && !is_of_large_object(name);
+    const double most = may_search ? before + 1000 * (kMuch - kLittle) : before * 1.5 + 500;
+    CHECK(count <= most, "a refusal, %s, takes %.0f instructions under %zu MiB and %.0f under %zu MiB",
+          name.c_str(), before, kLittle, count, kMuch);
+  }
+}
+
+// The same with what the kernel takes.
+void refusals_take_no_time(const Arguments&) {
+  for (const auto& [name, time] : refusals_under("time", 400)) {
+    printf("%s: %.1f us\n", name.c_str(), time);
+    const bool is_aligned = name.find("-at-") != std::string::npos;
+    const double most = !is_aligned ? 100 : harness::is_standard() ? 5 : 300;
+    CHECK(time < most, "a refusal, %s, takes %.1f us", name.c_str(), time);
+  }
 }
 
 // To free what was never touched takes no page.
@@ -380,6 +452,7 @@ int main(int argc, char** argv) {
                             {"limit_at_run_time", limit_at_run_time},
                             {"new_handler_frees", new_handler_frees},
                             {"refusals_are_quick", refusals_are_quick},
+                            {"refusals_take_no_time", refusals_take_no_time},
                             {"refused", refused},
                             {"untouched_blocks_stay_untouched", untouched_blocks_stay_untouched},
                             {"fill", fill_to_the_brim},

@@ -63,7 +63,7 @@ std::string text_in(int fd) {
   return text;
 }
 
-Outcome spawn(const std::function<void()>& in_child, unsigned seconds) {
+Outcome spawn(const std::function<void()>& in_child) {
   const int out = memfd_create("out", MFD_CLOEXEC);
   const int err = memfd_create("err", MFD_CLOEXEC);
   CHECK(out >= 0 && err >= 0, "memfd_create: %s", strerror(errno));
@@ -72,7 +72,12 @@ Outcome spawn(const std::function<void()>& in_child, unsigned seconds) {
   if (child == 0) {
     dup2(out, 1);
     dup2(err, 2);
-    alarm(seconds);
+    alarm(kSecondsToHang);
+    // Some children are to be aborted: nobody wants their memory in files.
+    rlimit cores{};
+    getrlimit(RLIMIT_CORE, &cores);
+    cores.rlim_cur = 0;
+    setrlimit(RLIMIT_CORE, &cores);
     in_child();
     _exit(0);
   }
@@ -174,29 +179,26 @@ std::string Outcome::describe() const {
   return std::string(how) + "; stdout: " + out.substr(0, 300) + "; stderr: " + err.substr(0, 300);
 }
 
-Outcome run(const std::vector<std::string>& command, const std::function<void()>& prepare, unsigned seconds) {
+Outcome run(const std::vector<std::string>& command, const std::function<void()>& prepare) {
   std::vector<char*> argv;
   for (const std::string& word : command) argv.push_back(const_cast<char*>(word.c_str()));
   argv.push_back(nullptr);
-  return spawn(
-      [&] {
-        if (prepare) prepare();
-        execvp(argv[0], argv.data());
-        dprintf(2, "cannot run %s: %s\n", argv[0], strerror(errno));
-        _exit(127);
-      },
-      seconds);
+  return spawn([&] {
+    if (prepare) prepare();
+    execvp(argv[0], argv.data());
+    dprintf(2, "cannot run %s: %s\n", argv[0], strerror(errno));
+    _exit(127);
+  });
 }
 
-Outcome run_self(const std::vector<std::string>& arguments, const std::function<void()>& prepare,
-                 unsigned seconds) {
+Outcome run_self(const std::vector<std::string>& arguments, const std::function<void()>& prepare) {
   std::vector<std::string> command = {real_path("/proc/self/exe")};
   command.insert(command.end(), arguments.begin(), arguments.end());
-  return run(command, prepare, seconds);
+  return run(command, prepare);
 }
 
-Outcome run_forked(const std::function<void()>& body, unsigned seconds) {
-  return spawn(body, seconds);
+Outcome run_forked(const std::function<void()>& body) {
+  return spawn(body);
 }
 
 void expect_success(const Outcome& outcome, const char* what) {
@@ -258,6 +260,7 @@ std::size_t Random::size(std::size_t largest) {
 }
 
 int run_case(int argc, char** argv, const std::vector<Case>& cases) {
+  setlinebuf(stdout);  // what was said is there, however the process ends
   if (argc >= 2) {
     for (const Case& one : cases) {
       if (strcmp(one.name, argv[1]) != 0) continue;

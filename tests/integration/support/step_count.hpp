@@ -1,0 +1,24 @@
+// Counts the instructions that a piece of work takes, one by one: exact, however busy the machine is. Each
+// counted one costs some ten microseconds.
+#pragma once
+
+#include <cstddef>
+
+namespace harness {
+
+/// Ends the test as skipped where nothing can be counted.
+void require_step_count();
+
+/// From here to end_count() the processor traps after each instruction of the calling thread outside the
+/// kernel. It must not block SIGTRAP meanwhile, and a child that it forks is counted, too.
+void begin_count();
+std::size_t end_count();
+
+template <class Work>
+std::size_t instructions_of(Work work) {
+  begin_count();
+  work();
+  return end_count();
+}
+
+}  // namespace harness
