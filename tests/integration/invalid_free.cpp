@@ -28,24 +28,24 @@ void free_it(void* p) {
   free(opaque(p));
 }
 
-void expect_named_abort(const char* what, const std::function<void()>& body) {
-  const auto outcome = harness::run_forked(body, 20);
+// Returns the line.
+std::string expect_named_abort(const char* what, const std::function<void()>& body) {
+  const auto outcome = harness::run_forked(body);
   CHECK(outcome.killed_by(SIGABRT), "%s: not aborted: %s", what, outcome.describe().c_str());
   CHECK(outcome.err.rfind("spanalloc: ", 0) == 0 &&
             std::count(outcome.err.begin(), outcome.err.end(), '\n') == 1 && outcome.err.back() == '\n',
         "%s: stderr is not one line of ours: %s", what, outcome.describe().c_str());
   printf("%s: %s", what, outcome.err.c_str());
+  return outcome.err;
 }
 
-// The same, and the line names the address. Returns the line.
+// The same, and the line names the address.
 std::string expect_address_named(const char* what, void* bad, const std::function<void(void*)>& body) {
   char address[32];
   snprintf(address, sizeof address, "%p", bad);
-  expect_named_abort(what, [&] { body(bad); });
-  const auto outcome = harness::run_forked([&] { body(bad); }, 20);
-  CHECK(outcome.err.find(address) != std::string::npos, "%s: %s is not named in: %s", what, address,
-        outcome.err.c_str());
-  return outcome.err;
+  std::string line = expect_named_abort(what, [&] { body(bad); });
+  CHECK(line.find(address) != std::string::npos, "%s: %s is not named in: %s", what, address, line.c_str());
+  return line;
 }
 
 // The same where the address lies in a block that is in use: nothing was freed twice.
