@@ -17,7 +17,7 @@ def run(*command, preload=BUMP, text=None, **variables):
     if preload:
         environment["LD_PRELOAD"] = preload
     return subprocess.run(command, env=environment, input=text, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True, timeout=60, check=False)
+                          text=True, timeout=600, check=False)
 
 
 class BumpTest(unittest.TestCase):

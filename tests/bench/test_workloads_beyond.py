@@ -28,7 +28,7 @@ def run(program, *arguments, preload=None, **variables):
     if preload:
         environment["LD_PRELOAD"] = preload
     return subprocess.run([os.path.join(BENCH, program), *map(str, arguments)], env=environment, stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True, timeout=60, check=False)
+                          stderr=subprocess.PIPE, text=True, timeout=600, check=False)
 
 
 class WorkloadTest(unittest.TestCase):
