@@ -26,7 +26,7 @@ from spanalloc_bench.model import OK, UNAVAILABLE, Family  # noqa: E402
 from spanalloc_cli import libraries  # noqa: E402
 
 CONTENDERS = ("standard", "oopsla15", "glibc")
-TIME_LIMIT_S = 240
+TIME_LIMIT_S = 600  # for hangs
 
 
 class Links(html.parser.HTMLParser):

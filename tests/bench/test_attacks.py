@@ -145,7 +145,7 @@ class TableTest(unittest.TestCase):
 class AttackTest(unittest.TestCase):
     def bench(self, *arguments):
         return subprocess.run([COMMAND, "bench", "attacks", *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                              stderr=subprocess.PIPE, text=True, check=False, timeout=100)
+                              stderr=subprocess.PIPE, text=True, check=False, timeout=600)
 
     def test_the_program_says_what_it_can(self):
         known = attacks.catalogue(PLACES)
@@ -186,7 +186,7 @@ class AttackTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             slow = os.path.join(folder, "slow")
             with open(slow, "w", encoding="utf-8") as file:
-                file.write("#!/bin/sh\necho attacking\nexec sleep 100\n")
+                file.write("#!/bin/sh\necho attacking\nexec sleep 100000\n")
             os.chmod(slow, 0o755)
             end = attacks.run_once(slow, "any", 64, allocators.named(PLACES, "standard"), timeout=0.5)
         self.assertEqual(attacks.classify(end), (HANG, ""))
