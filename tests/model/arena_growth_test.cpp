@@ -195,7 +195,7 @@ TEST(ArenaGrowth, TwoThreadsGrow) {
 
 TEST(ArenaGrowth, SomethingForeignIsInTheWay) {
   for (const std::size_t foreign : {1u, 2u, 3u}) {
-    // Of the three places two are alike but for the edges.
+    // Every day one of the three places is explored as far as all are with the larger bounds.
     const unsigned preemptions = foreign == 2 ? 2 : bound(1, 2);
     holds("foreign", {{{1, 1}, {1, 1}}, {true, false}, foreign, kNever, false}, preemptions);
     holds("foreign, larger ranges", {{{2, 1}, {2, 0}}, {false, true}, foreign, kNever, false}, preemptions);

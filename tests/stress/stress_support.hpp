@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 
+#include "environment.hpp"
 #include "random.hpp"
 #include "sanitizers.hpp"
 
@@ -63,7 +64,7 @@ class Report {
 inline std::size_t scaled(std::size_t normal) {
   const char* text = std::getenv("STRESS_SCALE");
   double scale = text == nullptr ? 0 : std::strtod(text, nullptr);
-  if (!(scale > 0)) scale = std::getenv("SPANALLOC_TEST_FULL") != nullptr ? 5 : 1;
+  if (!(scale > 0)) scale = test::is_full() ? 5 : 1;
   constexpr double kSlower = test::kUnderTsan || test::kEmulated ? 10 : test::kUnderAsan ? 4 : 1;
   const double times = static_cast<double>(normal) * scale / kSlower;
   return times < 1 ? 1 : static_cast<std::size_t>(times);

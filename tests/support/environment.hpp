@@ -1,4 +1,4 @@
-// A variable of the environment, set for as long as the object lives.
+// The environment: how much is to be tested; and a variable, set for as long as the object lives.
 #pragma once
 
 #include <cstdlib>
@@ -6,6 +6,11 @@
 #include <string>
 
 namespace spanalloc::test {
+
+/// Whether everything is to be tried (scripts/test --full), however long it takes.
+inline bool is_full() {
+  return std::getenv("SPANALLOC_TEST_FULL") != nullptr;
+}
 
 class Variable {
  public:

@@ -12,6 +12,7 @@
 #include <string>
 
 #include "kernel_refusals.hpp"
+#include "random.hpp"
 
 namespace spanalloc::test {
 
@@ -114,11 +115,11 @@ SweepResult run_refused(const kernel::Plan& plan, Child child, std::size_t* plan
   return result;
 }
 
-/// Runs with the plan's first refusal at call 0, 1, ..., until a run makes no such call or one fails.
+/// Runs with the plan's first refusal at every `step`th call, until a run makes no such call or one fails.
 template <class Child>
-SweepResult sweep(kernel::Plan plan, Child child) {
+SweepResult sweep(kernel::Plan plan, Child child, std::size_t step = 1) {
   SweepResult sum;
-  for (plan.first = 0;; ++plan.first) {
+  for (plan.first = kSeed % step;; plan.first += step) {
     std::size_t planned = 0;
     sum += run_refused(plan, child, &planned);
     if (planned <= plan.first || !sum.failure.empty()) return sum;
@@ -128,19 +129,19 @@ SweepResult sweep(kernel::Plan plan, Child child) {
 /// Every single call of each kind; all calls of a kind from each one on; of all kinds together five calls
 /// from each one on, and all. `tears`: those of moves that are refused also with the target unmapped.
 template <class Child>
-SweepResult sweep_all(Child child, bool tears) {
+SweepResult sweep_all(Child child, bool tears, std::size_t step = 1) {
   SweepResult sum;
   for (unsigned c = 0; c <= kernel::kCalls && sum.failure.empty(); ++c) {
     const bool together = c == kernel::kCalls;
     kernel::Plan plan{.calls = together ? kernel::kAllCalls : 1u << c,
                       .count = together ? std::size_t{5} : 1};
-    sum += sweep(plan, child);
+    sum += sweep(plan, child, step);
     if (tears && sum.failure.empty() && (plan.calls >> kernel::kMremap & 1) != 0) {
       plan.tears = true;
-      sum += sweep(plan, child);
+      sum += sweep(plan, child, step);
     }
     plan.count = kernel::kForEver;
-    if (sum.failure.empty()) sum += sweep(plan, child);
+    if (sum.failure.empty()) sum += sweep(plan, child, step);
   }
   return sum;
 }
