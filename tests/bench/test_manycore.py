@@ -401,7 +401,7 @@ class PointTest(unittest.TestCase):
             self.assertEqual(list(self.rows.read(folder).values()), [one, two])
 
 
-class CommandTest(unittest.TestCase):
+class CommandCase(unittest.TestCase):
     """`spanalloc bench manycore` as a whole, with very little."""
 
     COMMAND = os.environ.get("SPANALLOC_TEST_COMMAND", "")
@@ -421,6 +421,40 @@ class CommandTest(unittest.TestCase):
             [self.COMMAND, "bench", "manycore", "--quick", "--out", self.folder, *words], stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=False,
         )
+
+    def assert_one_line(self, *mistakes):
+        for words, text in mistakes:
+            run = self.run_command(*words)
+            self.assertNotEqual(run.returncode, 0, words)
+            self.assertIn(text, run.stderr)
+            self.assertNotIn("Traceback", run.stderr)
+
+
+class CommandTest(CommandCase):
+    def test_it_makes_a_point_and_its_files(self):
+        run = self.run_command("--workloads", "threadtest", "--cores", "2", "--allocators", "standard")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        with open(os.path.join(self.folder, "manycore.json"), encoding="utf-8") as file:
+            [point] = json.load(file)["points"]
+        self.assertEqual((point["workload"], point["allocator"], point["cores"]), ("threadtest", "standard", 2))
+        self.assertEqual((point["status"], point["expired_waits"]), ("ok", 0), point["problem"])
+        self.assertLess(point["moves_per_operation"], 0.02)  # its threads share nothing
+        self.assertGreater(os.path.getsize(os.path.join(self.folder, "manycore.html")), 1000)
+        self.assertEqual(len(rows_of(self.folder)), 2)
+
+    def test_a_mistake_ends_in_one_line(self):
+        self.assert_one_line((("--cores", "500"), "from 1 to"))
+
+
+def rows_of(folder):
+    """The simulations that a folder holds."""
+    from spanalloc_bench import manycore_rows
+
+    return manycore_rows.read(folder)
+
+
+class CurvesTest(CommandCase):
+    """Every workload under three allocators on one core and on four."""
 
     def test_it_makes_curves_and_simulates_nothing_twice(self):
         words = ("--cores", "1,4", "--allocators", "standard,glibc,bump")
@@ -472,13 +506,9 @@ class CommandTest(unittest.TestCase):
             self.assertEqual(file.read(), before)
 
     def test_mistakes_end_in_one_line(self):
-        for words, text in ((("--workloads", "nothing"), "there are threadtest"), (("--cores", "0"), "from 1 to"),
-                            (("--cores", "500"), "from 1 to"), (("--allocators", "nobody"), "nobody"),
-                            (("--report",), "holds no simulations")):
-            run = self.run_command(*words)
-            self.assertNotEqual(run.returncode, 0, words)
-            self.assertIn(text, run.stderr)
-            self.assertNotIn("Traceback", run.stderr)
+        self.assert_one_line(
+            (("--workloads", "nothing"), "there are threadtest"), (("--cores", "0"), "from 1 to"),
+            (("--allocators", "nobody"), "nobody"), (("--report",), "holds no simulations"))
 
 
 if __name__ == "__main__":
