@@ -2,8 +2,8 @@
 // limit on what lives; and the bound of docs/architecture.md ("A bound"), which none of them may pass. Each
 // prints what it has reached.
 //
-// MEMORY_BOUND_MIB: the limit; memory is some sixty times as much. SPANALLOC_WRITE_DOCS=1 writes the tables
-// of the bound.
+// MEMORY_BOUND_MIB: the limit; memory is some sixty times as much. MEMORY_BOUND_SEEDS: programs drawn.
+// SPANALLOC_WRITE_DOCS=1 writes the tables of the bound.
 #include <gtest/gtest.h>
 #include <sys/prctl.h>
 
@@ -290,7 +290,8 @@ TEST_F(MemoryBoundTest, OneBlockAPage) {
 
 TEST_F(MemoryBoundTest, Drawn) {
   const char* seeds = std::getenv("MEMORY_BOUND_SEEDS");
-  const std::uint64_t count = seeds != nullptr ? std::strtoull(seeds, nullptr, 10) : 3;
+  const std::uint64_t usual = most_live() > 2 * kMiB ? 20 : 3;
+  const std::uint64_t count = seeds != nullptr ? std::strtoull(seeds, nullptr, 10) : usual;
   for (std::uint64_t seed = 0; seed < count; ++seed) {
     owned = std::make_unique<test::OwnedHeap<>>();
     owned->heap.deallocate(owned->heap.allocate(1));
