@@ -20,7 +20,7 @@ void note_step(int) {
 
 #ifdef __x86_64__
 // The trap flag. The stack pointer steps over what the compiler may keep below it.
-constexpr unsigned long kTrapFlag = 0x100;
+constexpr long kTrapFlag = 0x100;
 void set_trap_flag() {
   asm volatile("lea -128(%%rsp), %%rsp\n pushfq\n orq %0, (%%rsp)\n popfq\n lea 128(%%rsp), %%rsp"
                :
