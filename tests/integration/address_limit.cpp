@@ -1,10 +1,13 @@
 // `ulimit -v`: the reservation shrinks to what is allowed, and programs run.
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
+
+#include <filesystem>
 
 #include "support/harness.hpp"
 
@@ -20,7 +23,7 @@ std::string sibling(const char* name) {
 }
 
 void sixty_four_threads_in_1_gib(const Arguments&) {
-  std::vector<std::string> command = {sibling("workload"), "mixed", "64", "4", "8000"};
+  std::vector<std::string> command = {sibling("workload"), "mixed", "64", "4", "3000"};
   // A thread's hot spans of the paper's config take 2 MiB of address space a class: 64 threads cannot have
   // them all. It may say so, and must go on.
   if (!harness::is_standard()) command.push_back("refusals");
@@ -30,7 +33,7 @@ void sixty_four_threads_in_1_gib(const Arguments&) {
 }
 
 void few_threads_in_256_mib(const Arguments&) {
-  std::vector<std::string> command = {sibling("workload"), "mixed", "4", "4", "20000"};
+  std::vector<std::string> command = {sibling("workload"), "mixed", "4", "4", "8000"};
   if (!harness::is_standard()) command.push_back("refusals");
   const auto outcome = harness::run(command, [] { harness::limit_resource(RLIMIT_AS, 256 * kMiB); });
   harness::expect_success(outcome, "4 threads under 256 MiB");
@@ -55,11 +58,32 @@ class Lines {
   char path_[40] = "/tmp/spanalloc-lines-XXXXXX";
 };
 
+// A folder of 2000 files. Not one of the system's: others may change it meanwhile.
+class Folder {
+ public:
+  Folder() {
+    CHECK(mkdtemp(path_) != nullptr, "mkdtemp: %s", strerror(errno));
+    for (int i = 0; i < 2000; ++i) {
+      const int file = open((std::string(path_) + "/" + std::to_string(i)).c_str(), O_CREAT | O_WRONLY, 0600);
+      CHECK(file >= 0, "open: %s", strerror(errno));
+      close(file);
+    }
+  }
+  ~Folder() { std::filesystem::remove_all(path_); }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  const char* path() const { return path_; }
+
+ private:
+  char path_[40] = "/tmp/spanalloc-folder-XXXXXX";
+};
+
 void simple_programs(std::size_t limit) {
   const Lines lines;
+  const Folder folder;
   const std::vector<std::vector<std::string>> commands = {
       {"/bin/true"},
-      {"/bin/ls", "-la", "/usr/bin"},
+      {"/bin/ls", "-la", folder.path()},
       {"/bin/sh", "-c", "echo hello | sort | wc -l"},
       {"/usr/bin/sort", lines.path()},
       {"/usr/bin/python3", "-c", "pass"},
@@ -70,7 +94,11 @@ void simple_programs(std::size_t limit) {
       printf("not on this machine: %s\n", command[0].c_str());
       continue;
     }
-    const auto prepare = [limit] { harness::limit_resource(RLIMIT_AS, limit); };
+    // Other locales' files are larger than some of the limits.
+    const auto prepare = [limit] {
+      setenv("LC_ALL", "C", 1);
+      harness::limit_resource(RLIMIT_AS, limit);
+    };
     const auto outcome = harness::run(command, prepare);
     CHECK(outcome.exited(0), "%s under %zu MiB: %s", command[0].c_str(), limit / kMiB,
           outcome.describe().c_str());

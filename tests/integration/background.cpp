@@ -1,6 +1,7 @@
 // SPANALLOC_BACKGROUND=1 on the libraries as they ship: the thread is there when there is something to give
 // back, no signal comes to it, and the process ends as if it were not there.
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -36,14 +37,16 @@ void work() {
 }
 
 std::atomic<pthread_t> delivered_to;
+std::atomic<int> delivered{0};
 
 void note_thread(int) {
   delivered_to = pthread_self();
+  delivered.fetch_add(1);
 }
 
 // What the children do; they begin with the option set.
 void leave_main(const Arguments&) {
-  alarm(20);
+  alarm(harness::kSecondsToHang);
   work();
   CHECK(threads_of_process() == 2, "%d threads", threads_of_process());
   pthread_exit(nullptr);
@@ -59,7 +62,7 @@ void take_signals(const Arguments&) {
   signal(SIGUSR1, note_thread);
   for (int i = 0; i < 100; ++i) {
     kill(getpid(), SIGUSR1);
-    usleep(100);
+    while (delivered == i) sched_yield();
     CHECK(pthread_equal(delivered_to, pthread_self()), "a signal came to another thread");
   }
 }

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <memory>
 #include <thread>
 
@@ -73,6 +74,8 @@ StaticObject static_object;
 // Also reached by exit(): thread_local objects of the main thread.
 thread_local std::unique_ptr<std::string> of_main_thread;
 
+std::atomic<unsigned> blocks_of_threads{0};
+
 void child(const Arguments& arguments) {
   harness::require_library_malloc();
   report_at_end = true;
@@ -94,10 +97,11 @@ void child(const Arguments& arguments) {
           void* p = malloc(random.size(100000));
           memset(p, 1, 1);
           free(p);
+          blocks_of_threads.fetch_add(1, std::memory_order_relaxed);
         }
       }).detach();
     }
-    usleep(2000);
+    while (blocks_of_threads < 1000) std::this_thread::yield();
   }
   if (arguments.size() == 1 && arguments[0] == "exit_from_thread") {
     std::thread([] { exit(0); }).join();
@@ -116,7 +120,8 @@ void all_phases(const Arguments&) {
   for (int i = 0; i < 5; ++i) expect_all_phases({"child"});
 }
 void threads_still_running(const Arguments&) {
-  for (int i = 0; i < 30; ++i) expect_all_phases({"child", "threads"});
+  const int runs = harness::is_full_run() ? 30 : 8;
+  for (int i = 0; i < runs; ++i) expect_all_phases({"child", "threads"});
 }
 void exit_from_thread(const Arguments&) {
   for (int i = 0; i < 5; ++i) expect_all_phases({"child", "exit_from_thread"});

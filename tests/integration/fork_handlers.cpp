@@ -40,7 +40,7 @@ void fork_in_handler(int) {
     const pid_t child = fork();
     if (child == 0) {
       in_child = true;
-      alarm(30);
+      alarm(harness::kSecondsToHang);
     } else if (child > 0) {
       children_alive.fetch_add(1);
     } else {
@@ -158,13 +158,13 @@ void reap(int expected) {
 }
 
 int forks_wanted() {
-  return harness::is_full_run() ? 2000 : 250;
+  return harness::is_full_run() ? 2000 : 150;
 }
 
 // One thread: the timer finds it in malloc or free nearly always.
 void one_thread(const Arguments&) {
   harness::require_library_malloc();
-  alarm(120);
+  alarm(harness::kSecondsToHang);
   handle_signals();
   forks_left = forks_wanted();
   timer_t timer{};
@@ -195,7 +195,7 @@ void one_thread(const Arguments&) {
 // that waits for what the interrupted one holds.
 void many_threads(const Arguments&) {
   harness::require_library_malloc();
-  alarm(120);
+  alarm(harness::kSecondsToHang);
   handle_signals();
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < kThreads; ++t) threads.emplace_back(churn_until_stopped, t + 1);
@@ -207,8 +207,7 @@ void many_threads(const Arguments&) {
     usleep(static_cast<useconds_t>(random.below(600)));
     while (children_alive.load() - reaped > 8) reap(1), ++reaped;
   }
-  usleep(100'000);  // a handler may still be in fork
-  stop = true;
+  stop = true;  // who is in a handler, in fork, comes out of it before it ends
   for (auto& thread : threads) thread.join();
   reap(children_alive.load() - reaped);
   for (auto& slot : mailbox) free(slot.exchange(nullptr));
@@ -225,7 +224,7 @@ void block_signal(bool blocked) {
 // one's end would wait for ever in the child.
 void threads_that_end(const Arguments&) {
   harness::require_library_malloc();
-  alarm(120);
+  alarm(harness::kSecondsToHang);
   block_signal(true);
   handle_signals();
   forks_left = forks_wanted();
@@ -256,7 +255,6 @@ void threads_that_end(const Arguments&) {
     for (auto& thread : threads) thread.join();
     while (children_alive.load() - reaped > 8) reap(1), ++reaped;
   }
-  usleep(100'000);
   reap(children_alive.load() - reaped);
   for (auto& slot : mailbox) free(slot.exchange(nullptr));
 }

@@ -162,7 +162,7 @@ void fork_beside(std::initializer_list<Work> works, int forks) {
 }
 
 int forks_wanted() {
-  return harness::is_full_run() ? 3000 : 300;
+  return harness::is_full_run() ? 3000 : 150;
 }
 
 void streams(const Arguments&) {

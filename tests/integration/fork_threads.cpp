@@ -117,7 +117,7 @@ void await(pid_t child, const char* what) {
 pid_t fork_child() {
   const pid_t child = fork();
   CHECK(child >= 0, "fork: %s", strerror(errno));
-  if (child == 0) alarm(60);
+  if (child == 0) alarm(harness::kSecondsToHang);
   return child;
 }
 
@@ -131,7 +131,7 @@ void allocate_in_child(const Arguments&) {
     harness::fill(one.block, one.size);
   }
   ChurningThreads threads(4);
-  const int forks = harness::is_full_run() ? 3000 : 250;
+  const int forks = harness::is_full_run() ? 3000 : 80;
   for (int i = 0; i < forks; ++i) {
     const pid_t child = fork_child();
     if (child == 0) {
@@ -148,7 +148,7 @@ void allocate_in_child(const Arguments&) {
 void threads_in_child(const Arguments&) {
   harness::require_library_malloc();
   ChurningThreads threads(3);
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < (harness::is_full_run() ? 40 : 20); ++i) {
     const pid_t child = fork_child();
     if (child == 0) {
       std::vector<std::thread> own;
@@ -163,7 +163,7 @@ void threads_in_child(const Arguments&) {
 void child_of_child(const Arguments&) {
   harness::require_library_malloc();
   ChurningThreads threads(3);
-  for (int i = 0; i < 30; ++i) {
+  for (int i = 0; i < (harness::is_full_run() ? 30 : 10); ++i) {
     const pid_t child = fork_child();
     if (child == 0) {
       // Each generation forks the next while a thread of its own is allocating.
@@ -272,10 +272,11 @@ void atfork_handlers_allocate(const Arguments&) {
 
 // A server that lives on as the child of the child of ...: what each fork loses stays bounded.
 void generations_stay_small(const Arguments&) {
+  harness::judge_memory();
   harness::require_library_malloc();
-  constexpr int kGenerations = 40;
+  const int generations = harness::is_full_run() ? 40 : 20;
   std::size_t at_start = 0;
-  for (int generation = 0; generation < kGenerations; ++generation) {
+  for (int generation = 0; generation < generations; ++generation) {
     stop.store(false);
     operations.store(0);
     auto* threads = new ChurningThreads(2);
@@ -293,8 +294,8 @@ void generations_stay_small(const Arguments&) {
   const std::size_t grown = harness::memory().footprint() - at_start;
   // Per generation: the blocks that the vanished threads held, about 2 x 200 x 2 KiB on average, and at most
   // a hot span a class and thread.
-  CHECK(grown < std::size_t{kGenerations} * 12 * 1024, "%zu KiB more after %d generations", grown,
-        kGenerations);
+  CHECK(grown < static_cast<std::size_t>(generations) * 12 * 1024, "%zu KiB more after %d generations", grown,
+        generations);
   _exit(0);
 }
 

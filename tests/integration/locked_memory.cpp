@@ -79,6 +79,7 @@ void zeroes_under_mcl_onfault(const Arguments&) {
 
 // Only `standard` promises proportion: the paper's config opens 2 MiB for each 32 KiB span.
 void stays_proportional(const Arguments&) {
+  harness::judge_memory();
   harness::require_library_malloc();
   free(malloc(1));
   lock_memory(MCL_FUTURE);
@@ -103,6 +104,7 @@ void stays_proportional(const Arguments&) {
 
 // A small program under mlockall must not lock a big window.
 void little_use_locks_little(const Arguments&) {
+  harness::judge_memory();
   harness::require_library_malloc();
   free(malloc(1));
   const std::size_t before = harness::memory().footprint();
@@ -119,6 +121,7 @@ void little_use_locks_little(const Arguments&) {
 
 // What a thread that frees many blocks takes for itself, beside its spans. (Only `standard` promises it.)
 void threads_lock_little(const Arguments&) {
+  harness::judge_memory();
   harness::require_library_malloc();
   free(malloc(1));
   lock_memory(MCL_FUTURE);

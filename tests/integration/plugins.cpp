@@ -32,6 +32,7 @@ void* work(void* handle, std::size_t size) {
 }
 
 void load_and_unload(const Arguments&) {
+  harness::judge_memory();
   harness::require_library_malloc();
   for (const char* name : {"libplugin.so", "libplugin_big_tls.so"}) {
     const std::string path = plugin(name);

@@ -95,7 +95,7 @@ std::string sibling(const char* name) {
 void run_forbidden(int error) {
   const auto prepare = [error] { forbid(error); };
   harness::expect_success(harness::run_self({"child"}, prepare), "large blocks and zeroes");
-  harness::expect_success(harness::run({sibling("workload"), "mixed", "4", "16", "20000"}, prepare),
+  harness::expect_success(harness::run({sibling("workload"), "mixed", "4", "16", "8000"}, prepare),
                           "workload");
   harness::expect_success(harness::run({"/bin/ls", "/"}, prepare), "ls");
 }

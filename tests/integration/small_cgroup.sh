@@ -22,7 +22,8 @@ mkdir "$group" 2>/dev/null || skip "cannot create $group"
 # A killed process leaves its group a moment after it was waited for.
 # shellcheck disable=SC2317 # the trap calls it
 cleanup() {
-  for _ in 1 2 3 4 5 6 7 8 9 10; do rmdir "$group" 2>/dev/null && return; sleep 0.1; done
+  tries=600
+  while ! rmdir "$group" 2>/dev/null && [ $((tries -= 1)) -gt 0 ]; do sleep 0.1; done
 }
 trap cleanup EXIT
 trap 'exit 1' INT TERM HUP

@@ -105,7 +105,8 @@ void key_destructors(const Arguments&) {
   constexpr unsigned kKeys = 100;
   pthread_key_t keys[kKeys];
   for (auto& key : keys) CHECK(pthread_key_create(&key, next_round) == 0, "pthread_key_create");
-  for (unsigned i = 0; i < 200; ++i) {
+  const unsigned threads = harness::is_full_run() ? 200 : 50;
+  for (unsigned i = 0; i < threads; ++i) {
     std::thread([&] {
       for (unsigned k = 0; k < kKeys; ++k) arm(keys[k], 1 + k % PTHREAD_DESTRUCTOR_ITERATIONS);
       if (i % 2 == 0) use_thread_locals();
@@ -146,11 +147,12 @@ void first_use_in_destructor(const Arguments&) {
 
 // Threads that use the heap after their teardown, by the ten thousand: nothing of them may stay.
 void leaves_no_residue(const Arguments&) {
+  harness::judge_memory();
   harness::require_library_malloc();
   pthread_key_t key;
   CHECK(pthread_key_create(&key, next_round) == 0, "pthread_key_create");
   std::size_t settled = 0;
-  const unsigned total = harness::is_full_run() ? 100000 : 5000;
+  const unsigned total = harness::is_full_run() ? 100000 : 3000;
   std::size_t highest = 0;
   for (unsigned i = 0; i < total; ++i) {
     std::thread([&] {
@@ -160,7 +162,8 @@ void leaves_no_residue(const Arguments&) {
     if (i == 500) settled = harness::memory().footprint();
     if (i > 500 && i % 100 == 0) highest = std::max(highest, harness::memory().footprint());
   }
-  printf("RSS + page tables: %zu KiB after 500 threads, at most %zu KiB up to %u\n", settled, highest, total);
+  printf("memory and page tables: %zu KiB after 500 threads, at most %zu KiB up to %u\n", settled, highest,
+         total);
   CHECK(highest <= settled + settled / 4 + 2048, "grew from %zu to %zu KiB", settled, highest);
 }
 

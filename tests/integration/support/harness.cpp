@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -93,7 +94,8 @@ Outcome spawn(const std::function<void()>& in_child) {
 
 void fail(const char* file, int line, const char* format, ...) {
   char prefix[256];
-  snprintf(prefix, sizeof prefix, "FAILED %s:%d: ", file, line);
+  snprintf(prefix, sizeof prefix, "FAILED %s:%d (SPANALLOC_TEST_SEED=%llu): ", file, line,
+           static_cast<unsigned long long>(test_seed()));
   va_list arguments;
   va_start(arguments, format);
   write_line(2, prefix, format, arguments);
@@ -141,12 +143,25 @@ Memory memory() {
   char text[8192];
   read_file("/proc/self/status", text, sizeof text);
   Memory now;
-  now.resident = field(text, "VmRSS:");
   now.peak_resident = field(text, "VmHWM:");
   now.page_tables = field(text, "VmPTE:");
   now.locked = field(text, "VmLck:");
   now.address_space = field(text, "VmSize:");
+  // The kernel counts here what it keeps in its counters for each CPU above, and leaves out what the page
+  // cache happens to hold.
+  read_file("/proc/self/smaps_rollup", text, sizeof text);
+  now.own = field(text, "Anonymous:") + field(text, "Swap:");
   return now;
+}
+
+void judge_memory() {
+  char text[64];
+  const int fd = open("/sys/kernel/mm/transparent_hugepage/enabled", O_RDONLY | O_CLOEXEC);
+  if (fd < 0) return;
+  const ssize_t n = read(fd, text, sizeof text - 1);
+  close(fd);
+  text[n < 0 ? 0 : n] = '\0';
+  if (strstr(text, "[always]") != nullptr) prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0);
 }
 
 std::size_t map_count() {
@@ -242,6 +257,14 @@ bool intact(const void* block, std::size_t size) {
 bool all_zero(const void* block, std::size_t size) {
   const auto* bytes = static_cast<const unsigned char*>(block);
   return size == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, size - 1) == 0);
+}
+
+std::uint64_t test_seed() {
+  static const std::uint64_t seed = [] {
+    const char* text = getenv("SPANALLOC_TEST_SEED");
+    return text != nullptr && *text != '\0' ? strtoull(text, nullptr, 10) : 1;
+  }();
+  return seed;
 }
 
 std::size_t Random::size(std::size_t largest) {

@@ -33,16 +33,19 @@ bool is_standard();
 /// True when the long versions of tests were asked for (SPANALLOC_TEST_FULL is set).
 bool is_full_run();
 
-/// One reading of /proc/self/status, in KiB. Taken without allocating.
+/// One reading of /proc, in KiB. Taken without allocating.
 struct Memory {
-  std::size_t resident = 0;
+  std::size_t own = 0;  ///< in memory or swapped out, and no file's: exact
   std::size_t peak_resident = 0;
   std::size_t page_tables = 0;
   std::size_t locked = 0;
   std::size_t address_space = 0;
-  std::size_t footprint() const { return resident + page_tables; }
+  std::size_t footprint() const { return own + page_tables; }
 };
 Memory memory();
+/// To be called first where memory is judged: on machines that make huge pages of whatever is mapped, chance
+/// decides how much of what nobody touched is in memory. None are made in this process and its children then.
+void judge_memory();
 /// Lines in /proc/self/maps, counted without allocating.
 std::size_t map_count();
 
@@ -76,9 +79,14 @@ void fill(void* block, std::size_t size);
 bool intact(const void* block, std::size_t size);
 bool all_zero(const void* block, std::size_t size);
 
+/// SPANALLOC_TEST_SEED, 1 without it.
+std::uint64_t test_seed();
+
 class Random : public spanalloc::test::Random {
  public:
-  using spanalloc::test::Random::Random;
+  /// Other numbers for each `seed`, and for each SPANALLOC_TEST_SEED.
+  explicit Random(std::uint64_t seed)
+      : spanalloc::test::Random(seed + (test_seed() - 1) * 0x9E3779B97F4A7C15u) {}
   /// A size with a realistic skew: mostly small, now and then up to `largest`.
   std::size_t size(std::size_t largest);
 };
