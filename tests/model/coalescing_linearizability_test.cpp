@@ -99,7 +99,7 @@ void expect_drawn_hold(unsigned threads, unsigned calls, unsigned scenarios, uns
 }
 
 TEST(CoalescingLinearizability, TwoThreads) {
-  expect_drawn_hold(2, 3, bound(30, 100), 2);
+  expect_drawn_hold(2, 3, bound(30, 300), 2);
 }
 TEST(CoalescingLinearizability, ThreeThreads) {
   expect_drawn_hold(3, 2, bound(60, 600), 1);
