@@ -1,4 +1,6 @@
-"""A Redis client that knows what each reply must be: redis_client.py PORT wait|fill|check|save|churn."""
+"""A Redis client that knows what each reply must be: redis_client.py SOCKET wait PID|fill|check|save|churn.
+
+Waiting has no end of its own but that of a hang."""
 
 import random
 import socket
@@ -6,11 +8,14 @@ import sys
 import time
 
 KEYS = 20000
+HANG_S = 600
 
 
 class Connection:
-    def __init__(self, port):
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=60)
+    def __init__(self, path):
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(HANG_S)
+        self.socket.connect(path)
         self.file = self.socket.makefile("rb")
 
     def send(self, *commands):
@@ -47,18 +52,35 @@ def expect(got, wanted, what):
         sys.exit(f"{what}: got {str(got)[:80]}, wanted {str(wanted)[:80]}")
 
 
-def wait(port):
-    for _ in range(200):
+def until(true, what):
+    deadline = time.monotonic() + HANG_S
+    while not true():
+        if time.monotonic() > deadline:
+            sys.exit(f"{what}: not within {HANG_S} s")
+        time.sleep(0.02)
+
+
+def wait(path, server):
+    """Until the server answers; it must live that long."""
+
+    def answers():
         try:
-            if Connection(port).send(("PING",)) == [b"PONG"]:
-                return
+            with open(f"/proc/{server}/stat", encoding="utf-8") as file:
+                state = file.read().rpartition(")")[2].split()[0]
+        except OSError:
+            state = "X"
+        if state in "ZX":
+            sys.exit("the server has ended at its start")
+        try:
+            return Connection(path).send(("PING",)) == [b"PONG"]
         except (OSError, RuntimeError):  # not listening yet, or loading its data
-            time.sleep(0.05)
-    sys.exit("the server does not answer")
+            return False
+
+    until(answers, "the server does not answer")
 
 
-def fill(port):
-    connection = Connection(port)
+def fill(path):
+    connection = Connection(path)
     for first in range(0, KEYS, 100):
         replies = connection.send(*(("SET", f"checked:{k}", value(k)) for k in range(first, first + 100)))
         expect(replies, [b"OK"] * 100, "SET")
@@ -67,8 +89,8 @@ def fill(port):
         expect(connection.send(("HSET", "hash", f"field{k}", value(k)))[0], 1, "HSET")
 
 
-def check(port):
-    connection = Connection(port)
+def check(path):
+    connection = Connection(path)
     for first in range(0, KEYS, 100):
         replies = connection.send(*(("GET", f"checked:{k}") for k in range(first, first + 100)))
         for k, got in enumerate(replies, first):
@@ -78,24 +100,21 @@ def check(port):
     expect(len(connection.send(("HGETALL", "hash"))[0]), 600, "HGETALL")
 
 
-def save(port):
+def save(path):
     """A background save (a fork of a process with threads) while requests go on, then one in the foreground."""
-    connection = Connection(port)
+    connection = Connection(path)
     connection.send(("BGSAVE",))
     for i in range(3000):
         expect(connection.send(("APPEND", "growing", b"x" * 100))[0], (i + 1) * 100, "APPEND")
-    for _ in range(200):
-        if b"rdb_bgsave_in_progress:0" in connection.send(("INFO", "persistence"))[0]:
-            break
-        time.sleep(0.05)
+    until(lambda: b"rdb_bgsave_in_progress:0" in connection.send(("INFO", "persistence"))[0], "the background save")
     if b"rdb_last_bgsave_status:ok" not in connection.send(("INFO", "persistence"))[0]:
         sys.exit("the background save failed")
     expect(connection.send(("SAVE",))[0], b"OK", "SAVE")
 
 
-def churn(port):
+def churn(path):
     """Values that grow, shrink and go, checked against a dictionary."""
-    connection = Connection(port)
+    connection = Connection(path)
     rng = random.Random(3)
     known = {}
     for _ in range(20000):
@@ -115,4 +134,4 @@ def churn(port):
 
 
 if __name__ == "__main__":
-    {"wait": wait, "fill": fill, "check": check, "save": save, "churn": churn}[sys.argv[2]](int(sys.argv[1]))
+    {"wait": wait, "fill": fill, "check": check, "save": save, "churn": churn}[sys.argv[2]](sys.argv[1], *sys.argv[3:])
