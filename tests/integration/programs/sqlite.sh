@@ -6,6 +6,8 @@ set -eu
 . "$(dirname "$0")/lib.sh"
 need sqlite3 sqlite3
 prove_first sqlite3
+# Whatever the user has configured, SQLite does the same.
+export HOME="$work" XDG_CONFIG_HOME="$work"
 cat >script.sql <<'SQL'
 PRAGMA journal_mode = MEMORY;
 PRAGMA synchronous = OFF;
