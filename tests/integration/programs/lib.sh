@@ -3,14 +3,17 @@
 # SPANALLOC_PROBE: which_malloc.so. Each test works in a folder of its own, $work, which goes away with it.
 
 set -eu
+# shellcheck disable=SC2034 # for the scripts that source this
 programs=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d "${TMPDIR:-/tmp}/spanalloc-program.XXXXXX")
 probe_file=$work/which_malloc.txt
 on_exit() { :; }
 finish() {
   status=$?
+  trap - EXIT
+  # Whatever still runs here must have ended: it could write into the folder while that goes away.
   on_exit || true
-  rm -rf "$work"
+  rm -rf "$work" || echo "cannot remove $work"
   exit $status
 }
 trap finish EXIT
@@ -24,15 +27,15 @@ python=/usr/bin/python3
 fail() { echo "FAILED: $*"; exit 1; }
 skip() { echo "SKIPPED: $*"; exit 77; }
 
-# need COMMAND PACKAGE: the program, installed if that can be done; else the test is skipped.
-need() {
-  command -v "$1" >/dev/null 2>&1 && return 0
-  sh "$programs/install.sh" "$2" >"$work/install.log" 2>&1 || true
-  command -v "$1" >/dev/null 2>&1 || skip "$1 is not here, and the package $2 cannot be installed"
-}
+# need COMMAND PACKAGE: the program is there, else the test is skipped. No test installs anything: scripts/test does, before
+# the first one starts, what stands in tests/packages.txt.
+need() { command -v "$1" >/dev/null 2>&1 || skip "$1 is not here (Debian: $2)"; }
 
-# ours COMMAND...: runs it with the library under test as its malloc.
-ours() { env LD_PRELOAD="$SPANALLOC_PROBE $SPANALLOC_LIBRARY" SPANALLOC_PROBE_FILE="$probe_file" "$@"; }
+# ours COMMAND...: runs it with the library under test as its malloc. A shell in the background ignores SIGINT, which
+# programs inherit; they get it as it is elsewhere.
+ours() {
+  env --default-signal=INT LD_PRELOAD="$SPANALLOC_PROBE $SPANALLOC_LIBRARY" SPANALLOC_PROBE_FILE="$probe_file" "$@"
+}
 
 # prove_ours COMMAND: the program has run, and in every process so far the whole malloc family was the library's.
 prove_ours() {
