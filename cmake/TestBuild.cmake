@@ -32,3 +32,12 @@ foreach(_engine IN LISTS _engines)
   string(REPLACE "-" "_" _name ${_name})
   target_compile_definitions(spanalloc_test INTERFACE SPANALLOC_TEST_${_name}=${_wanted})
 endforeach()
+
+option(SPANALLOC_TEST_THREADED_ONLY "Leave out units whose test file starts no thread (for ThreadSanitizer)" OFF)
+
+# spanalloc_precompile_gtest(TARGET): what nearly every test file begins with, read once. -fpch-preprocess lets ccache
+# look into it.
+function(spanalloc_precompile_gtest target)
+  target_precompile_headers(${target} PRIVATE <gtest/gtest.h> <algorithm> <cstdlib> <cstring> <string> <thread> <vector>)
+  target_compile_options(${target} PRIVATE $<$<COMPILE_LANG_AND_ID:CXX,GNU>:-fpch-preprocess>)
+endfunction()

@@ -1,0 +1,27 @@
+# Run by ctest as it starts: adds a test for each suite of a GoogleTest binary (TestSuites.cmake sets the variables). A
+# binary that was not built, or cannot tell its suites, is one test that fails.
+if(NOT EXISTS ${suites_of})
+  get_filename_component(suites_name ${suites_of} NAME)
+  add_test(${suites_prefix}${suites_name}_NOT_BUILT ${suites_name}_NOT_BUILT)
+  return()
+endif()
+set(suites_wanted "")
+if(suites_filter)
+  set(suites_wanted "--gtest_filter=${suites_filter}")
+endif()
+execute_process(COMMAND ${suites_emulator} ${suites_of} --gtest_list_tests ${suites_wanted}
+                OUTPUT_VARIABLE suites_list RESULT_VARIABLE suites_result TIMEOUT 600)
+if(NOT suites_result EQUAL 0)
+  get_filename_component(suites_name ${suites_of} NAME)
+  add_test(${suites_prefix}${suites_name}_CANNOT_LIST ${suites_name}_CANNOT_LIST)
+  return()
+endif()
+# A suite stands at the beginning of a line, its tests are indented: "Name/standard.  # TypeParam = ...".
+string(REGEX MATCHALL "(^|\n)[A-Za-z0-9_/]+\\." suites_names "${suites_list}")
+foreach(suites_name IN LISTS suites_names)
+  string(REGEX REPLACE "[\n.]" "" suites_name "${suites_name}")
+  add_test("${suites_prefix}${suites_name}" ${suites_emulator} ${suites_of} "--gtest_filter=${suites_name}.*")
+  if(suites_properties)
+    set_tests_properties("${suites_prefix}${suites_name}" PROPERTIES ${suites_properties})
+  endif()
+endforeach()
