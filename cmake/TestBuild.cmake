@@ -19,8 +19,11 @@ foreach(_engine IN LISTS _chosen)
   endif()
 endforeach()
 
+# An object, because nothing calls it: a linker would leave it in its archive.
+add_library(spanalloc_keep_core OBJECT ${PROJECT_SOURCE_DIR}/tests/support/keep_core.cpp)
 add_library(spanalloc_test INTERFACE)
 target_include_directories(spanalloc_test INTERFACE ${PROJECT_SOURCE_DIR}/tests/support)
+target_sources(spanalloc_test INTERFACE $<TARGET_OBJECTS:spanalloc_keep_core>)
 target_compile_options(spanalloc_test INTERFACE $<$<CONFIG:Release>:${SPANALLOC_TEST_OPTIMISATION}>)
 foreach(_engine IN LISTS _engines)
   set(_wanted 0)
