@@ -116,6 +116,8 @@ install_wanted() {
   # shellcheck disable=SC2086
   if watched "$build/logs/apt.log" apt_install $missing; then return 0; fi
   apt_update_once || true
+  # shellcheck disable=SC2086
+  if watched "$build/logs/apt.log" apt_install $missing; then return 0; fi
   for package in $missing; do
     watched "$build/logs/apt.log" apt_install "$package" || say "cannot be installed here: $package"
   done

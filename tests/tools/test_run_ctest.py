@@ -1,0 +1,206 @@
+"""scripts/run_ctest.py: what is run once more and what never, what is counted, and what the end of a log tells."""
+
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import unittest
+
+SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
+SCRIPT = os.path.join(SOURCE, "scripts", "run_ctest.py")
+
+SUITE = """Running main() from gtest_main.cc
+[==========] Running 4 tests from 1 test suite.
+[ RUN      ] Bags.AreEmptied
+[       OK ] Bags.AreEmptied (0 ms)
+[ RUN      ] Bags.AreSealed
+/w/bags_test.cpp:7: Skipped
+no seal here
+[  SKIPPED ] Bags.AreSealed (0 ms)
+[ RUN      ] Bags.AreFilled
+%s
+[ RUN      ] Bags.AreCounted
+[       OK ] Bags.AreCounted (0 ms)
+[==========] 4 tests from 1 test suite ran. (1 ms total)
+[  PASSED  ] %d tests.
+[  SKIPPED ] 1 test, listed below:
+[  SKIPPED ] Bags.AreSealed
+%s"""
+PASSED = SUITE % ("[       OK ] Bags.AreFilled (0 ms)", 3, "")
+FAILED = SUITE % (
+    "/w/bags_test.cpp:9: Failure\nExpected: (a) <= (b), actual: 3 vs 2\n\n[  FAILED  ] Bags.AreFilled (0 ms)", 2,
+    "[  FAILED  ] 1 test, listed below:\n[  FAILED  ] Bags.AreFilled\n",
+)
+
+
+class Runs(unittest.TestCase):
+    def setUp(self):
+        holder = tempfile.TemporaryDirectory(prefix="spanalloc-ctest-")
+        self.addCleanup(holder.cleanup)
+        self.folder = os.path.join(holder.name, "build")
+        self.logs = os.path.join(holder.name, "logs")
+        os.mkdir(self.folder)
+        os.mkdir(self.logs)
+        self.tests = []
+
+    def add(self, name, shell, **properties):
+        """A test that runs this; `tries` beside it holds a line for each time."""
+        self.tests.append(f'add_test([=[{name}]=] "sh" "-c" [=[echo x >>"{self.folder}/{len(self.tests)}.tries"; {shell}]=])')
+        for key, value in properties.items():
+            self.tests.append(f'set_tests_properties([=[{name}]=] PROPERTIES {key} "{value}")')
+
+    def say(self, name, text, code=0):
+        path = os.path.join(self.folder, f"{len(self.tests)}.text")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        self.add(name, f"cat {path}; exit {code}")
+
+    def tries(self, at):
+        with open(os.path.join(self.folder, f"{at}.tries"), encoding="utf-8") as file:
+            return len(file.readlines())
+
+    def run_them(self, *options, part="tests"):
+        with open(os.path.join(self.folder, "CTestTestfile.cmake"), "w", encoding="utf-8") as file:
+            file.write("\n".join(self.tests) + "\n")
+        done = subprocess.run(
+            [sys.executable, SCRIPT, part, self.folder, self.logs, *options], stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT, text=True, check=False,
+        )
+        self.lines = [line for line in done.stdout.splitlines()
+                      if line.startswith(("skipped: ", "flaky: ", "failed: ", "core: ")) or re.match(r"\d+ passed, ", line)]
+        return done.returncode
+
+    FIRST_TIME_ONLY = '[ $(wc -l <"{}/{}.tries") -gt 1 ] || {{ echo "AssertionError: 7 is not 5"; {}; }}'
+
+    def once(self, ends, at=0):
+        return self.FIRST_TIME_ONLY.format(self.folder, at, ends)
+
+
+class RunCtestTest(Runs):
+    def test_counts(self):
+        self.add("a", "true")
+        self.add("b", "echo 'skipped: no such program'; exit 77", SKIP_RETURN_CODE=77)
+        self.assertEqual(self.run_them(), 0)
+        self.assertEqual(self.lines, ["skipped: b: no such program", "1 passed, 0 failed, 1 skipped"])
+
+    def test_a_failure_is_told_and_kept(self):
+        self.add("a b/c", "echo before; echo 'AssertionError: 7 is not 5'; exit 1")
+        self.assertEqual(self.run_them(), 1)
+        self.assertEqual(self.lines, ["failed: a b/c: AssertionError: 7 is not 5", "0 passed, 1 failed, 0 skipped"])
+        (kept,) = os.listdir(os.path.join(self.logs, "failed", "tests"))
+        with open(os.path.join(self.logs, "failed", "tests", kept), encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("before\nAssertionError", text)
+        repeat = next(line for line in text.splitlines() if line.startswith("repeat: "))
+        done = subprocess.run(["sh", "-c", repeat[len("repeat: "):]], stdout=subprocess.PIPE, text=True, check=False)
+        self.assertIn("AssertionError: 7 is not 5", done.stdout)
+
+    def test_what_only_time_can_judge_is_run_once_more(self):
+        for at, label in enumerate(("timing", "integration;timing", "bench", "tools")):
+            self.tests.clear()
+            self.add(f"a{at}<x>.y", self.once("exit 1"), LABELS=label)
+            self.assertEqual(self.run_them(), 0)
+            self.assertEqual(self.lines, [f"flaky: a{at}<x>.y: AssertionError: 7 is not 5", "1 passed, 0 failed, 0 skipped"])
+            self.assertEqual(self.tries(0), 2)
+            os.remove(os.path.join(self.folder, "0.tries"))
+
+    def test_a_time_out_is_run_once_more(self):
+        self.add("a", self.once("sleep 60"), TIMEOUT=1)
+        self.assertEqual(self.run_them(), 0)
+        self.assertEqual(self.lines[0][:9], "flaky: a:")
+
+    def test_a_failure_that_stays_fails(self):
+        self.add("a", "exit 1", LABELS="timing")
+        self.assertEqual(self.run_them(), 1)
+        self.assertEqual((self.lines, self.tries(0)), (["failed: a", "0 passed, 1 failed, 0 skipped"], 2))
+
+    def test_other_failures_are_not_run_again(self):
+        self.add("a", self.once("exit 1"), LABELS="unit")
+        self.assertEqual((self.run_them(), self.tries(0)), (1, 1))
+
+    def test_what_no_machine_is_to_blame_for_is_not_run_again(self):
+        for end in (
+            "kill -SEGV $$", "kill -ABRT $$", "echo 'ERROR: AddressSanitizer: heap-use-after-free'; exit 1",
+            "echo 'WARNING: ThreadSanitizer: data race'; exit 1", "echo 'a.cpp:1: runtime error: shift'; exit 1",
+            "echo 'spanalloc: free list overwritten'; exit 1", "echo 'died with <Signals.SIGSEGV: 11>'; exit 1",
+            "echo 'block 7 is damaged'; exit 1",
+        ):
+            with self.subTest(end):
+                self.tests.clear()
+                self.add("a", self.once(end), LABELS="bench")
+                code, tries = self.run_them(), self.tries(0)
+                os.remove(os.path.join(self.folder, "0.tries"))
+                self.assertEqual((code, tries, self.lines[-1]), (1, 1, "0 passed, 1 failed, 0 skipped"))
+
+    def test_a_test_that_could_not_start_fails(self):
+        self.tests.append('add_test(a "/nonexistent/program")')
+        self.assertEqual(self.run_them(), 1)
+        self.assertEqual(self.lines[-1], "0 passed, 1 failed, 0 skipped")
+
+    def test_no_tests_is_a_failure(self):
+        self.assertEqual(self.run_them(), 1)
+        self.assertEqual(self.lines[-1], "0 passed, 1 failed, 0 skipped")
+
+    def test_tests_of_a_suite_are_counted_one_by_one(self):
+        self.say("Bags", PASSED)
+        self.assertEqual(self.run_them(), 0)
+        self.assertEqual(self.lines, ["skipped: Bags.AreSealed: no seal here", "3 passed, 0 failed, 1 skipped"])
+
+    def test_a_failure_of_a_suite_is_named(self):
+        self.say("Bags", FAILED, 1)
+        self.assertEqual(self.run_them(), 1)
+        self.assertEqual(self.lines, [
+            "skipped: Bags.AreSealed: no seal here",
+            "failed: Bags: Bags.AreFilled: bags_test.cpp:9: Failure Expected: (a) <= (b), actual: 3 vs 2",
+            "2 passed, 1 failed, 1 skipped",
+        ])
+
+    def test_a_crash_in_a_suite_is_named(self):
+        self.say("Bags", PASSED.partition("[       OK ] Bags.AreFilled")[0], 1)
+        self.assertEqual(self.run_them(), 1)
+        self.assertEqual(self.lines, ["failed: Bags: in Bags.AreFilled", "0 passed, 1 failed, 0 skipped"])
+
+    def test_what_may_not_be_skipped(self):
+        rules = os.path.join(self.logs, "rules")
+        with open(rules, "w", encoding="utf-8") as file:
+            file.write("# A comment.\n[tests programs]\na.*  it is installed\nBags\\.AreSealed  wax is there\n[asan]\nb  why\n")
+        self.add("a1", "exit 77", SKIP_RETURN_CODE=77)
+        self.add("b", "exit 77", SKIP_RETURN_CODE=77)
+        self.say("Bags", PASSED)
+        self.assertEqual(self.run_them("--never-skipped", rules), 1)
+        self.assertEqual(self.lines[-1], "3 passed, 2 failed, 2 skipped")
+        self.assertTrue(any(line.startswith("failed: a1: may not be skipped (it is installed)") for line in self.lines))
+        self.assertEqual(self.run_them("--never-skipped", rules, part="clang"), 0)
+
+    def test_skips_of_a_part_without_ctest(self):
+        rules, log = os.path.join(self.logs, "rules"), os.path.join(self.logs, "log")
+        with open(rules, "w", encoding="utf-8") as file:
+            file.write("[counts]\nshape .*  the peers are installed\n")
+        with open(log, "w", encoding="utf-8") as file:
+            file.write("skipped: shape 5: no peer\nskipped: start: no such thing\n1 passed, 0 failed, 2 skipped\n")
+        for part, lines in (
+            ("counts", ["failed: shape 5: may not be skipped (the peers are installed), but was: no peer",
+                        "0 passed, 1 failed, 0 skipped"]),
+            ("bench", ["0 passed, 0 failed, 0 skipped"]),
+        ):
+            done = subprocess.run(
+                [sys.executable, SCRIPT, "--judge-skips", part, rules, log], stdout=subprocess.PIPE, text=True, check=True
+            )
+            self.assertEqual(done.stdout.splitlines(), lines)
+
+
+class CoreTest(Runs):
+    def test_a_crash_leaves_its_core(self):
+        with open("/proc/sys/kernel/core_pattern", encoding="utf-8") as file:
+            pattern = file.read().strip()
+        if pattern != "core":
+            self.skipTest(f"core dumps go to {pattern} here")
+        self.add("a", "ulimit -S -c $(ulimit -H -c); kill -SEGV $$", WORKING_DIRECTORY=self.folder)
+        self.assertEqual(self.run_them(), 1)
+        self.assertEqual(self.lines[0], f"core: {self.logs}/cores/tests-build-core")
+        self.assertTrue(os.path.exists(self.lines[0][len("core: "):]))
+
+
+if __name__ == "__main__":
+    unittest.main()
