@@ -18,6 +18,11 @@ if(NOT suites_result EQUAL 0)
 endif()
 # A suite stands at the beginning of a line, its tests are indented: "Name/standard.  # TypeParam = ...".
 string(REGEX MATCHALL "(^|\n)[A-Za-z0-9_/]+\\." suites_names "${suites_list}")
+if(NOT suites_names OR suites_list MATCHES "(^|\n)[^ \n]*[-:*?][^ \n]*\\.")
+  # None, or one that a filter would not find.
+  get_filename_component(suites_name ${suites_of} NAME)
+  add_test(${suites_prefix}${suites_name}_HAS_NO_SUITE_OF_A_USABLE_NAME ${suites_name}_NO_SUITES)
+endif()
 foreach(suites_name IN LISTS suites_names)
   string(REGEX REPLACE "[\n.]" "" suites_name "${suites_name}")
   add_test("${suites_prefix}${suites_name}" ${suites_emulator} ${suites_of} "--gtest_filter=${suites_name}.*")

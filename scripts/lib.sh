@@ -3,6 +3,7 @@
 # Sourced, not run. `root` is the source tree, `build` the folder for everything that is made.
 
 build=${SPANALLOC_BUILD:-$root/build}
+case $build in /*) ;; *) build=$PWD/$build ;; esac
 # shellcheck disable=SC2034 # for the scripts that source this
 jobs=${SPANALLOC_JOBS:-$(nproc 2>/dev/null || echo 2)}
 

@@ -6,19 +6,21 @@
 
 A test is run once more, alone, if it failed and is labelled `timing`, `bench` or `tools`, or ran into its time-out: a busy
 machine can do that. If it passes then it counts as passed, and is named as flaky. Never run again is what a machine cannot be
-blamed for: a crash, an abort, a sanitizer's report, damaged contents, a model's finding. That stays failed.
+blamed for: a crash, an abort, a sanitizer's report, damaged contents, a model's finding. That stays failed. So does all, if
+more than ten would have to be run again.
 
-Where one process runs a whole suite of GoogleTest its tests are counted one by one.
+Where one process runs several tests of GoogleTest they are counted one by one. One that ends before its last test has
+failed, whatever its exit code.
 
-Prints, behind ctest's own output:
+Prints, behind ctest's own output, which is indented by a space:
     skipped: NAME: REASON     a test that says so itself (exit code 77, or GoogleTest's skip), or is disabled
     flaky: NAME: REASON
     failed: NAME: REASON      also a test that could not be started, and one in FILE that was skipped
     core: FILE                what a crash has left, if the kernel writes core dumps to the working folder
     took: SECONDS NAME        of the slowest ten
     N passed, N failed, N skipped
-LOG_FOLDER/failed/PART/NAME.log holds all that a failed test printed, and the command that repeats it. Exit code 1 when any
-failed, or there was none to run.
+LOG_FOLDER/failed/PART/NAME.log holds what a failed test printed, and the command that repeats it; in failed/PART.before are
+those of the run before, in flaky/PART those of flaky tests. Exit code 1 when any failed, or there was none to run.
 """
 
 import dataclasses
@@ -29,24 +31,44 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 import xml.etree.ElementTree
 
 TIME_OUT_S = 600  # for hangs only
 ALL_OUTPUT = str(16 << 20)  # ctest keeps 1 KiB of a test that passed, unless told
 SLOWEST = 10
+MOST_AGAIN = 10
 AGAIN = {"timing", "bench", "tools"}  # labels
 OWN_SKIP = ("SKIP_RETURN_CODE", "SKIP_REGULAR_EXPRESSION_MATCHED", "Skipped")
 NOISE = re.compile(r"^\s*$|^\[|^Note: Google|^Running main|^\S+\.(cpp|hpp|c|h|cc):\d+: Skipped$|tests? ran|^Repeating")
-# In a failed test's output: not the machine's fault, whatever its labels.
+# In a failed test's output: not the machine's fault, whatever its labels. (Python shows a process that a signal has ended as
+# one that returned a negative number.)
 GRAVE = re.compile(
-    r"Sanitizer: |runtime error: |SIG(SEGV|ABRT|BUS|ILL|FPE|SYS|TRAP)|[Ss]egmentation fault|core dumped|"
-    r"^spanalloc: |\bdamaged\b|\boverwritten\b|CRASHED|^model: |interleaving",
-    re.MULTILINE,
+    r"Sanitizer: |runtime error: |SIG(SEGV|ABRT|BUS|ILL|FPE|SYS|TRAP)\b|[Ss]egmentation fault|core dumped|\bAborted\b|"
+    r"(?<!\w)spanalloc: (?!ignored|.*command not found)|\bdamaged\b|\boverwritten\b|\b(crashed|CRASHED)\b|killed by|"
+    r"double free|corrupt|terminate called|Assertion .* failed|\(-\d+, |-\d+ != 0|\bfailure found\b",
 )
+# The same of what ran into its time-out: a test had failed before.
+FAILED_BEFORE = re.compile(r"\[  FAILED  \] |: Failure$|^(FAIL|ERROR): ", re.MULTILINE)
 # How ctest lists a failed test at its end ("	  3 - name (SEGFAULT)"), and what it says there of one that ended by itself or was
 # stopped. Anything else is a signal's name.
 LISTED = re.compile(r"^\s+\d+ - (.+) \(([^()]+)\)$")
 ORDINARY_ENDS = ("Failed", "Timeout", "Not Run")
+# And how it tells of each: all there is when ctest itself does not come to its end.
+TOLD = re.compile(r"^\s*\d+/\d+ Test\s+#\d+: (.+?) \.*\s*(Passed|\*\*\*.*?)\s+([\d.]+) sec")
+
+
+@dataclasses.dataclass
+class Suite:
+    """What a process of GoogleTest says of its tests."""
+
+    announced: int
+    finished: bool
+    passed: list
+    skipped: list  # (name, reason)
+    failed: list  # (name, reason)
+    running: str = ""  # when the process ended
+    told: str = ""  # what the failed ones printed
 
 
 @dataclasses.dataclass
@@ -60,7 +82,7 @@ class Result:
     seconds: float
     grave: bool = False
     timed_out: bool = False
-    suite: tuple = ()  # suite_of(output)
+    suite: Suite = None
 
 
 def skip_reason(output):
@@ -90,52 +112,73 @@ def failure_reason(output):
 
 
 def suite_of(output):
-    """What a process of GoogleTest says of its tests: (number of passed, [(name, reason)] of the skipped, names of the
-    failed). () of another process, or one that did not come to its end."""
-    if not re.search(r"^\[==========\] \d+ tests? from \d+ test suites? ran", output, re.MULTILINE):
-        return ()
-    passed = re.search(r"^\[  PASSED  \] (\d+) tests?\.", output, re.MULTILINE)
-    skipped, failed = [], []
+    """A Suite; None of a process that is no GoogleTest's. What a test's children print may stand anywhere."""
+    announced = re.search(r"^\[==========\] Running (\d+) tests?", output, re.MULTILINE)
+    if not announced:
+        return None
+    finished = re.search(r"^\[==========\] \d+ tests? from \d+ test suites? ran", output, re.MULTILINE)
+    suite = Suite(int(announced.group(1)), finished is not None, [], [], [])
+    told = []
     for text in re.split(r"^\[ RUN      \] ", output, flags=re.MULTILINE)[1:]:
-        name = text.partition("\n")[0].strip()
-        if re.search(r"^\[  SKIPPED \] \S+.* \(\d+ ms\)$", text, re.MULTILINE):
-            skipped.append((name, skip_reason(text.partition("\n")[2])))
-        elif re.search(r"^\[  FAILED  \] \S+.* \(\d+ ms\)$", text, re.MULTILINE):
-            failed.append(name)
-    return int(passed.group(1)) if passed else 0, skipped, failed
+        line, _, printed = text.partition("\n")
+        name = line.split(",")[0].strip()
+        end = re.search(r"\[ +(OK|SKIPPED|FAILED) +\] " + re.escape(name) + r"\b", printed)
+        printed = printed[: end.start()] if end else printed
+        if end is None:
+            suite.running = name
+            told.append(text)
+        elif end.group(1) == "OK":
+            suite.passed.append(name)
+        elif end.group(1) == "SKIPPED":
+            suite.skipped.append((name, skip_reason(printed)))
+        else:
+            suite.failed.append((name, failure_reason(printed)))
+            told.append(f"[ RUN      ] {line}\n{printed}")
+    suite.told = "\n".join(told)
+    return suite
 
 
-def running_test(output):
-    """The test of a suite that was running when its process ended without a summary."""
-    begun = re.findall(r"^\[ RUN      \] (\S+)", output, re.MULTILINE)
-    if len(begun) < 2 or re.search(r"^\[==========\] .* ran", output, re.MULTILINE):
-        return ""
-    return f"in {begun[-1]}"
+def judged(name, status, message, output, seconds, end):
+    """A Result of what ctest says. `end`: how it listed the test, if it failed."""
+    suite = suite_of(output)
+    if status == "disabled":
+        return Result(name, "skipped", "disabled", output, seconds)
+    if status == "notrun" and message.startswith(OWN_SKIP) and not (suite and (suite.failed or not suite.finished)):
+        return Result(name, "skipped", skip_reason(output), output, seconds)
+    if status == "run" and (suite is None or (suite.finished and suite.announced > 0 and not suite.failed)):
+        return Result(name, "passed", "", output, seconds, suite=suite)
+    end = end or message or "Failed"
+    said = end if end != "Failed" else ""
+    if status == "run":
+        said = f"ended with exit code 0, but not after the last of {suite.announced} tests"
+    running = f"in {suite.running}" if suite and suite.running and suite.announced > 1 else ""
+    reason = failure_reason(suite.told if suite and suite.running else output)
+    timed_out = end == "Timeout"
+    grave = end not in ORDINARY_ENDS or status == "run" or GRAVE.search(output) is not None
+    return Result(
+        name, "failed", ": ".join(text for text in (said, running, reason) if text), output, seconds,
+        grave=grave or (timed_out and FAILED_BEFORE.search(output) is not None), timed_out=timed_out, suite=suite,
+    )
 
 
-def read_results(path, ends):
-    """The tests of a JUnit file that ctest wrote. `ends`: by name, how it listed those that failed."""
+def read_results(path, ends, told):
+    """The tests of a JUnit file that ctest wrote. `ends`: by name, how it listed those that failed. `told`: by name, what it
+    told of each as it went, for when it came to no end."""
     results = []
-    for case in xml.etree.ElementTree.parse(path).getroot().iter("testcase"):
-        name, status = case.get("name"), case.get("status")
-        output = case.findtext("system-out") or ""
-        seconds = float(case.get("time") or 0)
+    try:
+        cases = list(xml.etree.ElementTree.parse(path).getroot().iter("testcase"))
+    except (OSError, xml.etree.ElementTree.ParseError) as error:
+        for name, (outcome, seconds) in told.items():
+            results.append(judged(name, "run" if outcome == "Passed" else "fail", "", "", seconds,
+                                  outcome.strip("* ") or "Failed"))
+        results.append(Result("ctest", "failed", f"came to no end, so outputs are missing: {error}", "", 0, grave=True))
+        return results
+    for case in cases:
         skipped = case.find("skipped")
         message = (skipped.get("message") or "") if skipped is not None else ""
-        if status == "run":
-            results.append(Result(name, "passed", "", output, seconds, suite=suite_of(output)))
-        elif status == "disabled":
-            results.append(Result(name, "skipped", "disabled", output, seconds))
-        elif status == "notrun" and message.startswith(OWN_SKIP):
-            results.append(Result(name, "skipped", skip_reason(output), output, seconds))
-        else:
-            end = ends.get(name, message or "Failed")
-            said = end if end != "Failed" else ""
-            reason = ": ".join(text for text in (said, running_test(output), failure_reason(output)) if text)
-            grave = end not in ORDINARY_ENDS or GRAVE.search(output) is not None
-            results.append(Result(
-                name, "failed", reason, output, seconds, grave=grave, timed_out=end == "Timeout", suite=suite_of(output),
-            ))
+        name = case.get("name")
+        results.append(judged(name, case.get("status"), message, case.findtext("system-out") or "",
+                              float(case.get("time") or 0), ends.get(name)))
     return results
 
 
@@ -157,17 +200,26 @@ def read_never_skipped(path, part):
     return rules
 
 
+def forbidden(rules, name):
+    """Why this may not be skipped; None if it may."""
+    return next((reason for pattern, reason in rules if pattern.match(name)), None)
+
+
 def forbid_skips(results, rules):
     """What is skipped and may not be becomes failed."""
     for result in results:
-        of_suite = [name for name, _ in result.suite[1]] if result.suite else []
-        names = [result.name, *of_suite]
-        skips = result.outcome == "skipped" or of_suite
-        for pattern, reason in rules if skips else ():
-            if any(pattern.match(name) for name in names):
-                result.reason = f"may not be skipped ({reason}), but was: {result.reason}"
-                result.outcome, result.grave = "failed", True
-                break
+        if result.outcome == "skipped":
+            why = forbidden(rules, result.name)
+            if why is not None:
+                result.outcome = "failed"
+                result.reason = f"may not be skipped ({why}), but was: {result.reason}"
+        elif result.suite:
+            for name, reason in list(result.suite.skipped):
+                why = forbidden(rules, name) or forbidden(rules, result.name)
+                if why is not None:
+                    result.suite.skipped.remove((name, reason))
+                    result.suite.failed.append((name, f"may not be skipped ({why}), but was: {reason}"))
+                    result.outcome = "failed"
 
 
 def judge_skips(part, path, log):
@@ -176,11 +228,11 @@ def judge_skips(part, path, log):
     failed = 0
     with open(log, encoding="utf-8", errors="replace") as file:
         skips = [line[len("skipped: "):].strip().partition(": ") for line in file if line.startswith("skipped: ")]
-    for name, _, why in skips:
-        reasons = [reason for pattern, reason in rules if pattern.match(name)]
-        if reasons:
+    for name, _, reason in skips:
+        why = forbidden(rules, name)
+        if why is not None:
             failed += 1
-            print(f"failed: {name}: may not be skipped ({reasons[0]}), but was: {why}")
+            print(f"failed: {name}: may not be skipped ({why}), but was: {reason}")
     print(f"0 passed, {failed} failed, 0 skipped")
     return 0
 
@@ -203,73 +255,93 @@ def labels_of(folder, options):
 
 
 def ctest(folder, junit, options):
-    """Runs it; what it prints goes where this program prints."""
+    """Runs it; what it prints goes where this program prints, indented: so no line of a test's is taken for one of ours."""
     if os.path.exists(junit):
         os.remove(junit)
-    ends = {}
+    ends, told = {}, {}
     with subprocess.Popen(
         ["ctest", "--test-dir", folder, "--output-on-failure", "--no-tests=error", "--timeout", str(TIME_OUT_S),
          "--test-output-size-passed", ALL_OUTPUT, "--test-output-size-failed", ALL_OUTPUT, "--output-junit", junit,
          *options],
-        stdout=subprocess.PIPE, text=True, errors="replace",
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
     ) as run:
         for line in run.stdout:
-            print(line, end="", flush=True)
-            listed = LISTED.match(line.rstrip())
+            print(" " + line, end="", flush=True)
+            listed, one = LISTED.match(line.rstrip()), TOLD.match(line)
             if listed:
                 ends[listed.group(1)] = listed.group(2)
-    return read_results(junit, ends)
+            if one:
+                told[one.group(1)] = (one.group(2), float(one.group(3)))
+    return read_results(junit, ends, told)
 
 
 def run_again(results, labels, folder, junit):
-    """Runs once more, one at a time, what may be."""
+    """Runs once more, one at a time, what may be. The flaky ones, as they were at first."""
     again = [each for each in results if each.outcome == "failed" and not each.grave
              and (each.timed_out or labels.get(each.name, set()) & AGAIN)]
+    if len(again) > MOST_AGAIN:
+        print(f"not run again: {len(again)} tests, which is more than a busy machine fails")
+        again = []
     if not again:
         return []
-    names = [each.name for each in again]
-    print(f"once more, alone: {' '.join(names)}")
-    second = {each.name: each for each in ctest(
-        folder, junit, ["-j", "1", "-R", "^(" + "|".join(escaped(name) for name in names) + ")$"])}
+    print(f"once more, alone: {', '.join(each.name for each in again)}")
+    names = "|".join(escaped(each.name) for each in again)
+    second = {each.name: each for each in ctest(folder, junit, ["-j", "1", "-R", f"^({names})$"])}
     flaky = []
     for each in again:
         then = second.get(each.name)
         if then is not None and then.outcome == "passed":
-            flaky.append((each.name, each.reason))
+            flaky.append(dataclasses.replace(each))
             each.outcome, each.suite = "passed", then.suite
+        elif then is not None and then.grave:
+            each.reason = f"{then.reason} (at first: {each.reason})"
+            each.output = f"{then.output}\n---- at first:\n{each.output}"
     return flaky
 
 
-def environment_of_tests():
-    """What decides the tests' course, as it must be set to repeat one."""
+def repeating(folder, name):
+    """The command that runs a test again, with what decides its course."""
     names = ("SPANALLOC_TEST_FULL", "SPANALLOC_TEST_SEED", "SPANALLOC_SEED", "RC_PARAMS", "STRESS_SCALE")
-    return " ".join(f"{name}={shlex.quote(os.environ[name])}" for name in names if os.environ.get(name))
+    words = [f"{each}={shlex.quote(os.environ[each])}" for each in names if os.environ.get(each)]
+    if os.environ.get("SPANALLOC_FIXED_ADDRESSES"):
+        words.append("setarch -R")
+    pattern = shlex.quote("^" + escaped(name) + "$")
+    return " ".join([*words, f"ctest --test-dir {shlex.quote(folder)} --output-on-failure -R {pattern}"])
 
 
-def keep_failures(results, part, folder, logs):
-    """A file of each failed test, with all that it printed."""
-    kept = os.path.join(logs, "failed", part)
-    shutil.rmtree(kept, ignore_errors=True)
-    for result in results:
-        if result.outcome != "failed":
-            continue
+def keep_outputs(results, part, folder, kept):
+    """A file of each, with what it printed: of several tests the failed ones first."""
+    for at, result in enumerate(results):
         os.makedirs(kept, exist_ok=True)
         name = re.sub(r"[^\w.<>-]+", "_", result.name)[:120]
-        command = f"ctest --test-dir {shlex.quote(folder)} --output-on-failure -R {shlex.quote('^' + escaped(result.name) + '$')}"
-        with open(os.path.join(kept, name + ".log"), "w", encoding="utf-8") as file:
-            file.write(f"{part}: {result.name}: {result.reason}\nrepeat: {environment_of_tests()} {command}\n\n{result.output}")
+        path = os.path.join(kept, name + ".log")
+        if os.path.exists(path):
+            path = os.path.join(kept, f"{name}.{at}.log")
+        told = f"{result.suite.told}\n\n---- all of it:\n" if result.suite and result.suite.announced > 1 else ""
+        with open(path, "w", encoding="utf-8", errors="replace") as file:
+            file.write(f"{part}: {result.name}: {result.reason}\nrepeat: {repeating(folder, result.name)}\n\n"
+                       f"{told}{result.output}")
 
 
-def keep_cores(folder, part, logs):
-    """Moves the core dumps that were left in the build folder, and says where to."""
+def put_aside(kept):
+    """What a run before has kept."""
+    if os.path.isdir(kept):
+        shutil.rmtree(kept + ".before", ignore_errors=True)
+        os.rename(kept, kept + ".before")
+
+
+def keep_cores(folder, part, logs, since):
+    """Moves the core dumps that have been left in the build folder, and says where to."""
     kept = os.path.join(logs, "cores")
     for place, _, files in os.walk(folder):
         for name in files:
-            if not re.fullmatch(r"core(\.\d+)?", name):
+            path = os.path.join(place, name)
+            if not re.fullmatch(r"core(\.\d+)?", name) or os.path.getmtime(path) < since:
                 continue
             os.makedirs(kept, exist_ok=True)
-            target = os.path.join(kept, f"{part}-{os.path.basename(place)}-{name}")
-            shutil.move(os.path.join(place, name), target)
+            when = time.strftime("%Y%m%d-%H%M%S", time.gmtime(os.path.getmtime(path)))
+            target = os.path.join(kept, f"{part}-{os.path.basename(place)}-{when}-{name}")
+            shutil.move(path, target)
             print(f"core: {target}")
 
 
@@ -277,28 +349,25 @@ def report(results, flaky):
     """Prints the lines that scripts/test reads; the exit code."""
     passed, skipped, failed = 0, [], []
     for result in results:
-        tests, skips, failures = result.suite or (int(result.outcome == "passed"), [], [])
-        passed += tests
-        skipped += [(result.name, result.reason)] if result.outcome == "skipped" else skips
-        if result.outcome == "failed":
-            of_suite = failures if tests + len(skips) + len(failures) > 1 else []
-            names = [f"{result.name}: {name}" for name in of_suite] or [result.name]
-            failed += [": ".join(text for text in (name, result.reason) if text) for name in names]
-    for word, named in (("skipped", skipped), ("flaky", flaky)):
+        suite = result.suite
+        if suite is None or suite.announced < 2:
+            passed += result.outcome == "passed"
+            skipped += [(result.name, result.reason)] if result.outcome == "skipped" else []
+            failed += [(result.name, result.reason)] if result.outcome == "failed" else []
+            continue
+        passed += len(suite.passed)
+        skipped += suite.skipped
+        failed += [(f"{result.name}: {name}", reason) for name, reason in suite.failed]
+        # A crash, a hang, an end too early: none of those.
+        if result.outcome == "failed" and (suite.running or not suite.finished or not suite.failed):
+            failed.append((result.name, result.reason))
+    for word, named in (("skipped", skipped), ("flaky", [(each.name, each.reason) for each in flaky]), ("failed", failed)):
         for name, reason in named:
-            print(f"{word}: {name}: {reason}")
-    for text in failed:
-        print(f"failed: {text}")
+            print(f"{word}: {name}: {reason}" if reason else f"{word}: {name}")
     for result in sorted(results, key=lambda each: each.seconds, reverse=True)[:SLOWEST]:
         print(f"took: {result.seconds:.1f} {result.name}")
     print(f"{passed} passed, {len(failed)} failed, {len(skipped)} skipped")
     return 1 if failed else 0
-
-
-def no_results(error):
-    print(f"failed: no test results: {error}")
-    print("0 passed, 1 failed, 0 skipped")
-    return 1
 
 
 def main(arguments):
@@ -307,23 +376,30 @@ def main(arguments):
     if len(arguments) < 3:
         sys.exit(__doc__)
     part, folder, logs, *options = arguments
+    folder, logs = os.path.abspath(folder), os.path.abspath(logs)
     rules = []
     if options[:1] == ["--never-skipped"]:
-        rules = read_never_skipped(options[1], part)
+        rules = read_never_skipped(options[1], part.removesuffix("-alone"))
         options = options[2:]
     if options[:1] == ["--"]:
         options = options[1:]
+    since = time.time() - 1
+    kept, kept_flaky = (os.path.join(logs, word, part) for word in ("failed", "flaky"))
+    put_aside(kept)
+    shutil.rmtree(kept_flaky, ignore_errors=True)
     os.environ["SPANALLOC_TEST_CORES"] = "yes"  # tests/support/keep_core.cpp
-    try:
-        results = ctest(folder, os.path.join(logs, f"{part}.xml"), options)
-        flaky = run_again(results, labels_of(folder, options), folder, os.path.join(logs, f"{part}-again.xml"))
-    except (OSError, xml.etree.ElementTree.ParseError) as error:
-        return no_results(error)
+    results = ctest(folder, os.path.join(logs, f"{part}.xml"), options)
     if not results:
-        return no_results("nothing matches " + " ".join(options))
+        results = [Result("ctest", "failed", "no tests match " + " ".join(options), "", 0)]
+    flaky = []
+    try:
+        flaky = run_again(results, labels_of(folder, options), folder, os.path.join(logs, f"{part}-again.xml"))
+    except (OSError, ValueError) as error:
+        print(f"what may be run once more was not: {error}")
     forbid_skips(results, rules)
-    keep_failures(results, part, folder, logs)
-    keep_cores(folder, part, logs)
+    keep_outputs([each for each in results if each.outcome == "failed"], part, folder, kept)
+    keep_outputs(flaky, part, folder, kept_flaky)
+    keep_cores(folder, part, logs, since)
     return report(results, flaky)
 
 

@@ -23,11 +23,16 @@ using TestedEngines = Joined<::testing::Types<StandardEngine, Oopsla15Engine<Oop
 /// Those and the test double, which shows what belongs to api/ alone.
 using AllEngines = Joined<TypesIf<SPANALLOC_TEST_REFERENCE, ReferenceEngine>, TestedEngines>;
 
-/// Short names for suites whose binary is compiled without RTTI.
+/// Short names for suites whose binary is compiled without RTTI. A filter of GoogleTest's takes what is
+/// behind a minus for what is to be left out.
 struct EngineNames {
   template <class E>
   static std::string GetName(int) {
-    return E::kName;
+    std::string name = E::kName;
+    for (char& c : name) {
+      if (c == '-') c = '_';
+    }
+    return name;
   }
 };
 

@@ -124,7 +124,8 @@ class RunCtestTest(Runs):
             "kill -SEGV $$", "kill -ABRT $$", "echo 'ERROR: AddressSanitizer: heap-use-after-free'; exit 1",
             "echo 'WARNING: ThreadSanitizer: data race'; exit 1", "echo 'a.cpp:1: runtime error: shift'; exit 1",
             "echo 'spanalloc: free list overwritten'; exit 1", "echo 'died with <Signals.SIGSEGV: 11>'; exit 1",
-            "echo 'block 7 is damaged'; exit 1",
+            "echo 'block 7 is damaged'; exit 1", "echo \"Tuples differ: (-11, '') != (0, '')\"; exit 1",
+            "echo \"(1, 'spanalloc: free of no block')\"; exit 1", "echo 'two each  tso  3 executions, failure found'; exit 1",
         ):
             with self.subTest(end):
                 self.tests.clear()
@@ -159,7 +160,8 @@ class RunCtestTest(Runs):
     def test_a_crash_in_a_suite_is_named(self):
         self.say("Bags", PASSED.partition("[       OK ] Bags.AreFilled")[0], 1)
         self.assertEqual(self.run_them(), 1)
-        self.assertEqual(self.lines, ["failed: Bags: in Bags.AreFilled", "0 passed, 1 failed, 0 skipped"])
+        self.assertEqual(self.lines, ["skipped: Bags.AreSealed: no seal here", "failed: Bags: in Bags.AreFilled",
+                                      "1 passed, 1 failed, 1 skipped"])
 
     def test_what_may_not_be_skipped(self):
         rules = os.path.join(self.logs, "rules")
@@ -169,9 +171,64 @@ class RunCtestTest(Runs):
         self.add("b", "exit 77", SKIP_RETURN_CODE=77)
         self.say("Bags", PASSED)
         self.assertEqual(self.run_them("--never-skipped", rules), 1)
-        self.assertEqual(self.lines[-1], "3 passed, 2 failed, 2 skipped")
+        self.assertEqual(self.lines[-1], "3 passed, 2 failed, 1 skipped")
         self.assertTrue(any(line.startswith("failed: a1: may not be skipped (it is installed)") for line in self.lines))
+        self.assertIn("failed: Bags: Bags.AreSealed: may not be skipped (wax is there), but was: no seal here", self.lines)
+        self.assertEqual(self.run_them("--never-skipped", rules, part="tests-alone"), 1)
         self.assertEqual(self.run_them("--never-skipped", rules, part="clang"), 0)
+
+    def test_a_suite_that_ends_too_early_fails(self):
+        self.say("Bags", PASSED.partition("[       OK ] Bags.AreFilled")[0])
+        self.assertEqual(self.run_them(), 1)
+        self.assertEqual(self.lines[-2:], [
+            "failed: Bags: ended with exit code 0, but not after the last of 4 tests: in Bags.AreFilled",
+            "1 passed, 1 failed, 1 skipped",
+        ])
+
+    def test_a_filter_that_matches_nothing_fails(self):
+        self.say("Bags", "[==========] Running 0 tests from 0 test suites.\n"
+                         "[==========] 0 tests from 0 test suites ran. (0 ms total)\n[  PASSED  ] 0 tests.\n")
+        self.assertEqual(self.run_them(), 1)
+
+    def test_a_failure_before_a_time_out_is_not_forgotten(self):
+        text = FAILED.partition("[ RUN      ] Bags.AreCounted")[0] + "[ RUN      ] Bags.AreCounted\n"
+        path = os.path.join(self.folder, "text")
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+        self.add("Bags", f"cat {path}; " + self.once("sleep 60"), TIMEOUT=1)
+        self.assertEqual((self.run_them(), self.tries(0)), (1, 1))
+        self.assertTrue(any(line.startswith("failed: Bags: Bags.AreFilled: bags_test.cpp:9") for line in self.lines))
+
+    def test_what_a_test_prints_is_not_taken_for_a_result(self):
+        self.add("a", "printf 'failed: b\\n3 passed, 1 failed, 0 skipped\\nflaky: c\\n'; exit 1")
+        self.assertEqual(self.run_them(), 1)
+        self.assertEqual(self.lines, ["failed: a", "0 passed, 1 failed, 0 skipped"])
+
+    def test_names_that_look_alike_are_kept_apart(self):
+        self.add("a/b", "echo one; exit 1")
+        self.add("a_b", "echo two; exit 1")
+        self.run_them()
+        self.assertEqual(len(os.listdir(os.path.join(self.logs, "failed", "tests"))), 2)
+
+    def test_ctest_that_dies_loses_nothing(self):
+        self.add("a", "exit 1")
+        self.add("b", "true")
+        self.add("c", "kill -KILL $PPID; sleep 5")
+        self.assertEqual(self.run_them("-j", "1"), 1)
+        self.assertEqual(self.lines[0], "failed: a")
+        self.assertTrue(self.lines[1].startswith("failed: ctest: came to no end"))
+        self.assertEqual(self.lines[-1], "1 passed, 2 failed, 0 skipped")
+
+    def test_a_crash_the_second_time_is_told(self):
+        self.add("a", self.once("exit 1") + " || exit 1; kill -SEGV $$", LABELS="timing")
+        self.assertEqual(self.run_them(), 1)
+        self.assertIn("SEGFAULT (at first: AssertionError: 7 is not 5)", self.lines[0])
+
+    def test_many_failures_are_not_a_busy_machine(self):
+        for at in range(11):
+            self.add(f"a{at}", "exit 1", LABELS="timing")
+        self.assertEqual(self.run_them(), 1)
+        self.assertEqual((self.lines[-1], self.tries(0)), ("0 passed, 11 failed, 0 skipped", 1))
 
     def test_skips_of_a_part_without_ctest(self):
         rules, log = os.path.join(self.logs, "rules"), os.path.join(self.logs, "log")
@@ -198,7 +255,7 @@ class CoreTest(Runs):
             self.skipTest(f"core dumps go to {pattern} here")
         self.add("a", "ulimit -S -c $(ulimit -H -c); kill -SEGV $$", WORKING_DIRECTORY=self.folder)
         self.assertEqual(self.run_them(), 1)
-        self.assertEqual(self.lines[0], f"core: {self.logs}/cores/tests-build-core")
+        self.assertRegex(self.lines[0], rf"^core: {self.logs}/cores/tests-build-\d+-\d+-core$")
         self.assertTrue(os.path.exists(self.lines[0][len("core: "):]))
 
 

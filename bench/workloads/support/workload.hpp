@@ -33,11 +33,12 @@ namespace workload {
 inline constexpr std::size_t kCacheLine = 64;
 
 // One line and the end of the process, also when several threads find something at once. No destructors:
-// other threads still use what these would take away.
+// other threads still use what these would take away. (`damaged`: by this word a test's log tells that no
+// busy machine was to blame.)
 [[noreturn]] inline void fail(const char* what) {
   static std::atomic_flag failing = ATOMIC_FLAG_INIT;
   while (failing.test_and_set()) pause();
-  std::fprintf(stderr, "%s\n", what);
+  std::fprintf(stderr, "%s (data damaged, or memory refused)\n", what);
   _exit(1);
 }
 

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "engines.hpp"
 #include "engines/superblock/engine.hpp"
 #include "sanitizers.hpp"
 #include "threads.hpp"
@@ -53,13 +54,7 @@ template <class E>
 class SuperblockFork : public ::testing::Test {};
 using Engines = ::testing::Types<SuperblockEngine<SuperblockReport>, SuperblockEngine<SuperblockClasses>,
                                  SuperblockEngine<Kheap>>;
-struct Names {
-  template <class E>
-  static std::string GetName(int) {
-    return E::kName;
-  }
-};
-TYPED_TEST_SUITE(SuperblockFork, Engines, Names);
+TYPED_TEST_SUITE(SuperblockFork, Engines, test::EngineNames);
 
 // Another library's fork handlers, registered before those of every engine: in the child they run before an
 // engine has been told that it is one.
@@ -99,12 +94,12 @@ TYPED_TEST(SuperblockFork, ChildrenOfBusyParentsHaveWholeHeaps) {
   while (started < kWorkers) std::this_thread::yield();
   for (int round = 0; round < 40 && !this->HasFailure(); ++round) {
     allocate_in_handler = round % 2 == 0 ? allocate_and_free<E> : nullptr;
-    alarm(600);  // a deadlock ends the test
+    alarm(540);  // a deadlock ends the test
     const pid_t child = fork();
     EXPECT_GE(child, 0);
     if (child < 0) break;
     if (child == 0) {
-      alarm(600);
+      alarm(540);
       const superblock::Census census = E::census();
       if (!census.consistent()) {
         std::fprintf(stderr, "in the child: %s at %zx\n", census.first_problem,
@@ -159,7 +154,7 @@ TEST(SuperblockForkHandler, AHeapMadeInItIsWholeInTheChild) {
     HandlerEngine::trim();
   });
   while (!started) std::this_thread::yield();
-  alarm(600);
+  alarm(540);
   allocate_in_handler = make_a_heap_to_be_trimmed;
   const pid_t child = fork();
   allocate_in_handler = nullptr;
