@@ -180,7 +180,7 @@ def _offered(program):
     try:
         run = subprocess.run(
             [program, "--manager", "list"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-            text=True, timeout=10, check=False,
+            text=True, timeout=600, check=False,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

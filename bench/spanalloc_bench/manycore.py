@@ -175,7 +175,7 @@ def _libraries_of(program) -> frozenset[str] | None:
     environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
     try:
         run = subprocess.run(["ldd", program], env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
-                             text=True, timeout=30, check=True)
+                             text=True, timeout=600, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
     words = [word for line in run.stdout.splitlines() for word in line.split() if word.startswith("/")]

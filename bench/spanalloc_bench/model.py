@@ -68,7 +68,7 @@ class Case:
     metric: str = "time"   # "time" (seconds per operation where the record counts operations, else seconds) or a key of
                            # the record's "metrics"
     better: str = "lower"
-    timeout_s: float = 60.0
+    timeout_s: float = 600.0  # for what hangs
     needs: tuple[str, ...] = ()  # commands that must exist; a missing one is a row that says so
     prepare: tuple[str, ...] = ()
     driver: str = ""       # family DRIVER: "module:function" below spanalloc_bench.programs

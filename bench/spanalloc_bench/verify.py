@@ -6,7 +6,7 @@ import os
 import subprocess
 import tempfile
 
-TIMEOUT_S = 30
+TIMEOUT_S = 600  # for what hangs
 
 
 def probe_lines(text) -> dict[int, str]:

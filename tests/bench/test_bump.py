@@ -32,7 +32,7 @@ class BumpTest(unittest.TestCase):
     def test_programs(self):
         numbers = "".join(f"{i * 7919 % 100003}\n" for i in range(100003))
         code = "import json, threading; print(sum(json.loads(json.dumps(list(range(10**5))))))"
-        for command, text in ((("ls", "/usr/bin"), None), ((sys.executable, "-S", "-c", code), None),
+        for command, text in ((("ls", "-l", os.path.dirname(os.path.abspath(__file__))), None), ((sys.executable, "-S", "-c", code), None),
                               (("sort", "-n", "--parallel=2"), numbers)):
             with self.subTest(command[0]):
                 expected = run(*command, preload=None, text=text)

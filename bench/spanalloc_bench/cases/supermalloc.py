@@ -50,7 +50,7 @@ def vyukov(threads: int = 40, objects: int = 10_000, full: bool = False, quick: 
         id=f"vyukov-n{objects}.t{threads}", group="vyukov",
         title=f"Vyukov's chain, {_count(threads, 'thread')}, {objects} objects each", source="SuperMalloc 9, Figure 13",
         family=Family.WORKLOAD, threads=threads, argv=_argv("vyukov", threads, objects=objects),
-        parameters=(("objects", str(objects)),), timeout_s=120.0, full=full, quick=quick,
+        parameters=(("objects", str(objects)),), full=full, quick=quick,
     )
 
 

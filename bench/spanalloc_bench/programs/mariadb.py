@@ -48,7 +48,7 @@ def make_template(folder: pathlib.Path):
     statements.write_text("CREATE DATABASE bench;\n")
     with open(statements, "rb") as script, open(log, "ab") as output:
         subprocess.run([*_server(folder), "--bootstrap"], stdin=script, stdout=output, stderr=output, env=environment,
-                       cwd=folder, check=True, timeout=60)
+                       cwd=folder, check=True, timeout=600)
     with Server(_server(folder), folder, environment, log) as server:
         server.wait_until(_ready(log))
         load(server, _sysbench("oltp_point_select", "prepare"), folder, environment)

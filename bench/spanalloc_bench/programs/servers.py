@@ -9,7 +9,7 @@ import time
 from ..execute import RunFailed
 from ..model import UNAVAILABLE
 
-START_S, STOP_S, KILLED_S = 120, 120, 60  # for what hangs; a busy machine takes its time
+START_S, STOP_S, KILLED_S = 600, 600, 600  # for what hangs; a busy machine takes its time
 
 
 def command(name):

@@ -113,7 +113,7 @@ def prepare(folder):
     data = os.path.join(folder, "data")
     os.mkdir(data)
     run = subprocess.run([*server(folder), "--bootstrap"], input=b"CREATE DATABASE soak;\n", env=clean_environment(),
-                         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60, check=False)
+                         cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600, check=False)
     if run.returncode:
         raise RunFailed(f"mariadbd cannot make its data folder: {run.stdout.decode(errors='replace')[-200:].strip()}")
 

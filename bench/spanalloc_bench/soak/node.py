@@ -30,7 +30,7 @@ class Client(http.client.HTTPConnection):
     """HTTP over the server's Unix socket."""
 
     def __init__(self, folder):
-        super().__init__("localhost", timeout=60)
+        super().__init__("localhost", timeout=600)
         self.path = os.path.join(folder, SOCKET)
         self.connect()
 

@@ -28,7 +28,7 @@ class Client:
 
     def __init__(self, folder):
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(60)
+        self.socket.settimeout(600)
         try:
             self.socket.connect(os.path.join(folder, SOCKET))
         except OSError:
