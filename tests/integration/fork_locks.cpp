@@ -220,8 +220,7 @@ void exit_beside_forks(const Arguments&) {
   exit(0);
 }
 
-// --- What the child does before it goes on
-// ------------------------------------------------------------------
+// --- What the child does before it goes on -----------------------------------------------------------------
 
 // Blocks of 65,000 bytes that nobody touches, every second one freed.
 class ManyBlocks {
@@ -295,8 +294,11 @@ std::atomic<bool> children_count{false};
 void count_in_child() {
   if (children_count) harness::begin_count();
 }
+// Of no object, so that it stays as long as the process: glibc 2.36 aborts where one thread forks while the
+// exit of another takes handlers off its list.
+extern "C" int __register_atfork(void (*prepare)(), void (*parent)(), void (*child)(), void* object);
 void tell_of_counting(int, char**, char**) {
-  pthread_atfork(nullptr, nullptr, count_in_child);
+  __register_atfork(nullptr, nullptr, count_in_child, nullptr);
 }
 [[gnu::section(".preinit_array"), gnu::used]] void (*const before_all)(int, char**,
                                                                        char**) = tell_of_counting;
@@ -336,8 +338,10 @@ void child_is_quick(const Arguments&) {
       const SecondThread second(false);
       const std::size_t instructions = instructions_of_child();
       printf("%zu MiB, %zu blocks: %zu instructions\n", mib, blocks.count(), instructions);
-      const std::size_t most = instructions_before + 2000 + 3 * (blocks.count() - blocks_before);
-      CHECK(blocks_before == 0 || instructions <= most,
+      // Twice what it took when this was written; then what more blocks may add.
+      const std::size_t most =
+          blocks_before == 0 ? 16'000 : instructions_before + 2000 + 3 * (blocks.count() - blocks_before);
+      CHECK(instructions <= most,
             "%zu instructions with %zu blocks, %zu with %zu: the child walks over the heap", instructions,
             blocks.count(), instructions_before, blocks_before);
       instructions_before = instructions;
@@ -348,8 +352,10 @@ void child_is_quick(const Arguments&) {
     for (std::size_t& one : faults) one = page_faults_of_child();
     std::sort(faults.begin(), faults.end());
     printf("the other thread busy: %zu to %zu page faults\n", faults.front(), faults.back());
-    CHECK(faults.back() <= 150 + blocks.count() / 30,
-          "%zu page faults in a child of a process with %zu blocks", faults.back(), blocks.count());
+    // The middle one: a kernel that moves pages has faults of its own.
+    const std::size_t usual = faults[faults.size() / 2];
+    CHECK(usual <= 150 + blocks.count() / 30, "%zu page faults in a child of a process with %zu blocks",
+          usual, blocks.count());
   }
 }
 

@@ -259,12 +259,10 @@ bool all_zero(const void* block, std::size_t size) {
   return size == 0 || (bytes[0] == 0 && memcmp(bytes, bytes + 1, size - 1) == 0);
 }
 
+// Known before main: a static of the function's own is guarded, and a fork while one thread is inside leaves
+// the child's waiting for it.
 std::uint64_t test_seed() {
-  static const std::uint64_t seed = [] {
-    const char* text = getenv("SPANALLOC_TEST_SEED");
-    return text != nullptr && *text != '\0' ? strtoull(text, nullptr, 10) : 1;
-  }();
-  return seed;
+  return spanalloc::test::kSeed;
 }
 
 std::size_t Random::size(std::size_t largest) {
