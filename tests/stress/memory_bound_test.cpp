@@ -218,7 +218,10 @@ class MemoryBoundTest : public testing::Test {
     owned->heap.deallocate(owned->heap.allocate(1));  // its tables
   }
   void start() { before_ = resident(); }
-  std::size_t taken() const { return resident() - std::min(before_, resident()); }
+  std::size_t taken() const {
+    const std::size_t now = resident();
+    return now - std::min(before_, now);
+  }
 
   /// Both bounds, and prints them; returns what was reached at once and at rest, over what has lived.
   std::pair<double, double> check(const char* name, std::size_t live, unsigned threads) {

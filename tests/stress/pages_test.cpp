@@ -213,7 +213,8 @@ TYPED_TEST(Pages, ThreadsKeepTheirContentsAndLeaveOneBlock) {
   Exchange exchange;
   Report report;
   std::atomic<bool> end{false};
-  const std::size_t steps = scaled(100'000);
+  // Without calls of the kernel a step is quick.
+  const std::size_t steps = scaled(TypeParam::kPurges ? 100'000 : 1'000'000);
   std::thread onlooker([&] { look_on(pages, report, end); });
   std::vector<std::thread> threads;
   for (unsigned t = 0; t < kThreads; ++t) {

@@ -58,7 +58,7 @@ class Report {
   std::string first_;
 };
 
-/// How often a scenario does something of which `normal` takes it about a second in a release build:
+/// How often a scenario does something of which `normal` takes it half a second or more in a release build:
 /// multiplied by STRESS_SCALE, by default one (five with SPANALLOC_TEST_FULL), and less where everything
 /// takes longer.
 inline std::size_t scaled(std::size_t normal) {

@@ -31,7 +31,7 @@ int run_in_child(Work&& work) {
 inline void fork_and_go_on_as_the_child(int) {
   const pid_t child = fork();
   if (child == 0) {
-    alarm(600);  // should it hang
+    alarm(540);  // should it hang
     return;
   }
   int status = 0;

@@ -90,7 +90,7 @@ SweepResult run_refused(const kernel::Plan& plan, Child child, std::size_t* plan
   result.runs = 1;
   const pid_t pid = fork();
   if (pid == 0) {
-    alarm(600);  // a hang is a failure, too
+    alarm(540);  // a hang is a failure, too
     child(plan, *books, books.fd());
     _exit(0);
   }

@@ -261,7 +261,7 @@ TEST(LargeObjects, ChildrenOfBusyParentsGoOn) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      alarm(600);
+      alarm(540);
       SpinLock::enter_child();
       objects.enter_child();
       std::size_t found = 0;

@@ -263,11 +263,11 @@ TEST_F(SuperblockInstances, AForksChildHasThemWhole) {
   while (started < kWorkers) std::this_thread::yield();
   void* mine = one->allocate(100);
   for (int round = 0; round < 20 && !HasFailure(); ++round) {
-    alarm(600);  // a deadlock ends the test
+    alarm(540);  // a deadlock ends the test
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      alarm(600);
+      alarm(540);
       const Census before = one->census();
       if (!before.consistent() || !other->census().consistent()) _exit(3);
       one->deallocate(mine);

@@ -266,7 +266,7 @@ TYPED_TEST(Oopsla15Heaps, AForkWithASecondHeapInUse) {
   for (int i = 0; i < 20; ++i) {
     const pid_t child = fork();
     if (child == 0) {
-      alarm(600);
+      alarm(540);
       bool good = true;
       for (void* p : mine) heap->deallocate(p);
       for (TypeParam* h : {&heap, &other}) {

@@ -422,7 +422,7 @@ TEST_F(StandardEngineTest, AForksChildGivesBackWhatVanishedThreadsHadBorrowed) {
   const pid_t child = fork();
   ASSERT_GE(child, 0);
   if (child == 0) {
-    alarm(600);
+    alarm(540);
     E::deallocate(one);
     E::trim();
     _exit(E::census().all_returned() ? 0 : 1);
@@ -629,7 +629,7 @@ TEST_F(StandardEngineDeathTest, ACancelledThreadHoldsNoLock) {
     getrlimit(RLIMIT_AS, &limit);
     limit.rlim_cur = std::size_t{1} << 47;
     setrlimit(RLIMIT_AS, &limit);
-    alarm(600);
+    alarm(540);
     pthread_t thread{};
     const auto body = [](void*) -> void* {
       pthread_cancel(pthread_self());

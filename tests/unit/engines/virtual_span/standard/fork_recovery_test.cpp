@@ -83,11 +83,11 @@ TEST(StandardFork, OtherHandlersMayAllocate) {
   }
   handlers_allocate = true;
   for (int round = 0; round < 50; ++round) {
-    alarm(600);  // a deadlock ends the test
+    alarm(540);  // a deadlock ends the test
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      alarm(600);
+      alarm(540);
       E::deallocate(E::allocate(100000));
       _exit(E::census().consistent() ? 0 : 3);
     }
@@ -121,7 +121,7 @@ TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      alarm(600);
+      alarm(540);
       const SpanCensus census = E::census();
       _exit(census.consistent() && census.lost_to_fork == 0 ? 0 : 3);
     }
@@ -200,7 +200,7 @@ void expect_in_the_middle(std::size_t expected, Work work, InTheMiddle is_in_the
       const pid_t child = fork();
       ASSERT_GE(child, 0);
       if (child == 0) {
-        alarm(600);
+        alarm(540);
         if (!E::census().consistent()) _exit(3);
         if (!is_in_the_middle()) _exit(0);
         _exit(E::statistics().large_objects == expected ? 1 : 2);
@@ -321,7 +321,7 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
   struct sigaction before{};
   action.sa_handler = [](int) {
     handlers_child = fork();
-    if (handlers_child == 0) alarm(600);
+    if (handlers_child == 0) alarm(540);
   };
   ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
   const standard::Span& claimed = *span_of(spans[2].back()).record;
@@ -378,7 +378,7 @@ TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      alarm(600);
+      alarm(540);
       if (!E::census().consistent()) _exit(3);
       use_the_heap(all);
       _exit(E::census().consistent() ? 0 : 4);

@@ -127,7 +127,7 @@ TEST(StandardLargeThreads, TradeObjectsOfAllSizes) {
 
 // In a fork's child: the slots of threads that were in the middle of something may be lost, nothing else.
 int use_after_fork(Market& market, unsigned workers) {
-  alarm(600);
+  alarm(540);
   const SpanCensus census = E::census();
   if (!census.consistent() || census.lost_to_fork != 0) return 2;
   if (!market.close()) return 3;

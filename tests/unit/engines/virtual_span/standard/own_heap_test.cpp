@@ -237,13 +237,17 @@ TEST(StandardHeaps, DestroyLeavesWhatOthersHaveJustTaken) {
     }
   };
   std::atomic<bool> stop{false};
+  std::atomic<int> begun{0};
   std::vector<std::thread> users;
   for (int t = 0; t < 3; ++t) {
     users.emplace_back([&] {
+      take_and_free(kept);
+      begun.fetch_add(1);
       while (!stop) take_and_free(kept);
     });
   }
-  for (int round = 0; round < 15; ++round) {
+  while (begun < 3) std::this_thread::yield();
+  for (int round = 0; round < (test::kUnderTsan ? 30 : 300); ++round) {
     Own gone(pages);
     take_and_free(gone);
     gone.destroy();
@@ -448,7 +452,7 @@ TEST(StandardHeaps, AForksChildGoesOnInAllOfThem) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
-      alarm(600);
+      alarm(540);
       if (!own.heap.census().consistent() || !second.census().consistent()) _exit(3);
       mine.check_and_free(own.heap);
       std::thread([&] {
@@ -516,7 +520,7 @@ TEST(StandardHeaps, AForkBesideADestroyFindsTheHeapWholeOrGone) {
       const pid_t child = fork();
       ASSERT_GE(child, 0);
       if (child == 0) {
-        alarm(600);
+        alarm(540);
         if (!kept.census().consistent()) _exit(3);
         Blocks blocks;
         blocks.fill(kept, 30, 1);

@@ -371,7 +371,7 @@ TEST(StandardThinning, AForksChildHasWhatWasBeingThinned) {
     for (int i = 0; i < 100 && !testing::Test::HasFailure(); ++i) {
       const pid_t child = fork();
       if (child == 0) {
-        alarm(600);
+        alarm(540);
         std::vector<Live> all = kept;
         use_again(all, 4, 256);
         E::trim();
@@ -559,7 +559,7 @@ TEST(StandardBackground, GivesBackWhatIsFreeWhileTheProgramSleeps) {
         // A fork's child has none, until it needs one.
         const pid_t child = fork();
         if (child == 0) {
-          alarm(600);
+          alarm(540);
           const int alone = threads_of_process();
           std::vector<Live> more = fill_and_thin(16, 1024, 32);
           const int together = threads_of_process();
