@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <latch>
 #include <memory>
 #include <random>
 #include <thread>
@@ -242,8 +243,10 @@ TEST(LargeObjects, ChildrenOfBusyParentsGoOn) {
   static std::atomic<void*> slots[kThreads][kSlots];
   std::atomic<bool> stop{false};
   std::vector<std::thread> threads;
+  std::latch begun(kThreads);
   for (unsigned t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
+      begun.count_down();
       for (unsigned i = 0; !stop.load(std::memory_order_relaxed); i = i * 5 + 1) {
         void* p = slots[t][i % kSlots].exchange(nullptr);
         if (p != nullptr && i % 7 != 0) {
@@ -256,6 +259,7 @@ TEST(LargeObjects, ChildrenOfBusyParentsGoOn) {
       }
     });
   }
+  begun.wait();
   for (int round = 0; round < 60; ++round) {
     usleep(300);
     const pid_t child = fork();

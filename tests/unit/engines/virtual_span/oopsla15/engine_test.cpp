@@ -8,6 +8,7 @@
 
 #include <cstring>
 #include <future>
+#include <latch>
 #include <set>
 #include <type_traits>
 
@@ -395,9 +396,11 @@ TEST(Oopsla15Fork, WhileOtherThreadsAllocate) {
   E::process_start();
   Atomic<std::uint32_t> stop{0};
   std::vector<std::thread> threads;
+  std::latch begun(3);
   for (unsigned t = 0; t < 3; ++t) {
-    threads.emplace_back([&stop, t] {
+    threads.emplace_back([&stop, &begun, t] {
       std::vector<void*> live(200);
+      begun.count_down();
       for (unsigned i = t; stop.load_relaxed() == 0; ++i) {
         E::deallocate(live[i % 200]);
         live[i % 200] = E::allocate(16 + i * 37 % 3000);
@@ -405,6 +408,7 @@ TEST(Oopsla15Fork, WhileOtherThreadsAllocate) {
       for (void* p : live) E::deallocate(p);
     });
   }
+  begun.wait();
   constexpr int kForks = test::kEmulated ? 4 : 20;  // a second each where code is emulated
   for (int i = 0; i < kForks; ++i) {
     const pid_t child = fork();

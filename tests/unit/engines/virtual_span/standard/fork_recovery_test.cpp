@@ -9,6 +9,7 @@
 #include <array>
 #include <atomic>
 #include <cstring>
+#include <latch>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -72,8 +73,10 @@ TEST(StandardFork, OtherHandlersMayAllocate) {
   E::process_start();
   std::atomic<bool> stop{false};
   std::vector<std::thread> others;
+  std::latch begun(2);
   for (int t = 0; t < 2; ++t) {
     others.emplace_back([&] {
+      begun.count_down();
       while (!stop) {
         std::vector<void*> blocks(200);
         for (void*& p : blocks) p = E::allocate(3000);
@@ -81,6 +84,7 @@ TEST(StandardFork, OtherHandlersMayAllocate) {
       }
     });
   }
+  begun.wait();
   handlers_allocate = true;
   for (int round = 0; round < 50; ++round) {
     alarm(540);  // a deadlock ends the test
@@ -109,14 +113,17 @@ TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   E::process_start();
   std::atomic<bool> stop{false};
+  std::latch begun(1);
   std::thread purger([&] {
     std::vector<void*> blocks(500);
+    begun.count_down();
     while (!stop) {
       for (void*& p : blocks) *static_cast<char*>(p = E::allocate(60000)) = 1;
       for (void* p : blocks) E::deallocate(p);
       E::trim();
     }
   });
+  begun.wait();
   for (int round = 0; round < 60; ++round) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
@@ -372,8 +379,14 @@ TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
     all.push_back(std::make_unique<Slots>());
     for (auto& slot : *all.back()) slot.store(nullptr);
   }
-  for (unsigned t = 0; t < kWorkers; ++t)
-    workers.emplace_back([&, t] { churn(*all[t], t * 7919 + 1, stop); });
+  std::latch begun(kWorkers);
+  for (unsigned t = 0; t < kWorkers; ++t) {
+    workers.emplace_back([&, t] {
+      begun.count_down();
+      churn(*all[t], t * 7919 + 1, stop);
+    });
+  }
+  begun.wait();
   for (int round = 0; round < 60; ++round) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <atomic>
+#include <latch>
 #include <random>
 #include <thread>
 
@@ -163,12 +164,15 @@ TEST(StandardLargeThreads, AForkInTheMiddleLeavesAConsistentHeap) {
         Market market;
         std::atomic<bool> stop{false};
         std::vector<std::thread> workers;
+        std::latch begun(kWorkers);
         for (unsigned t = 0; t < kWorkers; ++t) {
           workers.emplace_back([&, t] {
             std::mt19937 random(test::seed_of(t + 100));
+            begun.count_down();
             while (!stop) ASSERT_TRUE(market.trade(random));
           });
         }
+        begun.wait();
         for (int round = 0; round < 25; ++round) {
           usleep(static_cast<useconds_t>(round % 7 * 100));
           const pid_t child = fork();

@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -237,16 +238,16 @@ TEST(StandardHeaps, DestroyLeavesWhatOthersHaveJustTaken) {
     }
   };
   std::atomic<bool> stop{false};
-  std::atomic<int> begun{0};
+  std::latch begun(3);
   std::vector<std::thread> users;
   for (int t = 0; t < 3; ++t) {
     users.emplace_back([&] {
       take_and_free(kept);
-      begun.fetch_add(1);
+      begun.count_down();
       while (!stop) take_and_free(kept);
     });
   }
-  while (begun < 3) std::this_thread::yield();
+  begun.wait();
   for (int round = 0; round < (test::kUnderTsan ? 30 : 300); ++round) {
     Own gone(pages);
     take_and_free(gone);
@@ -437,8 +438,10 @@ TEST(StandardHeaps, AForksChildGoesOnInAllOfThem) {
   Own second(own.pages);
   std::atomic<bool> stop{false};
   std::vector<std::thread> others;
+  std::latch begun(2);
   for (Own* heap : {&own.heap, &second}) {
-    others.emplace_back([&stop, heap] {
+    others.emplace_back([&stop, &begun, heap] {
+      begun.count_down();
       while (!stop) {
         Blocks blocks;
         blocks.fill(*heap, 5, 1);
@@ -448,6 +451,7 @@ TEST(StandardHeaps, AForksChildGoesOnInAllOfThem) {
   }
   Blocks mine;
   mine.fill(own.heap, 10, 9);
+  begun.wait();
   for (int round = 0; round < 30; ++round) {
     const pid_t child = fork();
     ASSERT_GE(child, 0);
