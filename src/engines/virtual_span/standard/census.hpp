@@ -89,7 +89,9 @@ class Census {
   }
 
   void mark_spares() {
+    // Another heap's would keep the mark: take() clears those of this heap.
     pages_.for_each_lab([&](Lab& lab) {
+      if (lab.heap.load_relaxed() != heap_.number()) return;
       lab.spares.for_each([](Span& span) { span.mark = static_cast<std::uint8_t>(span.mark + kMarkPooled); });
     });
   }

@@ -430,6 +430,17 @@ TEST(StandardHeaps, MoreHeapsThanKeysAreRefused) {
   for (const pthread_key_t key : others) pthread_key_delete(key);
 }
 
+TEST(StandardHeaps, ACensusLeavesOtherHeapsAsTheyAre) {
+  OwnedHeap own;
+  Own second(own.pages);
+  for (Own* heap : {&own.heap, &second}) heap->deallocate(heap->allocate(70'000));  // a spare
+  for (int round = 0; round < 3; ++round) {
+    EXPECT_TRUE(own.heap.census().consistent());
+    EXPECT_TRUE(second.census().consistent());
+  }
+  second.destroy();
+}
+
 TEST(StandardHeaps, AForksChildGoesOnInAllOfThem) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
