@@ -35,7 +35,7 @@ def output_of(*command):
 def quoted(table):
     """Without the variants that a build for the papers' figures has besides."""
     return "\n".join(line for line in table.splitlines()
-                     if not re.match(r"spanalloc (oopsla15|superblock)-", line))
+                     if not re.match(r"spanalloc (scalloc|a2alloc)-", line))
 
 
 def processor():

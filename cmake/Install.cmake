@@ -5,7 +5,7 @@ set(_package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/spanalloc)
 # Relative to the file itself, so that `cmake --install --prefix ELSEWHERE` works.
 file(RELATIVE_PATH PREFIX_FROM_PKGCONFIG ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 set(_libraries "")
-foreach(_target IN ITEMS spanalloc spanalloc_static spanalloc_oopsla15 spanalloc_superblock)
+foreach(_target IN ITEMS spanalloc spanalloc_static spanalloc_scalloc spanalloc_a2alloc)
   if(TARGET ${_target})
     list(APPEND _libraries ${_target})
   endif()
@@ -16,6 +16,12 @@ if(_libraries)
           LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
           ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
           INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+  foreach(_target IN LISTS _libraries)
+    get_property(_old TARGET ${_target} PROPERTY SPANALLOC_OLD_FILE)
+    if(_old)
+      install(FILES $<TARGET_FILE_DIR:${_target}>/${_old} DESTINATION ${CMAKE_INSTALL_LIBDIR})
+    endif()
+  endforeach()
   install(EXPORT spanallocTargets NAMESPACE spanalloc:: DESTINATION ${_package_dir})
   configure_package_config_file(cmake/spanallocConfig.cmake.in ${PROJECT_BINARY_DIR}/spanallocConfig.cmake
                                 INSTALL_DESTINATION ${_package_dir})

@@ -1,12 +1,12 @@
 # What the tests of the engines share, as the target `spanalloc_test`: tests/support, how much they are optimised, and
 # which engines a typed test runs over. docs/ci.md says which build tests which.
 set(SPANALLOC_TEST_ENGINES all CACHE STRING
-    "Engines of typed tests beside standard and oopsla15: all, none, or a list of reference (the test double), \
-superblock, superblock-classes, kheap, oopsla15-ablations")
+    "Engines of typed tests beside standard and scalloc: all, none, or a list of reference (the test double), \
+a2alloc, a2alloc-classes, kheap, scalloc-ablations")
 set(SPANALLOC_TEST_OPTIMISATION -O2 CACHE STRING
     "Optimisation of the tests in a release build. -O2: the engines compiled into them are then as in the libraries")
 
-set(_engines reference superblock superblock-classes kheap oopsla15-ablations)
+set(_engines reference a2alloc a2alloc-classes kheap scalloc-ablations)
 set(_chosen ${SPANALLOC_TEST_ENGINES})
 if(_chosen STREQUAL "all")
   set(_chosen ${_engines})
@@ -30,7 +30,7 @@ foreach(_engine IN LISTS _engines)
   if(_engine IN_LIST _chosen)
     set(_wanted 1)
   endif()
-  # oopsla15-ablations: SPANALLOC_TEST_OOPSLA15_ABLATIONS
+  # scalloc-ablations: SPANALLOC_TEST_SCALLOC_ABLATIONS
   string(TOUPPER ${_engine} _name)
   string(REPLACE "-" "_" _name ${_name})
   target_compile_definitions(spanalloc_test INTERFACE SPANALLOC_TEST_${_name}=${_wanted})

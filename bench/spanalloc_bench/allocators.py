@@ -23,8 +23,8 @@ PEER_PACKAGES = {
 # What --ablations adds, by the name of their libraries (src/api/CMakeLists.txt).
 ABLATIONS = (
     "standard-no-runs", "standard-reuse-80",
-    "oopsla15-no-madvise", "oopsla15-no-virtual-spans", "oopsla15-no-madvise-no-virtual-spans",
-    "oopsla15-single-stack", "oopsla15-lazy-reclaim", "oopsla15-clab", "oopsla15-reuse-100",
+    "scalloc-no-madvise", "scalloc-no-virtual-spans", "scalloc-no-madvise-no-virtual-spans",
+    "scalloc-single-stack", "scalloc-lazy-reclaim", "scalloc-clab", "scalloc-reuse-100",
 )
 # The product under another setting, by name only.
 SETTINGS = {

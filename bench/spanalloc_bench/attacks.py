@@ -19,7 +19,7 @@ import subprocess
 import sys
 import time
 
-from spanalloc_bench import allocators, execute, machine, progress, tree, verify
+from spanalloc_bench import allocators, execute, machine, old_names, progress, tree, verify
 from spanalloc_bench.model import Allocator, Kind
 from spanalloc_cli import libraries
 
@@ -288,9 +288,12 @@ def read(folder) -> tuple[list[Row], dict]:
     if not os.path.isfile(path):
         raise FileNotFoundError(f"{folder} holds no outcomes: there is no {CSV}. `spanalloc bench attacks` makes one")
     with open(path, encoding="utf-8", newline="") as file:
-        rows = [Row(**{**line, "size": int(line["size"]), "runs": int(line["runs"])}) for line in csv.DictReader(file)]
+        rows = [
+            Row(**{**line, "allocator": old_names.today(line["allocator"]), "size": int(line["size"]), "runs": int(line["runs"])})
+            for line in csv.DictReader(file)
+        ]
     with open(os.path.join(folder, META), encoding="utf-8") as file:
-        return rows, json.load(file)
+        return rows, old_names.today(json.load(file))
 
 
 # ---- the table ----

@@ -161,12 +161,12 @@ def run_command(
     ),
     names: Optional[str] = typer.Option(
         None, "--allocators", "-a", metavar="A,B",
-        help="Only these contenders, by name, superblock and kheap among them, and what --with and --ablations "
+        help="Only these contenders, by name, a2alloc and kheap among them, and what --with and --ablations "
         "add. Default: all others that there are.",
     ),
     with_: Optional[List[str]] = WITH,
     ablations: bool = typer.Option(
-        False, "--ablations", help="Also the ablations of standard and oopsla15, where they are built: about twice the time."
+        False, "--ablations", help="Also the ablations of standard and scalloc, where they are built: about twice the time."
     ),
     out: Optional[str] = OUT,
     again: bool = AGAIN,

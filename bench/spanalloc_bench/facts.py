@@ -6,6 +6,7 @@ import dataclasses
 import re
 
 from spanalloc_bench.model import Family, Kind
+from spanalloc_cli import libraries
 
 FLOOR, PRODUCT = "bump", "standard"
 TIME, METRIC = "time", "metric"  # what a case is judged by
@@ -71,8 +72,9 @@ def of_cases(samples, meta) -> dict[str, CaseFacts]:
 
 def _guessed_kind(name) -> Kind:
     """For a folder without meta.json."""
-    fixed = {"standard": Kind.OURS, "oopsla15": Kind.OURS, "superblock": Kind.OURS, "kheap": Kind.ABLATION, "glibc": Kind.SYSTEM, FLOOR: Kind.BASELINE}
-    return fixed.get(name, Kind.ABLATION if name.startswith(("standard-", "oopsla15-", "superblock-")) else Kind.PEER)
+    fixed = {**dict.fromkeys(libraries.SHIPPED_CONFIGS, Kind.OURS), "kheap": Kind.ABLATION, "glibc": Kind.SYSTEM,
+             FLOOR: Kind.BASELINE}
+    return fixed.get(name, Kind.ABLATION if name.startswith(tuple(f"{config}-" for config in libraries.SHIPPED_CONFIGS)) else Kind.PEER)
 
 
 def of_allocators(samples, meta) -> dict[str, AllocatorFacts]:

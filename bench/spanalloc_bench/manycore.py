@@ -25,14 +25,14 @@ import subprocess
 import sys
 import time
 
-from spanalloc_bench import allocators, progress, simulator, tree
+from spanalloc_bench import allocators, old_names, progress, simulator, tree
 from spanalloc_bench import machine as this_machine
 from spanalloc_bench.cases import acdc
 from spanalloc_bench.manycore_rows import COUNTS, CSV, LONG, SHORT, TURNS, Row, append, read
 from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, OK, Allocator
 
 CORES, QUICK_CORES = (1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 16)
-ALLOCATORS = ("standard", "oopsla15", "glibc", "jemalloc", "tcmalloc", "mimalloc", "tbbmalloc", "bump")
+ALLOCATORS = ("standard", "scalloc", "glibc", "jemalloc", "tcmalloc", "mimalloc", "tbbmalloc", "bump")
 QUICK_ALLOCATORS = ("standard", "glibc", "mimalloc", "bump")
 MOST_CORES = 120  # a chain of larson needs two cores when a thread follows another; the plugin has 256
 TIMEOUT_S = 900.0
@@ -230,7 +230,7 @@ def read_meta(folder) -> dict:
     """Under what the folder's lines were made; empty where nothing says it."""
     try:
         with open(os.path.join(folder, META), encoding="utf-8") as file:
-            return json.load(file)
+            return old_names.today(json.load(file))
     except (FileNotFoundError, ValueError):
         return {}
 

@@ -7,7 +7,7 @@ import dataclasses
 import json
 import os
 
-from spanalloc_bench import allocators
+from spanalloc_bench import allocators, old_names
 from spanalloc_bench.model import OK
 
 CSV = "manycore.csv"
@@ -183,6 +183,7 @@ def read(folder) -> dict[tuple, Row]:
             if len(values) != len(FIELDS):
                 continue
             row = Row(**{name: _decoded(name, text) for name, text in zip(FIELDS, values)})
+            row.allocator = old_names.today(row.allocator)
             rows[row.key] = row
     return rows
 

@@ -53,22 +53,22 @@ class Style:
 # Okabe and Ito's colours, which colour-blind readers tell apart; the markers differ too.
 _STYLES = {
     "standard": Style("#d55e00", "o", ours=True),
-    "oopsla15": Style("#e69f00", "s", ours=True),
-    "folio": Style("#8b1a4f", "p", ours=True),
-    "superblock": Style("#b59a00", "h", ours=True),
+    "scalloc": Style("#e69f00", "s", ours=True),
+    "supermalloc": Style("#8b1a4f", "p", ours=True),
+    "a2alloc": Style("#b59a00", "h", ours=True),
     "glibc": Style("#333333", "X"),
     "jemalloc": Style("#0072b2", "^"),
     "tcmalloc": Style("#009e73", "v"),
     "mimalloc": Style("#56b4e9", "D"),
     "tbbmalloc": Style("#cc79a7", "P"),
     "bump": Style("#999999", ".", ":"),
-    # The paper's variants of oopsla15, which stand beside it in plots of their own.
-    "oopsla15-no-madvise": Style("#0072b2", "^"),
-    "oopsla15-no-virtual-spans": Style("#009e73", "v"),
-    "oopsla15-no-madvise-no-virtual-spans": Style("#cc79a7", "P"),
-    "oopsla15-single-stack": Style("#332288", "D", "--"),
-    "oopsla15-lazy-reclaim": Style("#332288", "D", "--"),
-    "oopsla15-reuse-100": Style("#332288", "D", "--"),
+    # The paper's variants of scalloc, which stand beside it in plots of their own.
+    "scalloc-no-madvise": Style("#0072b2", "^"),
+    "scalloc-no-virtual-spans": Style("#009e73", "v"),
+    "scalloc-no-madvise-no-virtual-spans": Style("#cc79a7", "P"),
+    "scalloc-single-stack": Style("#332288", "D", "--"),
+    "scalloc-lazy-reclaim": Style("#332288", "D", "--"),
+    "scalloc-reuse-100": Style("#332288", "D", "--"),
     # Page managers.
     "mmap": Style("#333333", "X"),
     "tree": Style("#d55e00", "o", ours=True),

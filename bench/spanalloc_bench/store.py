@@ -16,6 +16,7 @@ import os
 import types
 import typing
 
+from spanalloc_bench import old_names
 from spanalloc_bench.model import UNAVAILABLE, Sample
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Sample))
@@ -103,6 +104,7 @@ def samples(folder) -> list[Sample]:
             if len(row) != len(header):
                 raise ValueError(f"{len(row)} columns")
             sample = Sample(**{name: _decode(text, KINDS[name]) for name, text in zip(header, row)})
+            sample = dataclasses.replace(sample, allocator=old_names.today(sample.allocator))
         except ValueError as error:
             raise Damaged(f"{path}, line {number}: {error}") from None
         key = (sample.case, sample.allocator, sample.round)
@@ -128,7 +130,7 @@ def read_meta(folder) -> dict:
     """meta.json as a dict; empty when there is none."""
     try:
         with open(os.path.join(folder, META), encoding="utf-8") as file:
-            return json.load(file)
+            return old_names.today(json.load(file))
     except FileNotFoundError:
         return {}
     except ValueError as error:

@@ -1,5 +1,5 @@
 // libspanalloc: the product engine behind the C library's, C++'s and our own names.
-#include "engines/virtual_span/standard/engine.hpp"
+#include "engines/standard/engine.hpp"
 
 namespace spanalloc {
 using LibraryEngine = StandardEngine;

@@ -1,5 +1,5 @@
 // spanalloc_sp: the product engine behind the sp_ names only; malloc stays whose it was.
-#include "engines/virtual_span/standard/engine.hpp"
+#include "engines/standard/engine.hpp"
 
 namespace spanalloc {
 using LibraryEngine = StandardEngine;

@@ -17,8 +17,8 @@ from spanalloc_bench.model import Sample  # noqa: E402
 NEGATIVE = Measure("the reverse of time", "", lambda run: 100.0 - run.elapsed_s)
 CORES = 64
 ROUNDS = range(1, 7)
-SCALLOC = ("oopsla15", "standard")
-REUSE = "oopsla15-reuse-100"
+SCALLOC = ("scalloc", "standard")
+REUSE = "scalloc-reuse-100"
 MIB = 1024.0
 
 # ---- data shaped like the papers' ----
@@ -35,9 +35,9 @@ def threadtest(name, point):
 
 
 def variants(table, base):
-    """A shape with the variants of oopsla15: table gives (factor of time, factor of memory)."""
+    """A shape with the variants of scalloc: table gives (factor of time, factor of memory)."""
     def shape(name, point):
-        found = dict(base("oopsla15" if name in table else name, point))
+        found = dict(base("scalloc" if name in table else name, point))
         time, memory = table.get(name, (1.0, 1.0))
         found["elapsed"] = found.get("elapsed", 1.0) * time
         found["memory"] = found.get("memory", DEFAULTS["memory"]) * memory
@@ -46,7 +46,7 @@ def variants(table, base):
 
 
 # Speed for memory, as in Figures 7 and 8: the faster, the larger.
-RANKS = {"oopsla15": 0.5, "standard": 0.55, "llalloc": 0.4, "tbbmalloc": 0.8, "jemalloc": 1.2, "tcmalloc": 1.4, "glibc": 2.0}
+RANKS = {"scalloc": 0.5, "standard": 0.55, "llalloc": 0.4, "tbbmalloc": 0.8, "jemalloc": 1.2, "tcmalloc": 1.4, "glibc": 2.0}
 
 
 def traded(name, point):
@@ -56,7 +56,7 @@ def traded(name, point):
 
 def producer_consumer(name, point):
     time = 0.1 if name in SCALLOC else 0.3
-    memory = {"jemalloc": 1.0, "glibc": 1.1, "oopsla15": 2.0, "standard": 2.0}.get(name, 4.0)
+    memory = {"jemalloc": 1.0, "glibc": 1.1, "scalloc": 2.0, "standard": 2.0}.get(name, 4.0)
     return {"metrics": {"allocator_s": time, "mean_rss_kib": memory * MIB * point.x**0.8}}
 
 
@@ -95,7 +95,7 @@ def locality(name, point):
 
 
 def false_sharing(name, point):
-    active, passive = {"tcmalloc": (1, 1), "folio": (1, 1), "hoard": (0, 1)}.get(name, (0, 0))
+    active, passive = {"tcmalloc": (1, 1), "supermalloc": (1, 1), "hoard": (0, 1)}.get(name, (0, 0))
     return {"metrics": {"false_sharing": active if point.series.startswith("active") else passive}}
 
 
@@ -106,13 +106,13 @@ def table_1(name, point):
 
 def span_pool(name, point):
     """Of small objects one stack is enough."""
-    many = variants({"oopsla15-single-stack": (1.0 if point.series else 2.7, 0.9)}, threadtest)
+    many = variants({"scalloc-single-stack": (1.0 if point.series else 2.7, 0.9)}, threadtest)
     return many(name, point)
 
 
 def malloc_test(name, point):
     p = point.x
-    base = {"folio": 0.2, "standard": 0.2, "oopsla15": 0.2, "hoard": 1.2, "dlmalloc": 4.0}.get(name, 1.0)
+    base = {"supermalloc": 0.2, "standard": 0.2, "scalloc": 0.2, "hoard": 1.2, "dlmalloc": 4.0}.get(name, 1.0)
     if name == "dlmalloc":
         return {"elapsed": base * p**0.1}
     if name == "hoard":
@@ -124,32 +124,32 @@ def malloc_test(name, point):
 
 def chain(name, point):
     blown = {"tbbmalloc": 40.0, "dlmalloc": 23.0, "jemalloc": 1.3}.get(name, 1.1)
-    return {"fragmentation": 0.6 if name in ("folio", *SCALLOC) else blown, "user": 1.0,
+    return {"fragmentation": 0.6 if name in ("supermalloc", *SCALLOC) else blown, "user": 1.0,
             "system": {"jemalloc": 0.6}.get(name, 0.02)}
 
 
 def superserver(name, point):
     fast = {"tbbmalloc": 1.0, "hoard": 1.0, "jemalloc": 1.04, "dlmalloc": 1.25}.get(name, 1.2)
-    memory = 5 * MIB if name in ("folio", *SCALLOC) else 10 * MIB
+    memory = 5 * MIB if name in ("supermalloc", *SCALLOC) else 10 * MIB
     slow = 1_100_000 if name in ("tbbmalloc", "dlmalloc") else 500_000
     return {"elapsed": fast, "memory": memory, "latency": {"malloc": {"max_ns": slow}, "free": {"max_ns": 10_000}}}
 
 
 def larson_latency(name, point):
-    ours = name in ("folio", *SCALLOC)
+    ours = name in ("supermalloc", *SCALLOC)
     return {"elapsed": 0.9 if ours else 1.0, "memory": 7 * MIB if ours else 9 * MIB,
             "metrics": {"malloc_mean_ns": 100.0, "malloc_stddev_ns": 4000.0}, "latency": {"malloc": {"max_ns": 1e6}}}
 
 
 def database(name, point):
-    return {"elapsed": 1.0 if name != "folio" else 0.99,
+    return {"elapsed": 1.0 if name != "supermalloc" else 0.99,
             "memory": MIB * {"dlmalloc": 131, "tbbmalloc": 140}.get(name, 135)}
 
 
 def ghostscript(name, point):
-    return {"elapsed": {"tbbmalloc": 194.5, "jemalloc": 208.0, "hoard": 213.0, "folio": 197.0,
+    return {"elapsed": {"tbbmalloc": 194.5, "jemalloc": 208.0, "hoard": 213.0, "supermalloc": 197.0,
                         "dlmalloc": 195.3}.get(name, 190.0),
-            "memory": MIB * {"jemalloc": 129, "hoard": 135, "folio": 161}.get(name, 150)}
+            "memory": MIB * {"jemalloc": 129, "hoard": 135, "supermalloc": 161}.get(name, 150)}
 
 
 def contention(name, point):
@@ -184,16 +184,16 @@ def threads_of(point):
 def a2alloc(name, point):
     """Speed-up: of a2alloc better than libc's in cache-scratch, worse elsewhere; none of kheap. Memory as in 9 to 11."""
     t, benchmark = point.x, point.series or "cache-scratch"
-    power = {"superblock": 0.95, "kheap": -0.3, "glibc": 0.75, "standard": 0.95, "oopsla15": 0.95}[name]
+    power = {"a2alloc": 0.95, "kheap": -0.3, "glibc": 0.75, "standard": 0.95, "scalloc": 0.95}[name]
     if benchmark != "cache-scratch":
-        power = {"superblock": 0.85, "glibc": 0.98}.get(name, power)
-    level = {"superblock": 1.0, "kheap": 3.0, "glibc": 0.9}.get(name, 1.0)
-    memory = {"superblock": (2.37, 0.9), "kheap": (27.4, 0.0), "glibc": (0.4, 1.0)}.get(name, (3.0, 0.9))
+        power = {"a2alloc": 0.85, "glibc": 0.98}.get(name, power)
+    level = {"a2alloc": 1.0, "kheap": 3.0, "glibc": 0.9}.get(name, 1.0)
+    memory = {"a2alloc": (2.37, 0.9), "kheap": (27.4, 0.0), "glibc": (0.4, 1.0)}.get(name, (3.0, 0.9))
     mine = {"cache-scratch": 0.48, "cache-thrash": 0.523, "larson": 0.119, "threadtest": 0.121}[benchmark]
     libc = {"cache-scratch": 0.01, "cache-thrash": 0.01, "larson": 0.959, "threadtest": 33.0}[benchmark]
     shaped = {"elapsed": level / t**power}
     if FRAGMENTED[0]:
-        return {"fragmentation": {"superblock": mine, "kheap": 11.0 if mine > 0.4 else 100.0, "glibc": libc}.get(name, mine)}
+        return {"fragmentation": {"a2alloc": mine, "kheap": 11.0 if mine > 0.4 else 100.0, "glibc": libc}.get(name, mine)}
     return {**shaped, "memory": memory[0] * MIB * t**memory[1]}
 
 
@@ -217,15 +217,15 @@ def a2_threadtest(name, point):
 
 def future(name, point):
     """What each thing gives that the report leaves for later, and what it costs."""
-    time = {"superblock-size-classes": 0.5, "superblock-fullest-first": 1.3, "superblock-classes": 0.6, "kheap": 2.0,
+    time = {"a2alloc-size-classes": 0.5, "a2alloc-fullest-first": 1.3, "a2alloc-classes": 0.6, "kheap": 2.0,
             "glibc": 0.2}.get(name, 1.0)
-    phases = {"superblock-size-classes": 2.0, "superblock-classes": 1.9}.get(name, 1.5)
-    idle = {"superblock-shared-records": 60.0, "superblock-classes": 80.0}.get(name, 100.0)
+    phases = {"a2alloc-size-classes": 2.0, "a2alloc-classes": 1.9}.get(name, 1.5)
+    idle = {"a2alloc-shared-records": 60.0, "a2alloc-classes": 80.0}.get(name, 100.0)
     return {"elapsed": time, "metrics": {"rss_over_live_mean": phases, "idle_over_live": idle}}
 
 
 def xalan(name, point):
-    return {"elapsed": {"glibc": 1.3, "oopsla15": 1.0, "standard": 1.0}.get(name, 1.25)}
+    return {"elapsed": {"glibc": 1.3, "scalloc": 1.0, "standard": 1.0}.get(name, 1.25)}
 
 
 SHAPES = {
@@ -238,8 +238,8 @@ SHAPES = {
     "scalloc-10a": object_size, "scalloc-10b": object_size, "scalloc-11": locality,
     "scalloc-12a": virtual_spans, "scalloc-12b": virtual_spans,
     "scalloc-13a": span_pool, "scalloc-13b": span_pool,
-    "scalloc-14a": variants({"oopsla15-lazy-reclaim": (1.0, 1.25)}, threadtest),
-    "scalloc-14b": variants({"oopsla15-lazy-reclaim": (1.0, 1.25)}, threadtest),
+    "scalloc-14a": variants({"scalloc-lazy-reclaim": (1.0, 1.25)}, threadtest),
+    "scalloc-14b": variants({"scalloc-lazy-reclaim": (1.0, 1.25)}, threadtest),
     "supermalloc-5": contention, "supermalloc-6": malloc_test, "supermalloc-7": malloc_test, "supermalloc-8": malloc_test,
     "supermalloc-9": database, "supermalloc-10": ghostscript, "supermalloc-11": larson_latency,
     "supermalloc-12": superserver, "supermalloc-13": chain,
@@ -305,50 +305,50 @@ def few_in_the_middle(run, name, point):
 
 REVERSES = {
     "scalloc-6a/no-reuse-time": times(2, REUSE), "scalloc-6b/no-reuse-memory": times(2, REUSE),
-    "scalloc-8a/competitive": times(3, "oopsla15"), "scalloc-9a/reuse-is-no-bottleneck": times(0.5, REUSE),
-    "scalloc-13a/small-need-one-stack": times(2, "oopsla15-single-stack"),
+    "scalloc-8a/competitive": times(3, "scalloc"), "scalloc-9a/reuse-is-no-bottleneck": times(0.5, REUSE),
+    "scalloc-13a/small-need-one-stack": times(2, "scalloc-single-stack"),
     "scalloc-6a/jemalloc-does-not-scale": subject_over_threads("jemalloc", -1.0),
     "supermalloc-5/uncontended-lock": times(10, "glibc", key="per_cpu_no_getcpu_ns"),
     "coalescing-7/os-does-not": subject_over_threads("mmap", -1.0),
     "coalescing-7/nbbs-does-not": subject_over_threads("nbbs", -1.0),
-    "scalloc-5/small-differences": times(2, "oopsla15"),
+    "scalloc-5/small-differences": times(2, "scalloc"),
     "scalloc-7a/no-reuse-time": times(2, REUSE), "scalloc-7b/compact-is-slow": fast_is_small,
     "scalloc-8b/speed-costs-memory": fast_is_small,
     "scalloc-9b/no-blowup": lambda run, name, point: {
         "metrics": {k: v * (4 if point.series == LONGER else 1) for k, v in run["metrics"].items()}},
-    "scalloc-10a/mmap-above-1mb": times(0.01, "oopsla15"),
-    "scalloc-10b/small-higher": times(4, "oopsla15"),
-    "scalloc-10b/large-smallest": times(4, "oopsla15"),
-    "scalloc-11/approaches-compact": times(3, "oopsla15"),
-    "scalloc-11/others-slower": times(3, "oopsla15"),
-    **{f"scalloc-12{letter}/{kind}-same": times(2, "oopsla15-no-madvise") for letter in "ab" for kind in ("small",
+    "scalloc-10a/mmap-above-1mb": times(0.01, "scalloc"),
+    "scalloc-10b/small-higher": times(4, "scalloc"),
+    "scalloc-10b/large-smallest": times(4, "scalloc"),
+    "scalloc-11/approaches-compact": times(3, "scalloc"),
+    "scalloc-11/others-slower": times(3, "scalloc"),
+    **{f"scalloc-12{letter}/{kind}-same": times(2, "scalloc-no-madvise") for letter in "ab" for kind in ("small",
                                                                                                           "huge")},
-    "scalloc-12b/madvise-falls-back": times(3, "oopsla15-no-virtual-spans"),
-    "scalloc-14a/same-speed": times(2, "oopsla15-lazy-reclaim"),
+    "scalloc-12b/madvise-falls-back": times(3, "scalloc-no-virtual-spans"),
+    "scalloc-14a/same-speed": times(2, "scalloc-lazy-reclaim"),
     "supermalloc-6/tbb-ends-equal": times(3, "tbbmalloc"),
     **{f"supermalloc-8/{name}": None for name in (
         "similar-variance", "similar-variance-too", "variance-below-dlmallocs", "mean-below-dlmallocs-variance",
         "worst-below-dlmallocs-variance", "relative-variance-less")},
-    "supermalloc-9/same-memory": times(2, "folio"), "supermalloc-9/hoard-same-memory": times(2, "hoard"),
+    "supermalloc-9/same-memory": times(2, "supermalloc"), "supermalloc-9/hoard-same-memory": times(2, "hoard"),
     "supermalloc-10/dlmalloc-equals-tbb": times(2, "dlmalloc"), "supermalloc-12/hoard-as-fast-as-tbb": times(2, "hoard"),
-    "supermalloc-9/same-speed": times(2, "jemalloc"), "supermalloc-9/as-fast": times(2, "folio"),
-    "supermalloc-10/slightly-slower": times(2, "folio"),
-    "supermalloc-11/deviation": times(0.01, "glibc", "jemalloc", "tbbmalloc", "folio", key="malloc_stddev_ns"),
+    "supermalloc-9/same-speed": times(2, "jemalloc"), "supermalloc-9/as-fast": times(2, "supermalloc"),
+    "supermalloc-10/slightly-slower": times(2, "supermalloc"),
+    "supermalloc-11/deviation": times(0.01, "glibc", "jemalloc", "tbbmalloc", "supermalloc", key="malloc_stddev_ns"),
     "supermalloc-11/no-advantage": times(0.1, "glibc"),
     "supermalloc-12/free-is-fast": times(1000, "jemalloc", key="free"),
     "supermalloc-12/jemalloc-close": times(2, "jemalloc"),
     "supermalloc-13/jemalloc-system": times(0.01, "jemalloc", key="system"),
-    "supermalloc-13/little-system-time": times(50, "folio", key="system"),
+    "supermalloc-13/little-system-time": times(50, "supermalloc", key="system"),
     "coalescing-5/tendency-like-os": subject_over_threads("tree", 1.0),
     **{f"coalescing-{n}/recursion-is-free": times(2, "tree-recursive") for n in (5, 6, 7)},
     "coalescing-8/grows-with-blocks": against_blocks, "coalescing-8/as-many-as-threads": times(100, "tree"),
     "coalescing-8/more-in-the-middle": few_in_the_middle,
     "coalescing-8/rare": times(1e6, "tree"), "coalescing-8/recursive-close-to-one": times(100, "tree-recursive"),
-    "a2alloc-2/on-par-with-libc": subject_over_threads("superblock", 1.0),
-    "a2alloc-5/consistent": subject_over_threads("superblock", -1.0),
-    "a2alloc-8/no-speed-up": subject_over_threads("superblock", -1.0),
-    "a2alloc-future/shared-records-are-free": times(2, "superblock-shared-records"),
-    "a2alloc-future/fullest-first-same-memory": times(2, "superblock-fullest-first", key="rss_over_live_mean"),
+    "a2alloc-2/on-par-with-libc": subject_over_threads("a2alloc", 1.0),
+    "a2alloc-5/consistent": subject_over_threads("a2alloc", -1.0),
+    "a2alloc-8/no-speed-up": subject_over_threads("a2alloc", -1.0),
+    "a2alloc-future/shared-records-are-free": times(2, "a2alloc-shared-records"),
+    "a2alloc-future/fullest-first-same-memory": times(2, "a2alloc-fullest-first", key="rss_over_live_mean"),
     "a2alloc-10/constant": lambda run, name, point: {**run, "memory": run["memory"] * point.x},
 }
 
@@ -364,7 +364,7 @@ CANNOT = {
     "supermalloc-8/original-is-noisy", "supermalloc-9/tbb-leaks", "supermalloc-9/jemalloc-pauses",
     "supermalloc-13/uncommitting-costs",
     *(f"a2alloc-7/cache-{kind}-{pair}" for kind in ("scratch", "thrash")
-      for pair in ("superblock-below-kheap", "glibc-below-superblock")),
+      for pair in ("a2alloc-below-kheap", "glibc-below-a2alloc")),
 }
 WITHOUT_RUNS = BY_PARAMETERS | CANNOT
 

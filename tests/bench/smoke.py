@@ -25,7 +25,7 @@ from spanalloc_bench.cases import catalogue  # noqa: E402
 from spanalloc_bench.model import OK, UNAVAILABLE, Family  # noqa: E402
 from spanalloc_cli import libraries  # noqa: E402
 
-CONTENDERS = ("standard", "oopsla15", "glibc")
+CONTENDERS = ("standard", "scalloc", "glibc")
 TIME_LIMIT_S = 600  # for hangs
 
 

@@ -72,14 +72,14 @@ class BuiltTest(unittest.TestCase):
         from spanalloc_cli import libraries
 
         nowhere = libraries.Places("/nonexistent", "/nonexistent")
-        ours = [*allocators.ABLATIONS, "standard", "oopsla15", "superblock", "kheap",
-                "superblock-size-classes", "superblock-fullest-first", "superblock-shared-records", "superblock-classes"]
+        ours = [*allocators.ABLATIONS, "standard", "scalloc", "a2alloc", "kheap",
+                "a2alloc-size-classes", "a2alloc-fullest-first", "a2alloc-shared-records", "a2alloc-classes"]
         for name in ours:
             with self.subTest(name):
                 self.assertTrue(run.has_source(name))
                 self.assertRegex(run._named(nowhere, name).missing, "^not built: cmake")
-        self.assertFalse(run.has_source("folio"))
-        self.assertEqual(run._named(nowhere, "folio").missing, "not built: this engine does not exist yet")
+        self.assertFalse(run.has_source("supermalloc"))
+        self.assertEqual(run._named(nowhere, "supermalloc").missing, "not built: this engine does not exist yet")
 
 
 class OutcomeTest(unittest.TestCase):
@@ -90,7 +90,7 @@ class OutcomeTest(unittest.TestCase):
         from spanalloc_bench.model import Allocator, Kind
 
         def contenders(places, figure, with_=(), nbbs=None):
-            return [Allocator(name, "/x", Kind.PEER, missing="" if name != "folio" else "not built")
+            return [Allocator(name, "/x", Kind.PEER, missing="" if name != "supermalloc" else "not built")
                     for name in figure.allocators]
 
         with unittest.mock.patch.object(run, "contenders", contenders):
@@ -101,7 +101,7 @@ class OutcomeTest(unittest.TestCase):
             for figure in both:
                 for cases, row in run._rows(shared, contenders(None, figure), beside):
                     names = {a.name for a in row if not a.missing}
-                    self.assertLessEqual({*both[0].allocators, *both[1].allocators} - {"folio"}, names)
+                    self.assertLessEqual({*both[0].allocators, *both[1].allocators} - {"supermalloc"}, names)
             alone, together = (run.estimate(both[1], run.cores(), 2, 0, beside=company) for company in ({}, beside))
             self.assertGreater(together, alone)
             self.assertEqual([[a.name for a in row] for _, row in run._rows(shared, contenders(None, both[1]), {})],
@@ -161,7 +161,7 @@ class OutcomeTest(unittest.TestCase):
         except ImportError as error:
             self.skipTest(f"the suite's Python packages are not here: {error}")
         figure = FIGURES["scalloc-7b"]
-        missing = {"folio": "not built: not there", "hoard": "absent: not packaged"}
+        missing = {"supermalloc": "not built: not there", "hoard": "absent: not packaged"}
         record = run.outcome(data_of(figure, [SHAPES[figure.id]], missing))
         self.assertEqual([c["verdict"] for c in record["claims"] if f"scalloc-7b/{c['name']}" not in CANNOT],
                          ["holds"] * 3)
@@ -174,7 +174,7 @@ class OutcomeTest(unittest.TestCase):
         section = text[text.index("### Figure 7b"):text.index("### Figure 8a")]
         self.assertEqual(section.count("**holds**"), 3)
         self.assertIn("absent: hoard", section)
-        self.assertNotIn("folio", section)
+        self.assertNotIn("supermalloc", section)
         self.assertIn("| 3 | 0 | 0 |", text)
 
     def test_what_is_by_construction_is_not_counted_among_what_holds(self):
@@ -216,7 +216,7 @@ class DrawCase(unittest.TestCase):
             for figure in (FIGURES[name] for name in names):
                 with self.subTest(figure.id):
                     FRAGMENTED[0] = figure.id == "a2alloc-7"
-                    facts = {("folio", "lines: caches"): 841.0, ("folio", codesize.TEXT): 127.0}
+                    facts = {("supermalloc", "lines: caches"): 841.0, ("supermalloc", codesize.TEXT): 127.0}
                     data = (data_of(figure, [SHAPES[figure.id]], {"hoard": "absent: not packaged"}, cores=2)
                             if figure.id in SHAPES else Data(figure, 2, [], facts=facts))
                     record = run.keep(data, folder)

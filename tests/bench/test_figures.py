@@ -156,14 +156,14 @@ class VerdictTest(unittest.TestCase):
     def test_variants_are_compared_with_what_ran_beside_them(self):
         figure = FIGURES["scalloc-14b"]
         data = data_of(figure, [SHAPES[figure.id]])
-        slow = [sample(p.case, "oopsla15", r, {"memory": 1e9}) for p in figure.points(CORES) for r in ROUNDS]
+        slow = [sample(p.case, "scalloc", r, {"memory": 1e9}) for p in figure.points(CORES) for r in ROUNDS]
         other = Data(figure, CORES, slow, variants=data.variants)
         self.assertEqual(verdicts.verdict(figure.claims[0], other).answer, Answer.HOLDS)
 
     def test_a_crash_is_said(self):
         figure = FIGURES["scalloc-5"]
         crashed = [sample(p.case, "glibc", r, {}) for p in figure.points(2) for r in ROUNDS]
-        crashed += [Sample(p.case.id, "oopsla15",
+        crashed += [Sample(p.case.id, "scalloc",
                                       r, 1, CRASHED, "killed by SIGSEGV") for p in figure.points(2) for r in ROUNDS]
         verdict = verdicts.verdict(figure.claims[0], Data(figure, 2, crashed))
         self.assertEqual(verdict.answer, Answer.UNDECIDED)
@@ -186,10 +186,10 @@ class GuardTest(unittest.TestCase):
 
     def test_best_of_few_is_not_best_of_all(self):
         figure, claim = self.claim("scalloc-6a/fastest-backend")
-        few = verdicts.verdict(claim, self.of(figure, ("oopsla15", "glibc"), threadtest))
+        few = verdicts.verdict(claim, self.of(figure, ("scalloc", "glibc"), threadtest))
         self.assertEqual(few.answer, Answer.UNDECIDED)
-        self.assertIn("absent: jemalloc, tcmalloc, tbbmalloc, folio, hoard, llalloc, streamflow", few.evidence)
-        four = ("oopsla15", "glibc", "jemalloc", "tcmalloc", "supermalloc")  # of eight: SuperMalloc is there as itself
+        self.assertIn("absent: jemalloc, tcmalloc, tbbmalloc, supermalloc, hoard, llalloc, streamflow", few.evidence)
+        four = ("scalloc", "glibc", "jemalloc", "tcmalloc", "supermalloc-original")  # of eight: SuperMalloc is there as itself
         half = verdicts.verdict(claim, self.of(figure, four, threadtest))
         self.assertEqual(half.answer, Answer.UNDECIDED)
         self.assertIn("absent: tbbmalloc, hoard, llalloc, streamflow: no more than half are there", half.evidence)
@@ -198,19 +198,19 @@ class GuardTest(unittest.TestCase):
         self.assertTrue(most.evidence.endswith("absent: hoard, llalloc, streamflow"))
         # One of two is half of them, too.
         judge = judges.less(TIME, ("glibc", "jemalloc"), at=judges.fewest)
-        self.assertEqual(judge(self.of(figure, ("oopsla15", "glibc"), threadtest), "oopsla15").answer, Answer.UNDECIDED)
+        self.assertEqual(judge(self.of(figure, ("scalloc", "glibc"), threadtest), "scalloc").answer, Answer.UNDECIDED)
 
     def test_one_who_is_faster_is_enough_against(self):
         figure, claim = self.claim("scalloc-6a/fastest-backend")
-        slow = lambda name, point: {"elapsed": 2.0 if name == "oopsla15" else 1.0}  # noqa: E731
-        self.assertEqual(verdicts.verdict(claim, self.of(figure, ("oopsla15", "glibc"), slow)).answer, Answer.DOES_NOT_HOLD)
+        slow = lambda name, point: {"elapsed": 2.0 if name == "scalloc" else 1.0}  # noqa: E731
+        self.assertEqual(verdicts.verdict(claim, self.of(figure, ("scalloc", "glibc"), slow)).answer, Answer.DOES_NOT_HOLD)
 
     def test_judges_of_others_need_half_of_them(self):
         figure = FIGURES["scalloc-6a"]
         everyone = ("glibc", "jemalloc", "tcmalloc", "tbbmalloc", "hoard")
-        data = self.of(figure, ("oopsla15", "glibc", "jemalloc"), threadtest)
-        slow = self.of(figure, ("oopsla15", "glibc", "jemalloc"), lambda name, point: {
-            "elapsed": 2.0 if name == "oopsla15" else 1.0})
+        data = self.of(figure, ("scalloc", "glibc", "jemalloc"), threadtest)
+        slow = self.of(figure, ("scalloc", "glibc", "jemalloc"), lambda name, point: {
+            "elapsed": 2.0 if name == "scalloc" else 1.0})
         at = lambda d: d.at(x=1)  # noqa: E731
         for judge, of_fast, of_slow in (
             (judges.less(TIME, everyone, at=at), Answer.UNDECIDED, Answer.DOES_NOT_HOLD),
@@ -218,15 +218,15 @@ class GuardTest(unittest.TestCase):
             (judges.not_best(TIME, everyone, at), Answer.UNDECIDED, Answer.HOLDS),
             (judges.not_below_best(TIME, everyone, 0.9, at=at), Answer.UNDECIDED, Answer.HOLDS),
             (judges.best_at_each(TIME, everyone, at), Answer.UNDECIDED, Answer.DOES_NOT_HOLD),
-            (judges.each(everyone, judges.less(TIME, "oopsla15", at=at)), Answer.DOES_NOT_HOLD, Answer.UNDECIDED),
-            (judges.majority(everyone, judges.less(TIME, "oopsla15", at=at)), Answer.UNDECIDED, Answer.UNDECIDED),
+            (judges.each(everyone, judges.less(TIME, "scalloc", at=at)), Answer.DOES_NOT_HOLD, Answer.UNDECIDED),
+            (judges.majority(everyone, judges.less(TIME, "scalloc", at=at)), Answer.UNDECIDED, Answer.UNDECIDED),
         ):
-            self.assertEqual((judge(data, "oopsla15").answer, judge(slow, "oopsla15").answer), (of_fast, of_slow))
-            self.assertIn("absent: tcmalloc, tbbmalloc, hoard", judge(data, "oopsla15").evidence)
+            self.assertEqual((judge(data, "scalloc").answer, judge(slow, "scalloc").answer), (of_fast, of_slow))
+            self.assertIn("absent: tcmalloc, tbbmalloc, hoard", judge(data, "scalloc").evidence)
 
     def test_a_weak_correlation_decides_nothing(self):
         figure, claim = self.claim("scalloc-8b/speed-costs-memory")
-        names = ["oopsla15", "standard", "glibc", "jemalloc", "tcmalloc", "tbbmalloc", "folio", "hoard"]
+        names = ["scalloc", "standard", "glibc", "jemalloc", "tcmalloc", "tbbmalloc", "supermalloc", "hoard"]
 
         def data(memories, present=8):
             shape = lambda name, point: {"elapsed": 1.0 + names.index(name), "memory": memories[names.index(name)] * MIB} \
@@ -246,20 +246,20 @@ class GuardTest(unittest.TestCase):
         figure = FIGURES["a2alloc-9"]
         point = figure.points(2)[0]
         row = figure.stand_ins(2)[0]
-        own = sample(point.case, "superblock", 1, {"memory": 5000.0, "metrics": {"own_kib": 500}})
-        later = sample(point.case, "superblock", 7, {"memory": 4500.0})
+        own = sample(point.case, "a2alloc", 1, {"memory": 5000.0, "metrics": {"own_kib": 500}})
+        later = sample(point.case, "a2alloc", 7, {"memory": 4500.0})
         alone = [sample(row.case, "glibc", r, {"memory": 3000.0 + r}) for r in (1, 2, 3)]
         data = Data(figure, 2, [own, later, *alone])
-        self.assertEqual(data.values("superblock", MEMORY, point), {1: 4500.0, 7: 4500.0})
+        self.assertEqual(data.values("a2alloc", MEMORY, point), {1: 4500.0, 7: 4500.0})
         # Beyond the process of its own round; the median's where the round has none.
-        self.assertEqual(data.values("superblock", NET_MEMORY, point), {1: 4500.0 - 3001.0, 7: 4500.0 - 3002.0})
+        self.assertEqual(data.values("a2alloc", NET_MEMORY, point), {1: 4500.0 - 3001.0, 7: 4500.0 - 3002.0})
         self.assertEqual(data.values(PROCESS, NET_MEMORY, point), {})
         self.assertNotIn(PROCESS, data.contenders())
         without = Data(figure, 2, [own])
-        self.assertEqual(without.values("superblock", NET_MEMORY, point), {})
-        self.assertEqual(without.why_not("superblock", NET_MEMORY, [point]), f"{PROCESS} has not been measured")
-        little = Data(figure, 2, [sample(point.case, "superblock", 1, {"memory": 2900.0}), *alone])
-        self.assertEqual(little.values("superblock", NET_MEMORY, point), {1: 4.0})
+        self.assertEqual(without.values("a2alloc", NET_MEMORY, point), {})
+        self.assertEqual(without.why_not("a2alloc", NET_MEMORY, [point]), f"{PROCESS} has not been measured")
+        little = Data(figure, 2, [sample(point.case, "a2alloc", 1, {"memory": 2900.0}), *alone])
+        self.assertEqual(little.values("a2alloc", NET_MEMORY, point), {1: 4.0})
 
     def test_what_disturbs_a_round_disturbs_the_process_too(self):
         """A machine that takes 40 % more memory in every other round moves nothing."""
@@ -270,7 +270,7 @@ class GuardTest(unittest.TestCase):
             more = 4000.0 * (round_ % 2)
             for point, row in zip(points, figure.stand_ins(CORES)):
                 found += [sample(point.case, name, round_, {"memory": noise(3000.0 + beyond, round_) + more})
-                          for name, beyond in (("superblock", 1200.0), ("glibc", 400.0))]
+                          for name, beyond in (("a2alloc", 1200.0), ("glibc", 400.0))]
                 found.append(sample(row.case, "glibc", round_, {"memory": noise(3000.0, round_) + more}))
         verdict = verdicts.verdict(claim, Data(figure, CORES, found))
         self.assertEqual(verdict.answer, Answer.HOLDS, verdict.evidence)
@@ -280,9 +280,9 @@ class GuardTest(unittest.TestCase):
         point, row = figure.points(2)[0], figure.stand_ins(2)[0]
         alone = [sample(row.case, "glibc", r, {"memory": 3000.0}) for r in (1, 2)]
         alone.append(Sample(row.case.id, "glibc", 3, 1, CRASHED, "killed by SIGSEGV"))
-        data = Data(figure, 2, [sample(point.case, "superblock", 1, {}), *alone])
-        self.assertEqual(data.values("superblock", NET_MEMORY, point), {})
-        self.assertRegex(data.why_not("superblock", NET_MEMORY, [point]),
+        data = Data(figure, 2, [sample(point.case, "a2alloc", 1, {}), *alone])
+        self.assertEqual(data.values("a2alloc", NET_MEMORY, point), {})
+        self.assertRegex(data.why_not("a2alloc", NET_MEMORY, [point]),
                          f"^{PROCESS} crashed in 1 of 3 rounds of .*: killed by SIGSEGV$")
 
     def test_a_process_that_doubles_does_not_hold_for_a_small_allocator(self):
@@ -301,46 +301,46 @@ class GuardTest(unittest.TestCase):
         self.assertEqual(sorted({p.x for p in figure.points(8)}), list(range(1, 9)))
         self.assertEqual(sorted({p.x for p in figure.points(2)}), [1, 2, 4, 8])
         speed_ups = {1: 1.0, 2: 0.976, 3: 1.111, 4: 0.975, 5: 0.759, 6: 0.743, 7: 0.760}
-        claim = next(c for c in figure.claims if c.name == "threadtest-glibc-above-superblock")
+        claim = next(c for c in figure.claims if c.name == "threadtest-glibc-above-a2alloc")
 
         def report(name, point):
-            return {"elapsed": 1 / speed_ups.get(point.x, 0.76) if name == "superblock" else 1 / point.x**0.9}
+            return {"elapsed": 1 / speed_ups.get(point.x, 0.76) if name == "a2alloc" else 1 / point.x**0.9}
 
         found = verdicts.verdict(claim, data_of(figure, [report], cores=7)).evidence
-        self.assertIn("superblock 0.248", found)  # the report's own number
+        self.assertIn("a2alloc 0.248", found)  # the report's own number
 
     def test_what_cannot_be_shown_says_what_was_seen(self):
         figure, claim = self.claim("scalloc-6a/fastest-backend")
         found = verdicts.verdict(claim, data_of(figure, [threadtest], cores=2))
         self.assertEqual(found.answer, Answer.CANNOT_BE_SHOWN_HERE)
-        self.assertIn("seen with 2: holds; time of oopsla15", found.evidence)
+        self.assertIn("seen with 2: holds; time of scalloc", found.evidence)
 
     def test_a_failed_round_leaves_no_figures(self):
         figure = FIGURES["scalloc-5"]
         faster, close = (next(c for c in figure.claims if c.name == name) for name in ("beats-ptmalloc2",
                                                                                        "small-differences"))
         point, = figure.points(2)
-        others = ("glibc", "jemalloc", "tcmalloc", "tbbmalloc", "folio", "hoard")
+        others = ("glibc", "jemalloc", "tcmalloc", "tbbmalloc", "supermalloc", "hoard")
 
         def data(failing, rounds):
             found = []
-            for name, round_ in itertools.product(("oopsla15", *others), ROUNDS):
-                run = {"elapsed": noise(1.0 if name == "oopsla15" else 2.0, round_)}
+            for name, round_ in itertools.product(("scalloc", *others), ROUNDS):
+                run = {"elapsed": noise(1.0 if name == "scalloc" else 2.0, round_)}
                 crash = Sample(point.case.id, name, round_, 1, CRASHED, "killed by SIGSEGV")
                 found.append(crash if name == failing and round_ in rounds else sample(point.case, name, round_, run))
             return Data(figure, 2, found)
 
-        whole = data("oopsla15", ())
+        whole = data("scalloc", ())
         self.assertEqual([verdicts.verdict(claim, whole).answer for claim in (faster, close)], [Answer.HOLDS] * 2)
         self.assertEqual(whole.failed(), {})
-        some = data("oopsla15", (2, 4, 6))
+        some = data("scalloc", (2, 4, 6))
         for claim in (faster, close):
             verdict = verdicts.verdict(claim, some)
             self.assertEqual(verdict.answer, Answer.UNDECIDED)
-            self.assertRegex(verdict.evidence, "no numbers: oopsla15 crashed in 3 of 6 rounds of .*: killed by SIGSEGV")
-        self.assertEqual(some.values("oopsla15", TIME, point), {})
-        self.assertNotIn("oopsla15", some.measured())
-        self.assertEqual(list(some.failed()), ["oopsla15"])
+            self.assertRegex(verdict.evidence, "no numbers: scalloc crashed in 3 of 6 rounds of .*: killed by SIGSEGV")
+        self.assertEqual(some.values("scalloc", TIME, point), {})
+        self.assertNotIn("scalloc", some.measured())
+        self.assertEqual(list(some.failed()), ["scalloc"])
         # Of the others it is named as one that is not there.
         verdict = verdicts.verdict(close, data("tcmalloc", (6,)))
         self.assertEqual(verdict.answer, Answer.HOLDS)
@@ -350,21 +350,21 @@ class GuardTest(unittest.TestCase):
         figure = FIGURES["scalloc-6a"]
         full = data_of(figure, [threadtest], cores=2)
         judge = judges.best_at_each(TIME, ("glibc", "jemalloc"), judges.to_cores)
-        self.assertEqual(judge(full, "oopsla15").answer, Answer.HOLDS)
+        self.assertEqual(judge(full, "scalloc").answer, Answer.HOLDS)
         two = next(p for p in figure.points(2) if p.x == 2)
         full._cells["jemalloc", two.case.id][3] = Sample(two.case.id, "jemalloc", 3, 1, CRASHED, "killed by SIGSEGV")
         with self.assertRaisesRegex(NoData, "jemalloc crashed in 1 of 6 rounds"):
-            judge(full, "oopsla15")
+            judge(full, "scalloc")
 
     def test_the_absent_are_named_once(self):
         figure, claim = self.claim("supermalloc-9/same-speed")
         found = verdicts.verdict(claim, self.of(figure, ("glibc", "jemalloc", "tbbmalloc"), SHAPES[figure.id]))
         self.assertEqual(found.answer, Answer.HOLDS)
-        self.assertEqual(found.evidence.count("folio"), 1)
+        self.assertEqual(found.evidence.count("supermalloc"), 1)
         self.assertEqual(found.evidence.count("time of"), 3)
-        self.assertTrue(found.evidence.endswith("; absent: folio"))
-        both = judges.all_of(judges.less(TIME, ("glibc", "jemalloc", "folio")),
-                             judges.not_best(TIME, ("folio", "glibc", "jemalloc"), judges.everywhere))
+        self.assertTrue(found.evidence.endswith("; absent: supermalloc"))
+        both = judges.all_of(judges.less(TIME, ("glibc", "jemalloc", "supermalloc")),
+                             judges.not_best(TIME, ("supermalloc", "glibc", "jemalloc"), judges.everywhere))
         self.assertEqual(both(self.of(figure, ("glibc", "jemalloc", "tbbmalloc"), SHAPES[figure.id]),
                               "tbbmalloc").evidence.count("absent"), 1)
 
@@ -372,9 +372,9 @@ class GuardTest(unittest.TestCase):
         figure = FIGURES["scalloc-6a"]
 
         def judged(factor, *others):
-            times = {"oopsla15": factor, "jemalloc": 2.0}
-            data = self.of(figure, ("oopsla15", *others), lambda name, point: {"elapsed": times.get(name, 1.0)})
-            return judges.less(TIME, others, at=judges.fewest)(data, "oopsla15").answer
+            times = {"scalloc": factor, "jemalloc": 2.0}
+            data = self.of(figure, ("scalloc", *others), lambda name, point: {"elapsed": times.get(name, 1.0)})
+            return judges.less(TIME, others, at=judges.fewest)(data, "scalloc").answer
 
         self.assertEqual(judged((1 + judges.SLACK) / 2, "glibc", "jemalloc"), Answer.UNDECIDED)
         self.assertEqual(judged(judges.SLACK + 0.01, "glibc", "jemalloc"), Answer.DOES_NOT_HOLD)
@@ -388,13 +388,13 @@ class GuardTest(unittest.TestCase):
         def verdict(slow_at, factor=1.5, rounds=ROUNDS):
             def shape(name, point):
                 mine = factor if point.x in slow_at else 0.5
-                return {"elapsed": mine if name == "superblock" else 1.0}
+                return {"elapsed": mine if name == "a2alloc" else 1.0}
 
             return verdicts.verdict(claim, data_of(figure, [shape], cores=2, rounds=rounds))
 
         found = verdict((1,))
         self.assertEqual(found.answer, Answer.DOES_NOT_HOLD)
-        self.assertIn("2 cores are enough against it: time of superblock is below the best other's at 1 of 2 threads",
+        self.assertIn("2 cores are enough against it: time of a2alloc is below the best other's at 1 of 2 threads",
                       found.evidence)
         self.assertNotIn("8:", found.evidence)
         # More threads than cores, a difference that chance may make, and too few rounds refute nothing.
@@ -411,24 +411,24 @@ class GuardTest(unittest.TestCase):
 
     def test_up_to_thirty_threads_is_refuted_by_two(self):
         figure, claim = self.claim("scalloc-9a/best-until-30")
-        time = {"oopsla15": 2.0, "standard": 0.5}
+        time = {"scalloc": 2.0, "standard": 0.5}
 
         def shape(name, point):
             return {"metrics": {"allocator_s": time.get(name, 1.0) if point.x == 2 else 1.0}}
 
         found = verdicts.verdict(claim, data_of(figure, [shape], cores=2))
         self.assertEqual(found.answer, Answer.DOES_NOT_HOLD)
-        self.assertIn("allocator time of oopsla15 [2 threads] against", found.evidence)
+        self.assertIn("allocator time of scalloc [2 threads] against", found.evidence)
         self.assertEqual(verdicts.verdict(claim, data_of(figure, [shape], cores=2), "standard").answer,
                          Answer.CANNOT_BE_SHOWN_HERE)
 
     def test_the_simulated_workload_is_the_claims_own(self):
         larson = "`spanalloc bench manycore --workloads larson` simulates them"
         for key, wanted in (
-            ("a2alloc-6/cache-scratch-superblock-above-glibc", None),
-            ("a2alloc-6/cache-thrash-glibc-above-superblock", None),
-            ("a2alloc-6/larson-glibc-above-superblock", f"{larson})"), ("a2alloc-3/beats-kheap", f"{larson})"),
-            ("a2alloc-6/threadtest-superblock-above-kheap", "--workloads threadtest` simulates them)"),
+            ("a2alloc-6/cache-scratch-a2alloc-above-glibc", None),
+            ("a2alloc-6/cache-thrash-glibc-above-a2alloc", None),
+            ("a2alloc-6/larson-glibc-above-a2alloc", f"{larson})"), ("a2alloc-3/beats-kheap", f"{larson})"),
+            ("a2alloc-6/threadtest-a2alloc-above-kheap", "--workloads threadtest` simulates them)"),
             ("scalloc-8a/competitive", f"{larson}, larson with 7 to 499 bytes)"),
             ("coalescing-7/throughput-grows", None),
             ("scalloc-9a/best-beyond-30", "--workloads producer-consumer` simulates them)"),
@@ -474,7 +474,7 @@ class NoRunTest(unittest.TestCase):
             self.assertEqual(judges.all_of(*both)(data, "").answer, Answer.BY_CONSTRUCTION)
 
     # Figure 1's, in KB; Hoard's is not said to be at either end.
-    CODE = {"folio": 127.0, "dlmalloc": 221.0, "tbbmalloc": 350.0, "hoard": 400.0, "jemalloc": 624.0}
+    CODE = {"supermalloc": 127.0, "dlmalloc": 221.0, "tbbmalloc": 350.0, "hoard": 400.0, "jemalloc": 624.0}
 
     @staticmethod
     def code(sizes):
@@ -482,7 +482,7 @@ class NoRunTest(unittest.TestCase):
 
     def test_code_sizes(self):
         figure = FIGURES["supermalloc-1"]
-        half = {**self.CODE, "folio": 100.0}  # by the paper's own numbers it is more than half of DLmalloc's
+        half = {**self.CODE, "supermalloc": 100.0}  # by the paper's own numbers it is more than half of DLmalloc's
         reverse = {name: 1e6 / size for name, size in half.items()}
         for claim in decided(figure):
             with self.subTest(claim.name):
@@ -497,36 +497,36 @@ class NoRunTest(unittest.TestCase):
         two = self.code({"jemalloc": 624.0, "tbbmalloc": 350.0})
         found = verdicts.verdict(claims["jemalloc-largest"], two)
         self.assertEqual(found.answer, Answer.UNDECIDED)
-        self.assertTrue(found.evidence.endswith("absent: dlmalloc, hoard, folio: no more than half are there"))
+        self.assertTrue(found.evidence.endswith("absent: dlmalloc, hoard, supermalloc: no more than half are there"))
         turned = self.code({"jemalloc": 350.0, "tbbmalloc": 624.0})
         self.assertEqual(verdicts.verdict(claims["jemalloc-largest"], turned).answer, Answer.DOES_NOT_HOLD)
         for name in ("smallest", "half-the-code"):
-            found = verdicts.verdict(claims[name], self.code({"folio": 127.0, "jemalloc": 624.0, "tbbmalloc": 350.0}))
+            found = verdicts.verdict(claims[name], self.code({"supermalloc": 127.0, "jemalloc": 624.0, "tbbmalloc": 350.0}))
             self.assertEqual(found.answer, Answer.UNDECIDED)
             self.assertIn("absent: hoard, dlmalloc", found.evidence)
-            self.assertEqual(verdicts.verdict(claims[name], self.code({"folio": 127.0, "tbbmalloc": 90.0})).answer,
+            self.assertEqual(verdicts.verdict(claims[name], self.code({"supermalloc": 127.0, "tbbmalloc": 90.0})).answer,
                              Answer.DOES_NOT_HOLD)
 
     def test_modules(self):
         figure = FIGURES["supermalloc-14"]
         lines = {"caches": 841, "huge objects": 189, "medium and large objects": 302, "small objects": 461, "bins": 332,
                  "POSIX interface": 536, "atomicity and locks": 357, "mmap interface": 123}
-        paper = {("folio", f"lines: {part}"): float(n) for part, n in lines.items()}
+        paper = {("supermalloc", f"lines: {part}"): float(n) for part, n in lines.items()}
         for claim in decided(figure):
             self.assertEqual(verdicts.verdict(claim, Data(figure, 2, [], facts=paper)).answer, Answer.HOLDS)
-        small = {**paper, ("folio", "lines: caches"): 100.0, ("folio", "lines: bins"): 50.0}
+        small = {**paper, ("supermalloc", "lines: caches"): 100.0, ("supermalloc", "lines: bins"): 50.0}
         for claim in decided(figure):
             self.assertEqual(verdicts.verdict(claim, Data(figure, 2, [], facts=small)).answer, Answer.DOES_NOT_HOLD)
 
-    def test_steps_of_the_superblock_engine(self):
+    def test_steps_of_the_a2alloc_engine(self):
         figure = FIGURES["a2alloc-future-counts"]
         good = {
-            **{(name, steps.BLOCKS): n for name, n in (("superblock", 21.0), ("superblock-size-classes", 1.0),
-                                                       ("superblock-fullest-first", 25.0))},
-            ("superblock", steps.LEFT): 36.0, ("superblock-fullest-first", steps.LEFT): 34.0,
-            ("superblock", steps.RECORDS): 64.0, ("superblock-shared-records", steps.RECORDS): 1.0,
+            **{(name, steps.BLOCKS): n for name, n in (("a2alloc", 21.0), ("a2alloc-size-classes", 1.0),
+                                                       ("a2alloc-fullest-first", 25.0))},
+            ("a2alloc", steps.LEFT): 36.0, ("a2alloc-fullest-first", steps.LEFT): 34.0,
+            ("a2alloc", steps.RECORDS): 64.0, ("a2alloc-shared-records", steps.RECORDS): 1.0,
             **{(name, steps.LARSON_INSTRUCTIONS): n for name, n in (
-                ("superblock", 1100.0), ("superblock-classes", 500.0), ("superblock-size-classes", 440.0))},
+                ("a2alloc", 1100.0), ("a2alloc-classes", 500.0), ("a2alloc-size-classes", 440.0))},
         }
         bad = {key: 1 / value for key, value in good.items()}
         for claim in figure.claims:

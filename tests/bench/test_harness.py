@@ -171,6 +171,20 @@ class StoreTest(Folder):
             results.append(self.sample(2, started=5.25))
         self.assertEqual([s.started for s in store.samples(self.folder)], [None, 5.25])
 
+    def test_old_names_of_configs_are_read_as_todays(self):
+        recorded = {"oopsla15": "scalloc", "oopsla15-reuse-100": "scalloc-reuse-100", "superblock": "a2alloc",
+                    "superblocks": "superblocks", "glibc": "glibc"}
+        with store.Store(self.folder) as results:
+            for number, name in enumerate(recorded):
+                results.append(Sample("case", name, number, 1))
+        self.assertEqual([s.allocator for s in store.samples(self.folder)], list(recorded.values()))
+        with store.Store(self.folder) as results:  # so a run goes on where it was
+            self.assertTrue(results.has("case", "scalloc", 0))
+        store.write_meta(self.folder, {"allocators": [{"name": "superblock", "path": "/x/libspanalloc-superblock.so"}],
+                                       "verified": {"oopsla15": {}}})
+        self.assertEqual(store.read_meta(self.folder),
+                         {"allocators": [{"name": "a2alloc", "path": "/x/libspanalloc-superblock.so"}], "verified": {"scalloc": {}}})
+
     def test_set_aside(self):
         with store.Store(self.folder) as results:
             for round_ in (1, 2, 3):
@@ -347,7 +361,7 @@ class OutcomeTest(unittest.TestCase):
     def test_unavailable(self):
         self.expect(program("needs", "true", needs=("no-such-command",)), UNAVAILABLE, "no-such-command is not installed")
         self.expect(Case("x", "x", "x", "x", Family.WORKLOAD, ("{bin}/no-such",)), UNAVAILABLE, "no program .*/no-such$")
-        self.expect(program("x", "true"), UNAVAILABLE, "^not built", Allocator("folio", "", Kind.OURS, missing="not built: x"))
+        self.expect(program("x", "true"), UNAVAILABLE, "^not built", Allocator("supermalloc", "", Kind.OURS, missing="not built: x"))
 
     def test_settings(self):
         setting = Allocator("standard", STANDARD.path, Kind.OURS, (("SPANALLOC_ARENA_BITS", "40"),))
@@ -569,7 +583,7 @@ class RunTest(Folder):
 
 class ContendersTest(Folder):
     def test_what_is_not_there_says_so(self):
-        self.assertRegex(allocators.named(PLACES, "folio").missing, "^not built")
+        self.assertRegex(allocators.named(PLACES, "supermalloc").missing, "^not built")
         nbbs = next(m for m in allocators.page_managers(PLACES) if m.name == "nbbs")
         self.assertIn("--nbbs", nbbs.missing)
 
@@ -585,11 +599,11 @@ class ContendersTest(Folder):
     def test_what_searches_lists_takes_part_only_by_name(self):
         for ablations in (False, True):
             names = {a.name for a in allocators.discover(PLACES, ablations=ablations)}
-            self.assertFalse(names & {"superblock", "kheap", "superblock-classes"})
+            self.assertFalse(names & {"a2alloc", "kheap", "a2alloc-classes"})
         named = {a.name: a for a in allocators.by_name_only(PLACES)}
-        self.assertEqual([named[name].missing for name in ("superblock", "kheap")], ["", ""])
-        self.assertEqual([named[name].kind for name in ("superblock", "kheap")], [Kind.OURS, Kind.ABLATION])
-        self.assertEqual(allocators.named(PLACES, "superblock"), named["superblock"])
+        self.assertEqual([named[name].missing for name in ("a2alloc", "kheap")], ["", ""])
+        self.assertEqual([named[name].kind for name in ("a2alloc", "kheap")], [Kind.OURS, Kind.ABLATION])
+        self.assertEqual(allocators.named(PLACES, "a2alloc"), named["a2alloc"])
 
     def test_settings_of_the_product_are_contenders_by_name(self):
         for use in ("always", "never"):

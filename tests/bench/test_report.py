@@ -24,12 +24,12 @@ WHY = f"no {' and no '.join(MISSING)} for {sys.executable}: run with build/venv/
 
 # Seconds per case and allocator; memory is ten times the time in MiB, the other way round.
 TIMES = {
-    "mill.t1": {"standard": 1.0, "oopsla15": 1.2, "glibc": 2.0, "jemalloc": 1.5, "bump": 0.5},
-    "mill.t2": {"standard": 0.6, "oopsla15": 0.7, "glibc": 1.1, "jemalloc": 0.5, "bump": 0.3},
-    "program": {"standard": 3.0, "oopsla15": 3.3, "glibc": 3.003, "jemalloc": 3.3, "bump": 2.9},
-    "timed": {"standard": 1.0, "oopsla15": 1.0, "glibc": 1.0, "jemalloc": 1.0, "bump": 1.0},
+    "mill.t1": {"standard": 1.0, "scalloc": 1.2, "glibc": 2.0, "jemalloc": 1.5, "bump": 0.5},
+    "mill.t2": {"standard": 0.6, "scalloc": 0.7, "glibc": 1.1, "jemalloc": 0.5, "bump": 0.3},
+    "program": {"standard": 3.0, "scalloc": 3.3, "glibc": 3.003, "jemalloc": 3.3, "bump": 2.9},
+    "timed": {"standard": 1.0, "scalloc": 1.0, "glibc": 1.0, "jemalloc": 1.0, "bump": 1.0},
 }
-KINDS = {"standard": "ours", "oopsla15": "ours", "glibc": "system", "jemalloc": "peer", "tbbmalloc": "peer",
+KINDS = {"standard": "ours", "scalloc": "ours", "glibc": "system", "jemalloc": "peer", "tbbmalloc": "peer",
          "bump": "baseline"}
 META = {
     "started": "2025-03-01T10:00:00+00:00", "command": "spanalloc bench",
@@ -171,7 +171,7 @@ class TablesTest(Run):
 
     def test_standing_leaves_out_who_hardly_finished(self):
         standing = tables.standing(self.found)
-        self.assertEqual({row[0].text for row in standing.rows}, {"standard", "oopsla15", "glibc", "jemalloc"})
+        self.assertEqual({row[0].text for row in standing.rows}, {"standard", "scalloc", "glibc", "jemalloc"})
         self.assertIn("tbbmalloc", standing.note)
         self.assertIn("time / best (4 cases)", [column.text for column in standing.columns])
 
@@ -250,7 +250,7 @@ class SummaryTest(Run):
         text = self.text(summary.print_summary)
         for wanted in ("Test CPU <model>, 2 cores", "6 rounds", "commit 0123456789", "absent: not installed", "2/2/0",
                        "Worst losses", "tbbmalloc hung in 1 case (mill.t1)", "crashed in 1 case (mill.t2)",
-                       "oopsla15 in time and memory", "malloc p99.99"):
+                       "scalloc in time and memory", "malloc p99.99"):
             self.assertIn(wanted, text)
         first = text.splitlines()
         self.assertTrue(any("2/2/0" in line for line in first[:26]), "the matrix is not on the first screen")
@@ -326,7 +326,7 @@ class ReportTest(Run):
         figures = os.path.join(cls.folder, report.FIGURES)
         os.mkdir(figures)
         with open(os.path.join(figures, "x-1.json"), "w", encoding="utf-8") as file:
-            claim = {"name": "a", "text": "it scales", "place": "7.2", "subject": "oopsla15", "verdict": "holds",
+            claim = {"name": "a", "text": "it scales", "place": "7.2", "subject": "scalloc", "verdict": "holds",
                      "evidence": "1.9 of 2", "beside": {"standard": {"verdict": "does not hold", "evidence": "1 < 2"}}}
             json.dump({"id": "x-1", "title": "A <figure>", "paper": "scalloc", "number": "Figure 1", "command": "x",
                        "claims": [claim]}, file)
@@ -420,11 +420,11 @@ class PlotsTest(unittest.TestCase):
     def test_looks_are_stable_and_told_apart(self):
         from spanalloc_bench import plots
 
-        names = ["standard", "oopsla15", "glibc", "jemalloc", "tcmalloc", "mimalloc", "tbbmalloc", "bump"]
+        names = ["standard", "scalloc", "glibc", "jemalloc", "tcmalloc", "mimalloc", "tbbmalloc", "bump"]
         looks = [plots.style(name) for name in names]
         self.assertEqual(len({look.color for look in looks}), len(names))
         self.assertEqual(len({look.marker for look in looks}), len(names))
-        self.assertEqual([name for name, look in zip(names, looks) if look.ours], ["standard", "oopsla15"])
+        self.assertEqual([name for name, look in zip(names, looks) if look.ours], ["standard", "scalloc"])
         self.assertEqual(plots.style("never-seen"), plots.style("never-seen"))
 
     def test_gaps_and_extremes_draw(self):

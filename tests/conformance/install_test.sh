@@ -71,6 +71,10 @@ test -n "$(find "$prefix" -path '*/man3/sp_pages.3')" || {
   exit 1
 }
 
-echo "preloaded: oopsla15"
+echo "preloaded: scalloc"
 "$cc" -fno-builtin "$source/tests/conformance/symbols.c" -o "$scratch/plain"
-LD_PRELOAD=$libdir/libspanalloc-oopsla15.so "$scratch/plain" oopsla15
+LD_PRELOAD=$libdir/libspanalloc-scalloc.so "$scratch/plain" scalloc
+
+echo "preloaded under the names of before 0.2"
+LD_PRELOAD=$libdir/libspanalloc-oopsla15.so "$scratch/plain" scalloc
+LD_PRELOAD=$libdir/libspanalloc-superblock.so "$scratch/plain" a2alloc

@@ -97,7 +97,7 @@ void unopened_address(const Arguments&) {
 // Blocks of a span that nobody has had yet, some way behind the only one that was handed out.
 void untouched_block(const Arguments&) {
   harness::require_library_malloc();
-  const bool has_headers = getenv("SPANALLOC_CONFIG") == std::string("superblock");
+  const bool has_headers = getenv("SPANALLOC_CONFIG") == std::string("a2alloc");
   const auto ask_size = [](void* block) {
     volatile std::size_t size = malloc_usable_size(opaque(block));
     static_cast<void>(size);

@@ -115,7 +115,7 @@ struct Threads : RefusalThreads<LibraryApi> {
 int main(int argc, char** argv) {
   statistics = reinterpret_cast<decltype(statistics)>(dlsym(RTLD_DEFAULT, "sp_stats"));
   const char* config = getenv("SPANALLOC_CONFIG");
-  maps_only_huge_blocks = config != nullptr && strcmp(config, "superblock") == 0;
+  maps_only_huge_blocks = config != nullptr && strcmp(config, "a2alloc") == 0;
   if (kernel::Books* books = kernel::told_books(); books != nullptr && argc == 2) {
     if (statistics == nullptr) end_with(*books, "the library is not here");
     strcmp(argv[1], "run_threads") == 0 ? work<Threads>(*books) : work<Program>(*books);

@@ -1,7 +1,7 @@
 // The checks of coalescing_region.hpp can fail: the paper's manager has the faults that they are there for
 // (Leite & Rocha, ISMM'19, section 4.4). And what the paper's manager and its tree do promise holds.
 #include "coalescing_region.hpp"
-#include "pages/coalescing/ismm19/paper_manager.hpp"
+#include "pages/coalescing/leite_rocha/paper_manager.hpp"
 
 namespace spanalloc::model {
 namespace {

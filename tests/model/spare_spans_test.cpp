@@ -1,7 +1,7 @@
-// engines/virtual_span/standard/spare_spans.hpp under the checker: a span of one block is in one pair of
+// engines/standard/spare_spans.hpp under the checker: a span of one block is in one pair of
 // hands at a time, whoever keeps, takes and steals it, and what one did to its memory happens before what the
 // next does.
-#include "engines/virtual_span/standard/spare_spans.hpp"
+#include "engines/standard/spare_spans.hpp"
 
 #include "model_test.hpp"
 

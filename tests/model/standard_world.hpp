@@ -7,9 +7,9 @@
 
 #include <cstdint>
 
-#include "engines/virtual_span/standard/span.hpp"
-#include "engines/virtual_span/standard/span_protocol.hpp"
-#include "engines/virtual_span/standard/span_word.hpp"
+#include "engines/standard/span.hpp"
+#include "engines/standard/span_protocol.hpp"
+#include "engines/standard/span_word.hpp"
 #include "model_test.hpp"
 #include "sync/treiber_stack.hpp"
 

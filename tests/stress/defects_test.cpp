@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstring>
 
-#include "engines/superblock/engine.hpp"
+#include "engines/a2alloc/engine.hpp"
 #include "oracle.hpp"
 #include "sanitizers.hpp"
 #include "scenarios.hpp"
@@ -153,31 +153,31 @@ TEST(StressItself, FindsLostLargeObjects) {
   EXPECT_NE(first_error<Defect::kLosesLarge>().find("are left"), std::string::npos);
 }
 
-// --- Does the census find what only it can see? The superblock engine with a defect in its books. The defect
+// --- Does the census find what only it can see? The a2alloc engine with a defect in its books. The defect
 // is planted by trim(), which each scenario calls before the census.
 
 template <class Tag>
-struct Planted : SuperblockReport {};
+struct Planted : A2allocReport {};
 
 // A header that is sealed, and leads out of its superblock.
-struct Mistiled : SuperblockEngine<Planted<Mistiled>> {
+struct Mistiled : A2allocEngine<Planted<Mistiled>> {
   static bool trim() {
-    const bool any = SuperblockEngine::trim();
-    auto* header = superblock::Block::of(allocate(100));
-    header->write(2 * superblock::kSuperblockBytes<SuperblockReport>, header->left_size, false);
+    const bool any = A2allocEngine::trim();
+    auto* header = a2alloc::Block::of(allocate(100));
+    header->write(2 * a2alloc::kSuperblockBytes<A2allocReport>, header->left_size, false);
     return any;
   }
 };
 
 // A block that is out for ever.
-struct Leaking : SuperblockEngine<Planted<Leaking>> {
+struct Leaking : A2allocEngine<Planted<Leaking>> {
   static bool trim() {
-    const bool any = SuperblockEngine::trim();
+    const bool any = A2allocEngine::trim();
     return allocate(100) != nullptr && any;
   }
 };
 
-struct Sound : SuperblockEngine<Planted<Sound>> {};
+struct Sound : A2allocEngine<Planted<Sound>> {};
 
 template <class E>
 std::string census_after_threads() {
@@ -186,7 +186,7 @@ std::string census_after_threads() {
   return report.first();
 }
 
-TEST(StressItself, FindsNothingInASoundSuperblockEngine) {
+TEST(StressItself, FindsNothingInASoundA2allocEngine) {
   EXPECT_EQ(census_after_threads<Sound>(), "");
 }
 TEST(StressItself, FindsASuperblockThatBlocksDoNotTile) {

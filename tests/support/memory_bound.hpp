@@ -12,9 +12,9 @@
 #include <cstddef>
 
 #include "base/bits.hpp"
-#include "engines/virtual_span/standard/lab.hpp"
-#include "engines/virtual_span/standard/size_classes.hpp"
-#include "engines/virtual_span/standard/thread_map.hpp"
+#include "engines/standard/lab.hpp"
+#include "engines/standard/size_classes.hpp"
+#include "engines/standard/thread_map.hpp"
 
 namespace spanalloc::test {
 

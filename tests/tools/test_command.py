@@ -50,9 +50,17 @@ class RunTest(unittest.TestCase):
         self.assertGreater(int(run.stdout), 0)
 
     def test_chosen_config(self):
-        for form in (("--config", "oopsla15"), ("--config=oopsla15",), ("-c", "oopsla15")):
+        for form in (("--config", "scalloc"), ("--config=scalloc",), ("-c", "scalloc")):
             run = spanalloc("run", *form, "--", "sh", "-c", "echo $LD_PRELOAD")
-            self.assertTrue(run.stdout.strip().endswith("/libspanalloc-oopsla15.so"), run)
+            self.assertTrue(run.stdout.strip().endswith("/libspanalloc-scalloc.so"), run)
+
+    def test_old_names_of_configs(self):
+        for old, new in (("oopsla15", "scalloc"), ("superblock", "a2alloc")):
+            run = spanalloc("run", "--config", old, "--", "sh", "-c", "echo $LD_PRELOAD")
+            self.assertTrue(run.stdout.strip().endswith(f"/libspanalloc-{new}.so"), run)
+            link = os.path.join(BUILD, "lib", f"libspanalloc-{old}.so")
+            self.assertEqual(os.readlink(link), f"libspanalloc-{new}.so")
+            self.assertNotIn(old, spanalloc("list").stdout)
 
     def test_python_variables_reach_the_program(self):
         run = spanalloc("run", "--", "sh", "-c", "echo $PYTHONMALLOC", env=dict(os.environ, PYTHONMALLOC="malloc"))
@@ -61,7 +69,7 @@ class RunTest(unittest.TestCase):
     def test_unknown_config_lists_the_known_ones(self):
         run = spanalloc("run", "--config", "nonesuch", "--", "true")
         self.assertEqual(run.returncode, 125)
-        for text in ("nonesuch", "standard", "oopsla15"):
+        for text in ("nonesuch", "standard", "scalloc"):
             self.assertIn(text, run.stderr)
 
     def test_config_is_a_name_not_a_path(self):
@@ -117,10 +125,10 @@ class CompareTest(unittest.TestCase):
         return run, record
 
     def test_json_holds_every_run(self):
-        run, record = self.compare("--with", "oopsla15")
+        run, record = self.compare("--with", "scalloc")
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertEqual(record["command"], ["true"])
-        self.assertEqual([row["name"] for row in record["rows"]], ["glibc", "standard", "oopsla15"])
+        self.assertEqual([row["name"] for row in record["rows"]], ["glibc", "standard", "scalloc"])
         for row in record["rows"]:
             self.assertIsNone(row["problem"])
             self.assertEqual(os.path.realpath(row["malloc_defined_by"]), row["path"])
@@ -131,23 +139,23 @@ class CompareTest(unittest.TestCase):
                 self.assertGreater(one["peak_kib"], 100)
         self.assertEqual(record["rows"][0]["ratio_to_glibc"]["wall_s"], 1)
 
-    def test_superblock_takes_part_only_where_it_is_named(self):
+    def test_a2alloc_takes_part_only_where_it_is_named(self):
         _, record = self.compare(rounds=1)
         names = [row["name"] for row in record["rows"]]
-        self.assertEqual(names[:3], ["glibc", "standard", "oopsla15"])
-        self.assertNotIn("superblock", names)
-        _, record = self.compare("--with", "superblock", rounds=1)
-        self.assertEqual([row["name"] for row in record["rows"]], ["glibc", "standard", "superblock"])
+        self.assertEqual(names[:3], ["glibc", "standard", "scalloc"])
+        self.assertNotIn("a2alloc", names)
+        _, record = self.compare("--with", "a2alloc", rounds=1)
+        self.assertEqual([row["name"] for row in record["rows"]], ["glibc", "standard", "a2alloc"])
         self.assertIsNone(record["rows"][2]["problem"])
 
     def test_order_rotates(self):
-        _, record = self.compare("--with", "oopsla15")
-        first = ["glibc", "standard", "oopsla15"]
+        _, record = self.compare("--with", "scalloc")
+        first = ["glibc", "standard", "scalloc"]
         self.assertEqual(record["order"], [first, first[1:] + first[:1], first[2:] + first[:2]])
 
     def test_table_without_colours(self):
-        run, _ = self.compare("--with", "oopsla15", rounds=1)
-        for text in ("allocator", "glibc", "spanalloc standard", "spanalloc oopsla15", "peak memory", "page faults"):
+        run, _ = self.compare("--with", "scalloc", rounds=1)
+        for text in ("allocator", "glibc", "spanalloc standard", "spanalloc scalloc", "peak memory", "page faults"):
             self.assertIn(text, run.stdout)
         self.assertNotIn("\033", run.stdout + run.stderr)
 
@@ -177,23 +185,23 @@ class CompareTest(unittest.TestCase):
         self.assertIsNone(record)
 
     def test_crash_under_one_allocator_is_a_row_that_says_so(self):
-        command = ("sh", "-c", "case $LD_PRELOAD in *oopsla15*) kill -SEGV $$ ;; esac")
-        run, record = self.compare("--with", "oopsla15", command=command, rounds=1)
+        command = ("sh", "-c", "case $LD_PRELOAD in *scalloc*) kill -SEGV $$ ;; esac")
+        run, record = self.compare("--with", "scalloc", command=command, rounds=1)
         self.assertEqual(run.returncode, 1)
         self.assertEqual(record["rows"][2]["problem"], "killed by SIGSEGV")
         self.assertIn("killed by SIGSEGV", run.stdout)
         self.assertIsNone(record["rows"][1]["problem"])
 
     def test_exit_code_under_one_allocator(self):
-        command = ("sh", "-c", "case $LD_PRELOAD in *oopsla15*) exit 3 ;; esac")
-        _, record = self.compare("--with", "oopsla15", command=command, rounds=1)
+        command = ("sh", "-c", "case $LD_PRELOAD in *scalloc*) exit 3 ;; esac")
+        _, record = self.compare("--with", "scalloc", command=command, rounds=1)
         self.assertEqual(record["rows"][2]["problem"], "failed with exit code 3")
 
     def test_timeout(self):
         # The others need some time too: where a busy machine does not give it to them, with a later end.
-        command = ("sh", "-c", "case $LD_PRELOAD in *oopsla15*) exec sleep 100000 ;; esac")
+        command = ("sh", "-c", "case $LD_PRELOAD in *scalloc*) exec sleep 100000 ;; esac")
         for seconds in ("1", "10", "100"):
-            _, record = self.compare("--timeout", seconds, "--with", "oopsla15", command=command, rounds=1)
+            _, record = self.compare("--timeout", seconds, "--with", "scalloc", command=command, rounds=1)
             if record and record["rows"][1]["problem"] is None:
                 break
         self.assertEqual([row["problem"] for row in record["rows"]], [None, None, f"timed out after {seconds} s"])
@@ -210,14 +218,14 @@ class CompareTest(unittest.TestCase):
     def test_unknown_allocator_lists_the_known_ones(self):
         run, _ = self.compare("--with", "nonesuch")
         self.assertEqual(run.returncode, 125)
-        self.assertIn("oopsla15", run.stderr)
+        self.assertIn("scalloc", run.stderr)
 
 
 class ListTest(unittest.TestCase):
     def test_configs_and_paths(self):
         run = spanalloc("list")
         self.assertEqual(run.returncode, 0, run.stderr)
-        for text in (STANDARD, "libspanalloc-oopsla15.so", "libspanalloc-superblock.so", "libc.so.6"):
+        for text in (STANDARD, "libspanalloc-scalloc.so", "libspanalloc-a2alloc.so", "libc.so.6"):
             self.assertIn(text, run.stdout)
 
     def test_version(self):

@@ -84,6 +84,7 @@ def _named_contender(text):
         if not os.path.isfile(path):
             _fail(f"--with {text}: there is no file {path}")
         return Contender(name, path)
+    name = libraries.current_name(name)
     others = libraries.other_allocators()
     if name in others:
         return Contender(name, others[name])
@@ -184,7 +185,7 @@ def compare_command(
     with_: Optional[List[str]] = typer.Option(
         None, "--with", "-w", metavar="NAME[=PATH]",
         help="Compare glibc and our standard config with just these: a config, an allocator found on this machine, "
-        "or NAME=PATH of any shared object that defines malloc. May be repeated. Default: glibc, standard, oopsla15, "
+        "or NAME=PATH of any shared object that defines malloc. May be repeated. Default: glibc, standard, scalloc, "
         "and every other allocator found.",
     ),
     json_file: Optional[str] = typer.Option(None, "--json", metavar="FILE", help="Write every run's figures to FILE."),

@@ -6,10 +6,13 @@ import os
 import re
 
 DEFAULT_CONFIG = "standard"
-SHIPPED_CONFIGS = ("standard", "oopsla15", "superblock")
-# Those compared where nobody says which. The superblock engine is there to be read, and for the figures of its report:
+SHIPPED_CONFIGS = ("standard", "scalloc", "a2alloc")
+# Those compared where nobody says which. The a2alloc engine is there to be read, and for the figures of its report:
 # it searches lists, and takes minutes for what others do in a second.
-COMPARED_CONFIGS = ("standard", "oopsla15")
+COMPARED_CONFIGS = ("standard", "scalloc")
+# What configs were called before 0.2. Their libraries' old names are links, for one release; results that were recorded
+# keep them, and are read by them.
+OLD_NAMES = {"oopsla15": "scalloc", "superblock": "a2alloc"}
 
 # Shared objects that define the malloc family, by the name used in tables. The first that exists counts.
 OTHER_ALLOCATORS = {
@@ -20,7 +23,7 @@ OTHER_ALLOCATORS = {
     "snmalloc": ("libsnmallocshim.so",),
     "rpmalloc": ("librpmallocwrap.so", "librpmalloc.so"),
     "hoard": ("libhoard.so",),
-    "scalloc": ("libscalloc.so",),
+    "scalloc-original": ("libscalloc.so",),
 }
 
 
@@ -40,6 +43,12 @@ class Places:
         return os.path.join(self.helper_dir, "spanalloc-probe.so")
 
 
+def current_name(name):
+    """What a config is called today: `oopsla15-clab` is `scalloc-clab`. Any other name is its own."""
+    base, dash, change = name.partition("-")
+    return OLD_NAMES.get(base, base) + dash + change
+
+
 class Missing(Exception):
     """A library that was asked for is not there; the text says what to do."""
 
@@ -55,7 +64,7 @@ def our_configs(places):
     found = {}
     for path in sorted(glob.glob(os.path.join(places.library_dir, "libspanalloc*.so"))):
         match = re.fullmatch(r"libspanalloc(?:-([\w-]+))?\.so", os.path.basename(path))
-        if match:
+        if match and match.group(1) not in OLD_NAMES:
             found[match.group(1) or DEFAULT_CONFIG] = path
     first = [name for name in SHIPPED_CONFIGS if name in found]
     return {name: found[name] for name in first + [n for n in found if n not in first]}
@@ -63,6 +72,7 @@ def our_configs(places):
 
 def require_config(places, config):
     """Path of a config's library. Missing, with what to do, when there is none."""
+    config = current_name(config)
     path = config_path(places, config)
     if re.fullmatch(r"[\w-]+", config) and os.path.isfile(path):
         return path

@@ -1,6 +1,6 @@
 """a2alloc (Jakop, Le Hoang; CSC469 report, 2016): section 3.
 
-Our `superblock` engine stands for a2alloc, `kheap` for the kheap that it is compared with, glibc for libc's malloc. The
+Our `a2alloc` engine stands for a2alloc, `kheap` for the kheap that it is compared with, glibc for libc's malloc. The
 report gives no parameters of its benchmarks: they are Hoard's, as the suite runs them elsewhere. But larson and
 threadtest are shorter, as both engines search lists of free blocks (a run of more than 20 seconds is a row that says so),
 and larson has sizes of 7 to 499 bytes and 4000 objects a thread: with 7 bytes there is no memory to speak of.
@@ -19,8 +19,8 @@ from spanalloc_bench.figures.figure import (
 PAPER = Paper(
     "a2alloc", "CSC469: Assignment 2 (a2alloc)", "A. Jakop, M. Le Hoang; report, 2016", "8 cores (threads 1 to 8)", (),
 )
-A2ALLOC, KHEAP, LIBC = "superblock", "kheap", "glibc"
-ALL = (A2ALLOC, KHEAP, LIBC, "standard", "oopsla15")
+A2ALLOC, KHEAP, LIBC = "a2alloc", "kheap", "glibc"
+ALL = (A2ALLOC, KHEAP, LIBC, "standard", "scalloc")
 SCALING_CORES = 8
 LARSON_OBJECTS = 4000
 TIMEOUT_S = 20.0
@@ -54,7 +54,7 @@ def _alone(*names):
 
 def _claim(name, text, place, judge, **more):
     more.setdefault("subject", A2ALLOC)
-    more.setdefault("beside", ("standard", "oopsla15"))
+    more.setdefault("beside", ("standard", "scalloc"))
     return Claim(name, text, place, judge, **more)
 
 

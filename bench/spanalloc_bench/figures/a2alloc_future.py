@@ -1,8 +1,8 @@
 """What the a2alloc report leaves for later, built and measured: size classes (2.1), superblocks ordered by fullness
 (2.1.2, 2.2.1), several heap records in one superblock (3.2). Our own experiment; the report has no such figures.
 
-`superblock-size-classes`, `superblock-fullest-first` and `superblock-shared-records` change one thing each,
-`superblock-classes` all three. They run in turn with the faithful engine, kheap and glibc, where each could matter.
+`a2alloc-size-classes`, `a2alloc-fullest-first` and `a2alloc-shared-records` change one thing each,
+`a2alloc-classes` all three. They run in turn with the faithful engine, kheap and glibc, where each could matter.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from spanalloc_bench.figures.figure import NET_MEMORY, TIME, Claim, Figure, Pane
 
 PAPER = a2alloc.PAPER
 A2ALLOC, KHEAP, LIBC = a2alloc.A2ALLOC, a2alloc.KHEAP, a2alloc.LIBC
-CLASSES, FULLEST, SHARED, ALL_THREE = (f"superblock-{what}" for what in (
+CLASSES, FULLEST, SHARED, ALL_THREE = (f"a2alloc-{what}" for what in (
     "size-classes", "fullest-first", "shared-records", "classes"))
 CONFIGS = (A2ALLOC, CLASSES, FULLEST, SHARED, ALL_THREE)
 BUILD = "Needs the configs built: scripts/bench --build-only --ablations."
@@ -101,7 +101,7 @@ def _counted(name, text, key, one, than=A2ALLOC, by=1.0):
 COUNTS = Figure(
     "a2alloc-future-counts", "a2alloc", "Future work, counted", "Steps of the search, superblocks, instructions",
     "Ours, no figure of the report. The engine counts itself, in traces that are the same in every run "
-    f"(bench/superblock/steps.cpp). {steps.MEANING}. Instructions of one operation of larson and of threadtest with one "
+    f"(bench/a2alloc/steps.cpp). {steps.MEANING}. Instructions of one operation of larson and of threadtest with one "
     "thread, the workload's own included, by callgrind. No times: exact on a busy machine, too. Takes about a minute. "
     + BUILD,
     (

@@ -13,13 +13,13 @@ _SECTION_HEADERS, _ENTRY = struct.Struct("<QIHHHHHH"), struct.Struct("<IIQQQQIIQ
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 # Debian's libtbbmalloc_proxy only passes calls on.
 _BEHIND = {"libtbbmalloc_proxy.so": "libtbbmalloc.so"}
-# What the files of the folio engine hold, by words in their names; the first that fits counts.
+# What the files of the supermalloc engine hold, by words in their names; the first that fits counts.
 _MODULES = (
     ("caches", ("cache",)), ("huge objects", ("huge",)), ("medium and large objects", ("medium", "large")),
     ("small objects", ("small", "folio")), ("atomicity and locks", ("lock", "rseq")), ("bins", ("bin", "size_class")),
     ("mmap interface", ("mmap",)), ("POSIX interface", ("posix", "interface", "api")),
 )
-FOLIO_PARTS = tuple(f"lines: {name}" for name, _ in _MODULES)
+SUPERMALLOC_PARTS = tuple(f"lines: {name}" for name, _ in _MODULES)
 
 
 def text_bytes(path) -> int | None:
@@ -90,13 +90,13 @@ def sizes(places, allocators):
     return found
 
 
-def folio_modules(places, allocators):
-    """{("folio", "lines: PART"): number} by the names of the files in the engine's folder; none without the engine."""
-    folder = os.path.join(tree.SOURCE, "src", "engines", "folio")
+def supermalloc_modules(places, allocators):
+    """{("supermalloc", "lines: PART"): number} by the names of the files in the engine's folder; none without the engine."""
+    folder = os.path.join(tree.SOURCE, "src", "engines", "supermalloc")
     found = {}
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         part = next((part for part, words in _MODULES if any(word in name for word in words)), None)
         if part and name.endswith((".hpp", ".cpp")):
-            key = "folio", f"lines: {part}"
+            key = "supermalloc", f"lines: {part}"
             found[key] = found.get(key, 0) + _count_lines([os.path.join(folder, name)])
     return found

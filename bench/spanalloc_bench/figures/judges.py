@@ -29,7 +29,7 @@ _F = {6: 2.673, 7: 2.412, 8: 2.235, 9: 2.105, 10: 2.006, 12: 1.864, 15: 1.726, 2
 _CRITICAL = {5: 1.0, 6: 0.886, 7: 0.786, 8: 0.738, 9: 0.700, 10: 0.648, 11: 0.618, 12: 0.587, 13: 0.560, 14: 0.538,
              15: 0.521, 16: 0.503}
 # Two names of one of the papers' systems: ours that stands for it, and itself.
-_STANDS_FOR = {"supermalloc": "folio"}
+_STANDS_FOR = {"supermalloc-original": "supermalloc"}
 
 HOLDS, AGAINST, OPEN = Answer.HOLDS, Answer.DOES_NOT_HOLD, Answer.UNDECIDED
 

@@ -23,7 +23,7 @@ BUILD_VARIANTS = "scripts/bench --build-only --ablations   (or -DSPANALLOC_ABLAT
 # Seconds that every run, and that every program's first run under an allocator, takes besides.
 START_S, ASK_S = 0.05, 0.1
 # Peers of the papers that Debian does not package; where one is installed or given by --with, it takes its place.
-UNPACKAGED = ("hoard", "llalloc", "streamflow", "supermalloc", "dlmalloc")
+UNPACKAGED = ("hoard", "llalloc", "streamflow", "supermalloc-original", "dlmalloc")
 
 
 def cores() -> int:
@@ -44,7 +44,7 @@ def _named(places, name) -> Allocator:
 
 def has_source(name) -> bool:
     """Whether a library of ours can be built: from a file of src/api, or as a config that its CMakeLists.txt names
-    (oopsla15-no-madvise: Oopsla15NoMadvise)."""
+    (scalloc-no-madvise: ScallocNoMadvise)."""
     api = os.path.join(tree.SOURCE, "src", "api")
     stem = "lib_standard" if name == libraries.DEFAULT_CONFIG else f"lib_{name.replace('-', '_')}"
     if os.path.isfile(os.path.join(api, f"{stem}.cpp")):
@@ -65,7 +65,7 @@ def check(places, with_=(), nbbs=None):
 def useless(figure: Figure, with_=(), nbbs=None) -> list[str]:
     """What to say of the options that change nothing in this figure."""
     found = []
-    if with_ and (figure.pages or figure.facts is codesize.folio_modules):
+    if with_ and (figure.pages or figure.facts is codesize.supermalloc_modules):
         what = "its contenders are page managers" if figure.pages else "it counts the lines of one engine"
         found.append(f"--with has no use in {figure.id}: {what}")
     if nbbs is not None and allocators.NBBS not in figure.allocators:

@@ -1,7 +1,7 @@
 """Scalloc (Aigner, Kirsch, Lippautz, Sokolova; OOPSLA 2015): section 7's table and figures.
 
-Our `oopsla15` stands for the paper's scalloc, its ablations for the paper's other configurations, glibc for ptmalloc2
-(its descendant), TBB's malloc for TBB, gperftools for TCMalloc, `folio` for SuperMalloc once it is built.
+Our `scalloc` stands for the paper's scalloc, its ablations for the paper's other configurations, glibc for ptmalloc2
+(its descendant), TBB's malloc for TBB, gperftools for TCMalloc, `supermalloc` for SuperMalloc once it is built.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ PAPER = Paper(
      ("Figure 3", "diagram: life cycle of a span"), ("Figure 4", "diagram: layout of a real span"),
      ("Listings 1 and 2", "code: span-pool, frontend")),
 )
-SCALLOC = "oopsla15"
-OTHERS = ("glibc", "jemalloc", "tcmalloc", "tbbmalloc", "folio", "hoard", "llalloc", "streamflow", "supermalloc")
+SCALLOC = "scalloc"
+OTHERS = ("glibc", "jemalloc", "tcmalloc", "tbbmalloc", "supermalloc", "hoard", "llalloc", "streamflow", "supermalloc-original")
 ALL = (SCALLOC, "standard", *OTHERS)
-NO_REUSE, SINGLE_STACK, LAZY = "oopsla15-reuse-100", "oopsla15-single-stack", "oopsla15-lazy-reclaim"
-NO_MADVISE, HUGE = "oopsla15-no-madvise", "oopsla15-no-virtual-spans"
-HUGE_NO_MADVISE = "oopsla15-no-madvise-no-virtual-spans"
+NO_REUSE, SINGLE_STACK, LAZY = "scalloc-reuse-100", "scalloc-single-stack", "scalloc-lazy-reclaim"
+NO_MADVISE, HUGE = "scalloc-no-madvise", "scalloc-no-virtual-spans"
+HUGE_NO_MADVISE = "scalloc-no-madvise-no-virtual-spans"
 MANY_CORES = 8  # fewer cannot tell scaling from luck
 
 ALLOCATOR_TIME = metric("allocator_s", "s", "allocator time")
@@ -547,7 +547,7 @@ SECTION_7_4 = Figure(
                "TCMalloc suffers from both active and passive false sharing.", "§7.4", _shares(True, True),
                subject="tcmalloc", beside=()),
         _claim("supermalloc-both", "SuperMalloc suffers from both active and passive false sharing.", "§7.4",
-               _shares(True, True), subject="folio", beside=()),
+               _shares(True, True), subject="supermalloc", beside=()),
         _claim("hoard-passive", "Hoard is prone to passive false sharing only.", "§7.4", _shares(False, True),
                subject="hoard", beside=()),
     ),

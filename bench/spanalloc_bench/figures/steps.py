@@ -1,4 +1,4 @@
-"""What the superblock engine's configs do, counted: by the engine itself (bench/superblock/steps.cpp), and by callgrind
+"""What the a2alloc engine's configs do, counted: by the engine itself (bench/a2alloc/steps.cpp), and by callgrind
 in the libraries. The engine's counts are the same in every run; callgrind's differ by the few instructions of a thread
 that waits."""
 
@@ -13,7 +13,7 @@ import subprocess
 
 from spanalloc_bench import execute, tree
 
-PROGRAM = "superblock_steps"
+PROGRAM = "a2alloc_steps"
 BLOCKS, SUPERBLOCKS, CHURN_BLOCKS = "free blocks, larson", "superblocks, larson", "free blocks, churn"
 FETCHED, CARRIED, LEFT = "fetched, threadtest", "carried, churn", "left, churn"
 RECORDS = "for records"

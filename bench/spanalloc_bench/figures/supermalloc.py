@@ -1,6 +1,6 @@
 """SuperMalloc (Kuszmaul; ISMM 2015): sections 1 and 9.
 
-Our `folio` engine stands for SuperMalloc once it is built. DLmalloc and Hoard are not packaged: glibc's malloc is a
+Our `supermalloc` engine stands for SuperMalloc once it is built. DLmalloc and Hoard are not packaged: glibc's malloc is a
 descendant of DLmalloc with arenas and thread caches, so no claim on DLmalloc is judged on it.
 """
 
@@ -21,15 +21,15 @@ PAPER = Paper(
     (("Figure 2", "code: from a size to its bin"), ("Figure 3", "code: an idiom that needs 8-byte alignment"),
      ("Figure 4", "code: division by multiplication")),
 )
-SUPERMALLOC = "folio"
+SUPERMALLOC = "supermalloc"
 OTHERS = ("jemalloc", "tbbmalloc", "hoard", "dlmalloc")
-ALL = (SUPERMALLOC, "standard", "oopsla15", "glibc", *OTHERS)
+ALL = (SUPERMALLOC, "standard", "scalloc", "glibc", *OTHERS)
 SCALING_CORES = 8
 
 
 def _claim(name, text, place, judge, **more):
     more.setdefault("subject", SUPERMALLOC)
-    more.setdefault("beside", ("standard", "oopsla15"))
+    more.setdefault("beside", ("standard", "scalloc"))
     return Claim(name, text, place, judge, **more)
 
 
@@ -68,17 +68,17 @@ FIGURE_1 = Figure(
 
 FIGURE_14 = Figure(
     "supermalloc-14", "supermalloc", "Figure 14", "Sizes of the modules of SuperMalloc",
-    "Characters and lines of SuperMalloc's eight modules. Here: the files of our folio engine, by what they hold.",
+    "Characters and lines of SuperMalloc's eight modules. Here: the files of our supermalloc engine, by what they hold.",
     (
         _claim("caches-largest", "The biggest module is for managing the cache.", "§9 \"Complexity\"",
-               j.fact_largest("lines: caches", codesize.FOLIO_PARTS), beside=()),
+               j.fact_largest("lines: caches", codesize.SUPERMALLOC_PARTS), beside=()),
         _claim("objects-as-large",
                "The code for the three size classes together is just a little larger than the cache "
                "management code (the paper's numbers: 952 to 841; here: 0.9 to 1.5 times).", "§9 \"Complexity\"",
                j.fact_ratio(("lines: small objects", "lines: medium and large objects", "lines: huge objects"),
                             ("lines: caches",), 0.9, 1.5), beside=()),
         _claim("interface-second", "The interface to make the standard POSIX calls is second biggest.",
-               "§9 \"Complexity\"", j.fact_largest("lines: POSIX interface", codesize.FOLIO_PARTS, place=2), beside=()),
+               "§9 \"Complexity\"", j.fact_largest("lines: POSIX interface", codesize.SUPERMALLOC_PARTS, place=2), beside=()),
         _claim("locks-as-large-as-bins", "The code for invoking locks or hardware transactional memory, and the "
                "metaprogram that computes the bin sizes, are each about 350 lines (357 and 332; here: at most twice as "
                "much the one as the other).", "§9 \"Complexity\"",
@@ -92,7 +92,7 @@ FIGURE_14 = Figure(
         _others("hoard-modules", "Hoard contains a huge number of modules, each of a few hundred lines.",
                 "§9 \"Complexity\"", j.cannot("packages hold no source")),
     ),
-    lambda cores: [], (SUPERMALLOC,), (), Panel("bars", "module"), rounds=0, facts=codesize.folio_modules,
+    lambda cores: [], (SUPERMALLOC,), (), Panel("bars", "module"), rounds=0, facts=codesize.supermalloc_modules,
 )
 
 # ---- Figure 5: lock against contention ----
@@ -220,7 +220,7 @@ FIGURE_7 = Figure(
     _malloc_test, ALL, (TIME, MEMORY), RATE, seconds_a_run=0.5,
 )
 
-_NEWER = ("hoard", "jemalloc", "tbbmalloc", "folio")
+_NEWER = ("hoard", "jemalloc", "tbbmalloc", "supermalloc")
 
 FIGURE_8 = Figure(
     "supermalloc-8",
@@ -256,7 +256,7 @@ FIGURE_8 = Figure(
         _others("worst-below-dlmallocs-variance",
                 "For JEmalloc, TBBmalloc and SuperMalloc, the worst-case time to allocate is less than the variance of "
                 "DLmalloc.", "§9 \"Speed\"",
-                j.each(("jemalloc", "tbbmalloc", "folio"), j.below_range(TIME, "dlmalloc", at=at_eight, worst=True)),
+                j.each(("jemalloc", "tbbmalloc", "supermalloc"), j.below_range(TIME, "dlmalloc", at=at_eight, worst=True)),
                 "dlmalloc", cores=SCALING_CORES),
         _claim("relative-variance-less",
                "Since SuperMalloc runs about three times faster, the relative variance is correspondingly three times "
@@ -286,12 +286,12 @@ FIGURE_9 = Figure(
         _others("same-speed",
                 "All five allocators are essentially the same speed with a few percent variance (here: within 5 % of "
                 "the best).", "§9 \"Speed\"",
-                j.each(("glibc", "jemalloc", "tbbmalloc", "folio"),
-                       j.close_to_best(TIME, ("glibc", "jemalloc", "tbbmalloc", "folio"), 1.05), least=2)),
+                j.each(("glibc", "jemalloc", "tbbmalloc", "supermalloc"),
+                       j.close_to_best(TIME, ("glibc", "jemalloc", "tbbmalloc", "supermalloc"), 1.05), least=2)),
         _others("tbb-uses-more", "TBBmalloc uses a few percent more memory: more than the others.", "§9 \"Speed\"",
-                j.each(("jemalloc", "folio", "hoard"), j.less(MEMORY, "tbbmalloc")), "tbbmalloc"),
+                j.each(("jemalloc", "supermalloc", "hoard"), j.less(MEMORY, "tbbmalloc")), "tbbmalloc"),
         _others("dlmalloc-uses-less", "DLmalloc appears to use a few percent less memory.", "§9 \"Speed\"",
-                j.less(MEMORY, ("jemalloc", "tbbmalloc", "folio"), of="dlmalloc"), "dlmalloc"),
+                j.less(MEMORY, ("jemalloc", "tbbmalloc", "supermalloc"), of="dlmalloc"), "dlmalloc"),
         _claim("as-fast", "All five are essentially the same speed: SuperMalloc (here: within 5 % of the best other).",
                "§9 \"Speed\"", j.close_to_best(TIME, ("glibc", *OTHERS), 1.05)),
         _claim("same-memory",
@@ -320,7 +320,7 @@ FIGURE_10 = Figure(
                 "tbbmalloc"),
         _others("jemalloc-smallest",
                 "JEmalloc and Hoard, which are the slowest, also exhibit the smallest memory footprint: JEmalloc.",
-                "§9 \"gs\"", j.less(MEMORY, ("tbbmalloc", "folio", "dlmalloc"), of="jemalloc"), "jemalloc"),
+                "§9 \"gs\"", j.less(MEMORY, ("tbbmalloc", "supermalloc", "dlmalloc"), of="jemalloc"), "jemalloc"),
         _others("dlmalloc-equals-tbb",
                 "The difference between DLmalloc and TBBmalloc is small, less than one standard deviation (here: "
                 "within 2 %).", "§9 \"gs\"", j.within(ELAPSED, 1 / 1.02, 1.02, of="dlmalloc", to="tbbmalloc"),
@@ -329,7 +329,7 @@ FIGURE_10 = Figure(
                 "§9 \"gs\", Figure 10", j.less(ELAPSED, "hoard", of="tbbmalloc"), "hoard", "tbbmalloc"),
         _others("hoard-small",
                 "JEmalloc and Hoard, which are the slowest, also exhibit the smallest memory footprint: Hoard.",
-                "§9 \"gs\"", j.less(MEMORY, ("tbbmalloc", "folio", "dlmalloc"), of="hoard"), "hoard"),
+                "§9 \"gs\"", j.less(MEMORY, ("tbbmalloc", "supermalloc", "dlmalloc"), of="hoard"), "hoard"),
         _claim("slightly-slower",
                "SuperMalloc is slightly slower [than DLmalloc and TBBmalloc], the difference just larger than "
                "the measurement error (here: at most 5 % slower than TBBmalloc).", "§9 \"gs\"",
@@ -367,7 +367,7 @@ FIGURE_11 = Figure(
                 "The standard deviation is much larger than the mean: there are some very slow allocations (here: of "
                 "the calls of malloc alone, at least 5 times, for every allocator).", "§9 \"Larson\"",
                 j.each(("glibc",
-                        "jemalloc", "tbbmalloc", "folio"), j.measures_within(DEVIATION, MEAN_MALLOC, 5.0, None))),
+                        "jemalloc", "tbbmalloc", "supermalloc"), j.measures_within(DEVIATION, MEAN_MALLOC, 5.0, None))),
         _others("no-advantage",
                 "It wasn't clear that any of the allocators has any particular advantage [in its slowest call] "
                 "(here: none's worst malloc is below half of the best other's).", "§9 \"Larson\"",
@@ -427,7 +427,7 @@ FIGURE_12 = Figure(
         _others("free-is-fast",
                 "All of the allocators are pretty fast at calling free() (the paper: the slowest free is at most a "
                 "tenth of the slowest malloc).", "§9 \"SuperServer\"",
-                j.each(("jemalloc", "tbbmalloc", "folio", "hoard", "dlmalloc"),
+                j.each(("jemalloc", "tbbmalloc", "supermalloc", "hoard", "dlmalloc"),
                        j.measures_within(worst("free"), worst("malloc"), None, 0.1))),
     ),
     lambda cores: [Point(workloads.superserver(_hardware_threads(cores), latency=True), "")], ALL,

@@ -11,7 +11,7 @@ import io
 import json
 import os
 
-from spanalloc_bench import store
+from spanalloc_bench import old_names, store
 
 CSV, META = "soak.csv", "soak-meta.json"
 
@@ -60,7 +60,8 @@ def read(folder) -> list[Sample]:
     lines = csv.DictReader(io.StringIO(content[:content.rfind("\n") + 1]))
     for number, line in enumerate(lines, 2):
         try:
-            found.append(Sample(**{name: kind(line[name]) for name, kind in _FIELDS.items()}))
+            sample = Sample(**{name: kind(line[name]) for name, kind in _FIELDS.items()})
+            found.append(dataclasses.replace(sample, allocator=old_names.today(sample.allocator)))
         except (KeyError, TypeError, ValueError):
             raise store.Damaged(f"{path}, line {number}: this is no sample of a soak") from None
     return found
@@ -70,7 +71,7 @@ def read_meta(folder) -> dict:
     path = os.path.join(folder, META)
     try:
         with open(path, encoding="utf-8") as file:
-            return json.load(file)
+            return old_names.today(json.load(file))
     except FileNotFoundError:
         return {}
     except ValueError as error:

@@ -8,7 +8,7 @@
 #include <sched.h>
 #include <sys/mman.h>
 
-#include "pages/coalescing/ismm19/paper_manager.hpp"
+#include "pages/coalescing/leite_rocha/paper_manager.hpp"
 #include "pages/coalescing/manager.hpp"
 #include "pages/page_manager.hpp"
 

@@ -5,10 +5,10 @@
 //   ControllerRemoveBlock(b) remove(block)              [, hold]   exactly this block, if it is free now
 //   ControllerGetBlock(s)    take(size)                 [, alignment, how thoroughly, hold]
 //
-// A controller of the plain form suits the paper's manager (ismm19/paper_manager.hpp); one of the longer form
-// tells its manager more, and is told by a hold (hold_registry.hpp) who answers for memory that is neither
-// free nor handed out: what a manager needs that proves the absence of memory (manager.hpp). Which form a
-// controller has is decided by the type of the hold; the operations mean the same.
+// A controller of the plain form suits the paper's manager (leite_rocha/paper_manager.hpp); one of the longer
+// form tells its manager more, and is told by a hold (hold_registry.hpp) who answers for memory that is
+// neither free nor handed out: what a manager needs that proves the absence of memory (manager.hpp). Which
+// form a controller has is decided by the type of the hold; the operations mean the same.
 #pragma once
 
 #include <concepts>

@@ -7,9 +7,9 @@
 #include "api/malloc_api.hpp"
 #include "census_check.hpp"
 #include "engine_list.hpp"
-#include "engines/superblock/engine.hpp"
-#include "engines/virtual_span/oopsla15/engine.hpp"
-#include "engines/virtual_span/standard/engine.hpp"
+#include "engines/a2alloc/engine.hpp"
+#include "engines/scalloc/engine.hpp"
+#include "engines/standard/engine.hpp"
 #include "environment.hpp"
 #include "refusal_sweep.hpp"
 #include "refusal_workload.hpp"
@@ -24,7 +24,7 @@ struct EngineApi : MallocApi<E> {
   using Engine = E;
   static void trim() { E::trim(); }
   static std::size_t huge_bytes() {
-    return std::is_same_v<E, SuperblockEngine<SuperblockReport>> ? superblock::kLargestInGlobalHeap + 1 : 0;
+    return std::is_same_v<E, A2allocEngine<A2allocReport>> ? a2alloc::kLargestInGlobalHeap + 1 : 0;
   }
 };
 
@@ -43,10 +43,10 @@ void expect_nothing_lost(kernel::Books& books, std::size_t torn) {
       end_with(books, "of %zu bytes opened only %zu are pooled or carved", left.opened_bytes, known);
     }
   }
-  if constexpr (std::is_same_v<E, SuperblockEngine<SuperblockReport>>) {
+  if constexpr (std::is_same_v<E, A2allocEngine<A2allocReport>>) {
     if (E::census().lost != 0) end_with(books, "%zu pieces are lost", E::census().lost);
   }
-  if constexpr (std::is_same_v<E, Oopsla15Engine<Oopsla15>>) {
+  if constexpr (std::is_same_v<E, ScallocEngine<Scalloc>>) {
     // Granule 0 is nobody's.
     const std::size_t spans = E::heap().backend().directory().limit.load_relaxed() - 1;
     if (E::census().carved != spans) end_with(books, "of %zu spans %zu are known", spans, E::census().carved);
@@ -91,8 +91,8 @@ class Refusals : public ::testing::Test {
   static constexpr bool kStandard = std::is_same_v<E, StandardEngine>;
   void SetUp() override { SKIP_WHERE_CALLS_ARE_NOT_OURS(); }
 };
-using Engines = Joined<::testing::Types<StandardEngine, Oopsla15Engine<Oopsla15>>,
-                       TypesIf<SPANALLOC_TEST_SUPERBLOCK, SuperblockEngine<SuperblockReport>>>;
+using Engines = Joined<::testing::Types<StandardEngine, ScallocEngine<Scalloc>>,
+                       TypesIf<SPANALLOC_TEST_A2ALLOC, A2allocEngine<A2allocReport>>>;
 struct Names {
   template <class E>
   static std::string GetName(int) {

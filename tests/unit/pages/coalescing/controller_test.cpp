@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "pages/coalescing/hold_registry.hpp"
-#include "pages/coalescing/ismm19/tree_controller.hpp"
+#include "pages/coalescing/leite_rocha/tree_controller.hpp"
 #include "pages/coalescing/mapper.hpp"
 #include "pages/coalescing/static_controller.hpp"
 

@@ -1,0 +1,37 @@
+// How a heap's lock is taken. A fork takes no lock (sync/spin_lock.hpp): in the child, whoever is the first
+// to take a lock that a vanished thread held repairs what it guards.
+#pragma once
+
+#include "base/assert.hpp"
+#include "base/bits.hpp"
+#include "engines/a2alloc/global_heap.hpp"
+#include "engines/a2alloc/heap.hpp"
+#include "engines/a2alloc/superblock.hpp"
+#include "sync/spin_lock.hpp"
+
+namespace spanalloc::a2alloc {
+
+/// Holds a heap's lock; its superblocks are whole.
+template <class Config>
+class [[nodiscard]] HeapGuard {
+ public:
+  HeapGuard(Heap<Config>& heap, GlobalHeap<Config>& global) : guard_(heap.lock) {
+    if (SPANALLOC_UNLIKELY(guard_.owner_died())) repair(heap, global);
+  }
+
+ private:
+  // A vanished thread was changing the heap: it has the superblocks that say so and are whole.
+  SPANALLOC_COLD static void repair(Heap<Config>& heap, GlobalHeap<Config>& global) {
+    heap.forget_all();
+    global.for_each_superblock_of(heap, [&](Superblock<Config>* piece) {
+      if (piece->recount()) return heap.take_back(piece);
+      // In this order: who still finds the heap waits for its lock and then sees that the piece is lost.
+      global.lose(piece);
+      piece->heap.store_release(nullptr);
+    });
+  }
+
+  LockGuard guard_;
+};
+
+}  // namespace spanalloc::a2alloc

@@ -1,0 +1,68 @@
+// The engine of scalloc (M. Aigner, C. M. Kirsch, M. Lippautz, A. Sokolova, OOPSLA 2015), paper-faithful.
+// DESIGN.md beside this file tells how it works and where it deviates.
+//
+// The engine is one heap, the default one of its Config. Further heaps are objects: scalloc::Heap.
+#pragma once
+
+#include <cstddef>
+
+#include "base/bits.hpp"
+#include "engines/engine.hpp"
+#include "engines/scalloc/config.hpp"
+#include "engines/scalloc/frontend.hpp"
+#include "engines/scalloc/frontend_allocate.hpp"
+#include "engines/scalloc/frontend_free.hpp"
+#include "engines/scalloc/frontend_thread.hpp"
+#include "engines/scalloc/heap.hpp"
+#include "engines/scalloc/heap_fork.hpp"
+#include "engines/scalloc/thread_frontends.hpp"
+
+namespace spanalloc {
+
+template <class Config = Scalloc>
+class ScallocEngine {
+ public:
+  using Heap = scalloc::Heap<Config>;
+  using Frontend = scalloc::Frontend<Config>;
+
+  static constexpr const char* kName = Config::kName;
+
+  template <OutOfMemory Policy = ReturnNull>
+  SPANALLOC_INLINE static void* allocate(std::size_t size) {
+    return thread_.template allocate<Policy>(size);
+  }
+  SPANALLOC_INLINE static void deallocate(void* p) { thread_.deallocate(p); }
+  static void* allocate_zeroed(std::size_t size) { return thread_.allocate_zeroed(size); }
+  static void* allocate_aligned(std::size_t size, std::size_t alignment) {
+    return thread_.allocate_aligned(size, alignment);
+  }
+  static void* allocate_copy(std::size_t size, const void* from, std::size_t bytes) {
+    return thread_.allocate_copy(size, from, bytes);
+  }
+  static std::size_t usable_size(const void* p) { return thread_.usable_size(p); }
+  template <LeavesAlone Policy = TakeAllBack>
+  static Resized resize(void* p, std::size_t size) {
+    return thread_.template resize<Policy>(p, size);
+  }
+  static bool owns(const void* p) { return heap_.owns(p); }
+  static bool trim() { return thread_.trim(); }
+  static EngineStatistics statistics() { return heap_.statistics(); }
+  /// Where every span is; exact while no other thread uses the heap.
+  static scalloc::Census census() { return heap_.census(); }
+  static void process_start() { heap_.process_start(); }
+
+  static Heap& heap() { return heap_; }
+  /// The calling thread's.
+  static Frontend& frontend() { return thread_; }
+
+ private:
+  friend struct ScallocTestAccess;
+
+  static Frontend* find_thread(const Heap&) { return &thread_; }
+
+  static inline constinit typename Heap::Room room_{};  // in .bss, which the heap is too small to miss
+  static inline constinit Heap heap_{room_, &find_thread};
+  SPANALLOC_TLS static inline constinit thread_local Frontend thread_{heap_};
+};
+
+}  // namespace spanalloc

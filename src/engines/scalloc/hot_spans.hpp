@@ -1,0 +1,107 @@
+// The spans that a LAB allocates from, one a class, and the lists of free blocks in them.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/assert.hpp"
+#include "base/bits.hpp"
+#include "base/poison.hpp"
+#include "engines/scalloc/directory.hpp"
+#include "engines/scalloc/numbers.hpp"
+#include "engines/scalloc/size_classes.hpp"
+#include "engines/scalloc/span.hpp"
+#include "os/os.hpp"
+
+namespace spanalloc::scalloc {
+
+/// Before others may get at the block: its link stays accessible.
+inline void poison_free(void* block, ClassId size_class) {
+  poison(static_cast<FreeBlock*>(block) + 1, info(size_class).block_size - sizeof(FreeBlock));
+}
+
+inline bool links_within(const Span* span, const FreeBlock* next) {
+  return (address_of(next) ^ span->address()) < kVirtualSpan && span->is_block(next);
+}
+
+/// A list of free blocks of one span, walked to its end.
+struct WalkedList {
+  std::uint32_t count = 0;
+  FreeBlock* last = nullptr;
+};
+
+/// Checks each block.
+inline WalkedList walk(const Span* span, FreeBlock* list) {
+  WalkedList result;
+  for (FreeBlock* block = list; block != nullptr; block = block->next) {
+    if (!links_within(span, block) || ++result.count > span->blocks) {
+      os::fatal("free list corrupted (written after free) in the span at", span);
+    }
+    result.last = block;
+  }
+  return result;
+}
+
+/// Free blocks that the owner of a hot span knows of (`list` is the LAB's); for the owner, or while it stands
+/// still.
+inline std::uint32_t owned_free(const Span* span, FreeBlock* list) {
+  return walk(span, list).count + walk(span, span->local_list).count +
+         (span->blocks - span->carved.load_relaxed());
+}
+
+/// A pointer for each mark; those of marks that are no class stay null, so that no such mark ever matches.
+template <class T>
+struct PerMark {
+  T* entries[kClassEntries];
+
+  T*& operator[](Mark mark) { return entries[mark.index()]; }
+  T*& operator[](ClassId c) { return entries[index_of(c)]; }
+  T* operator[](ClassId c) const { return entries[index_of(c)]; }
+
+  bool are_null() const {
+    for (const T* entry : entries) {
+      if (entry != nullptr) return false;
+    }
+    return true;
+  }
+};
+
+/// What the fast paths touch.
+///
+/// Invariant O7: list[c] is a chain of free blocks of hot[c]; hot[c] is a span of class c, in state hot,
+/// whose owner is the LAB that these spans are of; it is no other LAB's hot span.
+struct HotSpans {
+  PerMark<FreeBlock> list;
+  PerMark<Span> hot;
+
+  void* pop(ClassId size_class) {
+    FreeBlock* block = list[size_class];
+    SPANALLOC_ASSERT(hot[size_class] != nullptr && links_within(hot[size_class], block));  // O7
+    FreeBlock* next = block->next;
+    if (SPANALLOC_UNLIKELY(next != nullptr && !links_within(hot[size_class], next))) {
+      os::fatal("free list corrupted (written after free) at", block);
+    }
+    list[size_class] = next;
+    unpoison(block, info(size_class).block_size);
+    return block;
+  }
+
+  void push(ClassId size_class, void* p) {
+    auto* block = static_cast<FreeBlock*>(p);
+    if (SPANALLOC_UNLIKELY(list[size_class] == block)) os::fatal("double free of", p);
+    SPANALLOC_ASSERT(links_within(hot[size_class], block));  // O7
+    block->next = list[size_class];
+    list[size_class] = block;
+  }
+
+  /// Whether allocating from the class's hot span needs no other span.
+  bool has_blocks(ClassId size_class) const {
+    const Span* span = hot[size_class];
+    return list[size_class] != nullptr ||
+           (span != nullptr && (span->local_list != nullptr || span->carved.load_relaxed() != span->blocks));
+  }
+
+  bool are_none() const { return hot.are_null() && list.are_null(); }
+};
+
+}  // namespace spanalloc::scalloc

@@ -1,0 +1,32 @@
+// What a thread keeps for one heap.
+#pragma once
+
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/signal_flag.hpp"
+#include "engines/scalloc/directory.hpp"
+#include "engines/scalloc/hot_spans.hpp"
+#include "engines/scalloc/lab.hpp"
+
+namespace spanalloc::scalloc {
+
+/// Zero until the thread's first allocation, zero again after its exit. About half a kilobyte: the library's
+/// thread-local storage must fit into what the loader sets aside for libraries opened late.
+struct ThreadState {
+  HotSpans spans{};  // of this thread's own LAB; stays empty without one
+  DirectoryView view;
+  OwnerWord owner = kTerminated;  // of `own_lab`; kTerminated without
+  Lab* own_lab = nullptr;
+  std::uint32_t number = 0;     // this thread's identifier, counted from 1; 0: not yet given
+  std::uint8_t exit_round = 0;  // thread::ExitKey's
+  bool without_lab = false;     // the thread is past its exit hook, or no hook could be had
+  SignalFlag inside;            // in a slow path; looked at by this thread's signal handlers, if they fork
+};
+static_assert(sizeof(ThreadState) <= 632);
+
+/// The heap that the calling thread is just beginning to use, if it is not a default one; read by its signal
+/// handlers, if they fork.
+SPANALLOC_TLS inline constinit thread_local Atomic<const void*> beginning_in{nullptr};
+
+}  // namespace spanalloc::scalloc

@@ -1,0 +1,64 @@
+// The pages of a span that were given back while some of its blocks are out: a bit each in the span's record.
+//
+// A block that touches a dropped page is *dropped*: it is free, was carved, and is on none of the span's
+// lists, because its link is gone with the page. Nothing else is kept of it; so of a span in any state
+//   carved = blocks out + blocks on lists + dropped blocks
+// where a dropped block is one of the first `carved` that touches a page of the mask. Pages that have no
+// carved block may be given back without a bit. A page that ends in blocks that were never carved never has
+// one: what is carved later must not be taken for dropped.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/bits.hpp"
+#include "engines/standard/block.hpp"
+#include "engines/standard/size_classes.hpp"
+
+namespace spanalloc::standard {
+
+/// Bit n: bytes n * 4 KiB .. of the span. Where the kernel's pages are larger their bits go together.
+struct PageMask {
+  static constexpr unsigned kBits = 12;
+  static constexpr std::uint32_t kBytes = 1u << kBits;
+  static_assert(kMostSpan / kBytes <= 64);
+
+  static constexpr std::uint64_t range(std::uint32_t first, std::uint32_t last) {
+    return (~std::uint64_t{0} >> (63 - (last - first))) << first;
+  }
+  /// The pages that block `i` touches.
+  static constexpr std::uint64_t of_block(std::uint32_t i, std::uint32_t size) {
+    return range(i * size >> kBits, (i * size + size - 1) >> kBits);
+  }
+  /// f(first, last) of each run of pages.
+  template <class F>
+  static void for_each_run(std::uint64_t mask, F&& f) {
+    while (mask != 0) {
+      const auto first = static_cast<std::uint32_t>(std::countr_zero(mask));
+      const std::uint64_t above = mask >> first;
+      const auto length = static_cast<std::uint32_t>(std::countr_one(above));
+      f(first, first + length - 1);
+      mask &= ~range(first, first + length - 1);
+    }
+  }
+};
+static_assert(PageMask::range(0, 63) == ~std::uint64_t{0} && PageMask::range(3, 3) == 8);
+
+/// f(i) of each dropped block, in address order.
+template <class F>
+inline void for_each_dropped(std::uint64_t mask, std::uint32_t size, std::uint32_t carved, F&& f) {
+  std::uint32_t next = 0;  // a block may touch two runs
+  PageMask::for_each_run(mask, [&](std::uint32_t first, std::uint32_t last) {
+    const std::uint32_t begin = (first << PageMask::kBits) / size;
+    const std::uint32_t end = (((last + 1) << PageMask::kBits) - 1) / size + 1;
+    for (next = begin > next ? begin : next; next < end && next < carved; ++next) f(next);
+  });
+}
+inline std::uint32_t count_dropped(std::uint64_t mask, std::uint32_t size, std::uint32_t carved) {
+  std::uint32_t count = 0;
+  for_each_dropped(mask, size, carved, [&](std::uint32_t) { ++count; });
+  return count;
+}
+
+}  // namespace spanalloc::standard

@@ -1,0 +1,429 @@
+// The product's engine: the short paths of malloc and free, and what an engine offers (engines/engine.hpp).
+//
+//   allocate ------- hit: pop the list of the class's hot span; above 1,152 bytes in allocate_larger
+//       | miss: allocate_missed
+//       +-> allocate_last --- the last block of a list; and the list goes on with what the hot span has
+//             | else
+//             +-> allocate_class -> refill -> hot span's untouched blocks, remote list, a warm span | else
+//                   hot -> warm (and warm -> parked), and a new hot span: settle what others pointed out, own
+//                   reusable spans, orphans, Heap::take_span
+//
+//   deallocate ----- hit: a block of a span of one's own, by the thread's map: push on the span's list, count
+//       | the count is at its end: look_after -> settle_own, or flush_run
+//       | miss: deallocate_missed: a span of one block becomes a spare, or goes to the pool
+//       +-> deallocate_others: another thread's span: gather, which gives the next frees into the span the
+//       |     same short path; or SpanProtocol::free_remote
+//       +-> deallocate_by_record: all else (null; fatal: deallocate_outside_spans)
+//             deallocate_own: one's own span that the map did not show
+//             deallocate_remote: another heap's span, or by a thread without a LAB
+//
+// One list a span, in its record, whoever uses it: malloc pops the list of the class's hot span, free pushes
+// on the list of whichever span of the thread's the block lies in. So a free asks neither which class a block
+// has nor whether its span is hot: the map (thread_map.hpp) leads from the address to the span's record,
+// where one multiplication tells whether this is a block of the span that has been handed out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "base/bits.hpp"
+#include "base/poison.hpp"
+#include "engines/engine.hpp"
+#include "engines/standard/config.hpp"
+#include "engines/standard/dropped_pages.hpp"
+#include "engines/standard/fork_recovery.hpp"
+#include "engines/standard/heap.hpp"
+#include "engines/standard/single_blocks.hpp"
+#include "engines/standard/span_census.hpp"
+#include "engines/standard/thread_map.hpp"
+#include "engines/standard/thread_state.hpp"
+#include "os/os.hpp"
+
+namespace spanalloc {
+
+namespace standard {
+
+template <class Config>
+class Census;
+
+/// What one thread does in one heap. Its own thread calls it, nobody else.
+template <class Config>
+class Frontend : public ThreadState<Config> {
+  using State = ThreadState<Config>;
+  using Classes = SizeClasses<Config>;
+  using Heap = standard::Heap<Config>;
+  using Lab = standard::Lab<Config>;
+  using Inside = InsideHeap<Config>;
+  using Singles = SingleBlocks<Config>;
+  using Reuse = typename Heap::Reuse;
+  static constexpr std::size_t kGranule = Classes::kGranule;
+  // What a hot span may have touched without being looked at when its thread frees most of it.
+  static constexpr std::size_t kLittleForHot = 28 * kKiB;
+  // How often a hot span is looked at that may be about to be given up, after the first time.
+  static constexpr std::uint32_t kLooksAtHot = 2;
+  static constexpr std::uint64_t kSeldomMs = 64;  // for a thread to read the clock
+  static constexpr std::uint32_t kMissesALook =
+      16;                                        // of a thread's short paths, until it looks for hot spans
+  static constexpr unsigned kHotSpansALook = 8;  // that have rested; so many at a time
+  // Orphans that one miss counts when it is time: a bound on its time.
+  static constexpr std::uint32_t kCountedAMiss = 2;
+  // Blocks of a page and more that are linked up at a time where it costs no page fault.
+  static constexpr std::uint32_t kCarvedWhereUsed = 4;
+  static constexpr std::uint32_t kSearchesASettling = 8;
+  static constexpr std::uint32_t kLeastLoan = 16;      // blocks; or what makes a span reusable
+  static constexpr std::uint32_t kLookedAtAMiss = 64;  // of each class and orphanage
+  // What the background thread makes of a tick before it sleeps again.
+  static constexpr unsigned kMostPartsOfATick = 1u << 16;
+
+ public:
+  using State::exited, State::exit_round, State::heap, State::hot, State::hot_identity, State::is_hot_here,
+      State::is_mine, State::lab, State::lone_frees, State::misses, State::map, State::pages;
+  using State::State;
+
+  // --- Short paths -----------------------------------------------------------------------------------------
+
+  /// Any n.
+  template <OutOfMemory Policy = ReturnNull>
+  SPANALLOC_INLINE void* allocate(std::size_t n) {
+    if (SPANALLOC_UNLIKELY(n > kMaxSmallest<Config>)) return allocate_larger<Policy>(n, *this);
+    const std::size_t c = kClassOf<Config>[n];  // of 0: class 0, which never has a block
+    Intake& intake = *hot[c];
+    Block* block = intake.free_list.load_relaxed();
+    keep_in_result_register(block);
+    const std::uint64_t link = link_of(block);
+    // The list's last block, no block at all, a block that was handed out already, or a link that the program
+    // has overwritten.
+    if (SPANALLOC_UNLIKELY(!leads_to_block(link, kGranule))) return allocate_missed<Policy>(n, *this);
+    intake.free_list.store_relaxed(block_behind(block, link));
+    release_link(block);
+    unpoison(block, Classes::kTable[c].block_size);
+    return block;
+  }
+
+  SPANALLOC_INLINE void deallocate(void* p) {
+    const std::uintptr_t a = address_of(p);
+    IntakePointer intake(*map, a);
+    if (SPANALLOC_UNLIKELY((a - intake->blocks.base.read_own()) * intake->blocks.magic.read_own() >=
+                           intake->blocks.limit.read_own())) {
+      return deallocate_missed(p, *this);  // not a block of a span of this thread's, or hidden in the map
+    }
+    const Difference link = difference(address_of(intake->free_list.load_relaxed()), a);
+    if (SPANALLOC_UNLIKELY(link.none)) return deallocate_missed(p, *this);  // freed twice
+    auto* block = static_cast<Block*>(p);
+    if constexpr (kPoisons) poison(block + 1, block_bytes_of(p) - sizeof(Block));
+    if (SPANALLOC_UNLIKELY(take_in(intake, block, link.bits))) return look_after(p, *this);
+  }
+
+  // --- What else an engine offers; see engines/engine.hpp --------------------------------------------------
+
+  void* allocate_aligned(std::size_t n, std::size_t alignment);
+  void* allocate_larger_aligned(std::size_t n, std::size_t alignment);
+  void* allocate_by_alignment(std::size_t n, std::size_t alignment);
+  void* allocate_zeroed(std::size_t n);
+  void* allocate_copy(std::size_t n, const void* from, std::size_t bytes);
+  std::size_t usable_size(const void* p);
+  template <LeavesAlone Policy = TakeAllBack>
+  Resized resize(void* p, std::size_t n);
+  bool owns(const void* p);
+  /// Gives back what this thread and the pools hold without need.
+  bool trim();
+  /// All of a tick of the decay clock that is due. False: it had nothing to give back.
+  bool make_ticks();
+
+  // --- The thread's beginning and end ----------------------------------------------------------------------
+
+  /// Takes a LAB. False: there is none, or no memory for it.
+  bool attach();
+  /// The same with a LAB that was taken already. False: the thread's end cannot be watched.
+  bool adopt(Lab* fresh);
+  void detach();
+  void thread_exit();
+  /// What a thread's end calls (thread::ExitKey): `state` is a Frontend.
+  static void on_thread_exit(void* state);
+
+ private:
+  friend class Census<Config>;
+
+  // Where a miss goes. The argument comes first, in the register that the short path has got it in: so no
+  // path moves it.
+  template <class Policy>
+  [[gnu::noinline]] static void* allocate_larger(std::size_t n, Frontend& self);
+  template <class Policy>
+  [[gnu::noinline]] static void* allocate_single_or_large(std::size_t n, Frontend& self);
+  template <class Policy>
+  [[gnu::noinline]] static void* allocate_missed(std::size_t n, Frontend& self);
+  void set_hot(ClassId c, SpanRef span);
+  /// Pops what the short path leaves: the last block of the hot span's list; and tops the list up.
+  Block* allocate_last(ClassId c);
+  /// A block of class c, which is the request's. nullptr when memory is out.
+  void* allocate_class(ClassId c, Request request);
+
+  [[gnu::noinline]] static void deallocate_missed(void* p, Frontend& self);
+  static void deallocate_others(void* p, Frontend& self, SpanRef granule);
+  static void deallocate_single(void* p, Frontend& self, SpanRef span);
+  static void deallocate_by_record(void* p, Frontend& self);
+  void* take_spare(ClassId c, Request request);
+  [[gnu::noinline]] static void* fit_spare(std::size_t n, Frontend& self, Span* spare, std::size_t alignment);
+  static void* as_block(const Span& spare, ClassId c);
+  void free_into_others(SpanRef span, SpanWord word, Block* block);
+  static void deallocate_own(void* p, Frontend& self, SpanRef span);
+  /// This free would have been a short one with a map.
+  void miss_map() {
+    if (SPANALLOC_LIKELY(map != &kNoMap) || misses == State::kMissesForMap) return;
+    ++misses;
+    if (misses == State::kMissesForMap) map = &pages->make_map(*lab);
+  }
+  static void look_after(void* p, Frontend& self);
+  void settle_own(SpanRef span);
+  void settle_hot(SpanRef span);
+  void settle_warm(SpanRef span, unsigned place);
+  void deallocate_remote(SpanRef span, SpanWord word, void* p);
+  bool gathered(SpanRef span, SpanWord word, Block* block);
+  void gather(RemoteRun& run, SpanRef span, SpanWord word, Block* block);
+  void publish_run(SpanRef span, Block* newest, Block* oldest, std::uint32_t count);
+  static void check_run(SpanRef span, const RemoteRun& run);
+  /// Gives back what this thread has gathered of another thread's span.
+  void flush_run(RemoteRun& run);
+  void flush_all_runs() {
+    if (lab->runs.holding != 0) flush_runs();
+  }
+  void flush_runs();
+  /// On slow paths: what is gathered does not wait for ever.
+  void flush_one_run() {
+    if (lab != nullptr && SPANALLOC_UNLIKELY(lab->runs.holding != 0)) flush_next_run();
+  }
+  void flush_next_run();
+  SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) { os::fatal("double free of", p); }
+  /// A block is given back that has a link where the program's first word is: almost surely it is on a list.
+  static bool looks_free(const Block* block) {
+    return SPANALLOC_UNLIKELY(is_link(block, link_of(block), kMostSpan));
+  }
+  static void deallocate_suspect(void* p, Frontend& self, SpanRef span);
+
+  /// Where an address lies; the one look-up of everything but the short paths. Relaxed: as long as the
+  /// caller's block is out, what is read here (owner me or not me, class) stands still.
+  struct Location {
+    SpanRef span;           ///< of the granule that it lies in
+    SpanWord word{};        ///< the span's, if there is one
+    bool in_span = false;   ///< in a granule of a span in use
+    bool is_block = false;  ///< at the start of one of its blocks that has been carved
+    bool has_record() const { return span.record != nullptr; }  ///< false: in no granule that has one
+    ClassId size_class() const { return span->class_id(); }
+  };
+  Location locate(const void* p);
+  std::uint64_t offset_in(SpanRef span, const void* p) const {
+    return address_of(p) - address_of(pages->address(span.number));
+  }
+
+  /// What somebody wanted to do with an address that is no block's, and where it lies instead: in a live
+  /// block (or between blocks of one span); where a live span has never had a block; in memory that was a
+  /// block's and is free; in memory that is free and was never a block's beginning; in none that the arena
+  /// gives out now.
+  enum class Misuse { kFree, kAskSize };
+  enum class Where { kInsideBlock, kUntouched, kFreedBlock, kFreeMemory, kNoMemory };
+  [[noreturn]] void bad_pointer(const void* p, Misuse misuse);
+  Where where_is(const void* p);
+  bool is_untouched(std::uintptr_t a, SpanRef span);
+  bool is_newest_free(const void* p, const Location& at);
+  static void deallocate_outside_spans(void* p);
+
+  // The LAB of this thread; with none to be had, nullptr.
+  Lab* lab_of_thread() { return SPANALLOC_LIKELY(lab != nullptr) || attach() ? lab : nullptr; }
+  void detach_if_exited() {
+    if (SPANALLOC_UNLIKELY(exited) && lab != nullptr) detach();
+  }
+  static unsigned granules_of_spare(const Span& span) {
+    return Classes::kTable[span.shown_class.load_relaxed()].granules;
+  }
+  unsigned core() const { return heap->core_of(lab); }
+
+  /// None: the class has none.
+  SpanRef hot_span(ClassId c) {
+    const SpanNumber number = lab->hot[index_of(c)].load_relaxed();
+    return number == SpanNumber::kNone ? SpanRef{} : pages->span(number);
+  }
+  Atomic<Block*>& list_of(ClassId c) { return hot[index_of(c)]->free_list; }
+  static GranuleCount granules_for(std::size_t bytes) {
+    return {(bytes + kGranule - 1) >> Config::kGranuleBits};
+  }
+  // What the program may use of a block of that class in that span.
+  std::size_t block_bytes(ClassId c, SpanRef span) {
+    if (!Classes::is_single(c)) return Classes::info(c).block_size;
+    return Singles::bytes(span->shown.base.load_relaxed(), c, granules_of_single(c, span).count * kGranule);
+  }
+  GranuleCount granules_of_single(ClassId c, SpanRef span) const {
+    return c == Classes::kLarge ? pages->granules_of(span) : GranuleCount{Classes::info(c).granules};
+  }
+  // For builds that poison.
+  std::size_t block_bytes_of(const void* p) {
+    const SpanRef span = pages->span_of(pages->any_granule_at(address_of(p)));
+    return block_bytes(span->class_id(), span);
+  }
+
+  /// What a block begins with: a copy of so many bytes, or zeros if there is nothing to copy.
+  struct Fill {
+    const void* from = nullptr;
+    std::size_t bytes = 0;
+    bool is_zero() const { return from == nullptr && bytes != 0; }
+    /// `zero`: the block at p reads as zero.
+    SPANALLOC_INLINE void write(void* p, bool zero) const {
+      if (from != nullptr) {
+        std::memcpy(p, from, bytes);
+      } else if (!zero && bytes != 0) {
+        std::memset(p, 0, bytes);
+      }
+    }
+  };
+  static void clear(void* p, std::size_t bytes);
+  void* allocate_larger_filled(std::size_t n, const Fill& fill);
+  void* allocate_large(Request request, const Fill& fill);
+  void* allocate_single(ClassId c, Request request, const Fill& fill);
+  void* hand_out(const FreshSpan& fresh, ClassId c, Request request, const Fill& fill);
+  void* resize_single(SpanRef span, std::size_t n, GranuleCount old);
+  static bool keeps_its_room(SpanRef span, GranuleCount granules, GranuleCount old);
+  static bool resize_where_it_stands(Heap& home, SpanRef span, ClassId c, GranuleCount granules,
+                                     GranuleCount old);
+  /// Of a pointer that must be a live block's.
+  Location locate_live(const void* p);
+  void* allocate_listed(ClassId c);
+  /// A block, and whether it reads as zero.
+  struct MaybeZero {
+    void* block;
+    bool zero;
+  };
+  MaybeZero allocate_listed_page(ClassId c);
+  enum class Refilled { kNothing, kBlocks, kZeroBlocks };
+  Refilled refill(ClassId c);
+  Refilled take_own_blocks(ClassId c, SpanRef span);
+  bool take_remote_blocks(SpanRef span, std::uint32_t at_least);
+  bool take_ready(ClassId c);
+  bool take_remotely_ready(ClassId c);
+  bool take_any_warm(ClassId c);
+  bool take_warm(ClassId c, unsigned place);
+  bool park_empty_warm();
+  bool give_back_unused();
+  FreshSpan take_span(ClassId c);
+  Block* carve_one(ClassId c);
+  static void count_carved(SpanRef span, const ClassInfo& info, std::uint32_t count);
+  static void expect_emptying(SpanRef span, const ClassInfo& info, std::uint32_t out);
+  void add_list(SpanRef span, BlockMark remotes);
+  void join_warm(ClassId c, SpanRef span);
+  /// A thread that needs neither pool nor arena reads the clock now and then: what others have freed is to be
+  /// purged nevertheless.
+  void pass_by_clock(Lab& mine) {
+    if (SPANALLOC_UNLIKELY(++mine.events % 64 == 0)) read_clock();
+  }
+  /// True: soon again, because there is more to do, or the thread comes by seldom. The hot span of class
+  /// `busy` stays.
+  bool read_clock();
+  bool read_clock(ClassId busy);
+  void park_rested(std::uint64_t now, ClassId busy);
+  void leave_used_up(ClassId c, SpanRef span);
+  void park_warm(unsigned i);
+  Block* carve(SpanRef span, ClassId c);
+  Block* take_dropped(SpanRef span, ClassId c);
+  /// Of a hot span: there is nothing that its free_list could go on with.
+  static bool is_all_on_list(SpanRef span, const ClassInfo& info) {
+    return span->carved.load_relaxed() == info.blocks && is_end(span->rest.load_relaxed()) &&
+           span->dropped.load_relaxed() == 0;
+  }
+  HotSpan find_span(ClassId c);
+  bool borrow(ClassId c);
+  bool return_loans();
+  void end_loans();
+  bool is_borrowed(SpanRef span, const Block* block);
+  void make_hot(ClassId c, SpanRef span);
+  template <class F>
+  void for_each_hot_class(F f);
+  bool is_used_up(ClassId c);
+  void leave_hot_and_park(ClassId c);
+  void orphan_hot(ClassId c, LabNumber heir);
+  bool count_orphans(std::uint32_t at_most, std::uint32_t look_at);
+  void count_orphans_if_due() {
+    if (SPANALLOC_UNLIKELY(heap->count_orphans_due.load_relaxed() != 0)) {
+      count_orphans(kCountedAMiss, kLookedAtAMiss);
+    }
+  }
+  std::uint32_t merge_lists(SpanRef span);
+  void leave_hot(ClassId c);
+  void park(SpanRef span, std::uint32_t free_blocks);
+  void retire_hot(ClassId c);
+  static Block* pop(Atomic<Block*>& list, const ClassInfo& info);
+  bool is_listed(SpanRef span, const Block* block);
+  [[noreturn]] static void broken_list(const Block* block);
+  [[noreturn]] static void miscounted(const Block* list);
+  static ListLength length_of_own_list(Block* list, const ClassInfo& info, std::uint32_t most);
+  static Block* check_length(Block* list, const ClassInfo& info, std::uint32_t expected);
+};
+
+}  // namespace standard
+
+/// The engine over a config; its state is the default heap of that config, on a page layer of its own.
+template <class Config>
+class StandardEngineOf {
+  using Pages = standard::PageLayer<Config>;
+  using Heap = standard::Heap<Config>;
+  using Frontend = standard::Frontend<Config>;
+  static_assert(standard::classes_hold<Config>() && standard::blocks_are_in_steps<Config>());
+  static_assert(standard::SizeClasses<Config>::kGranule << Config::kMaxOrder <= standard::kMostSpan);
+
+ public:
+  static constexpr const char* kName = Config::kName;
+
+  template <OutOfMemory Policy = ReturnNull>
+  SPANALLOC_INLINE static void* allocate(std::size_t n) {
+    return frontend.template allocate<Policy>(n);
+  }
+  SPANALLOC_INLINE static void deallocate(void* p) { frontend.deallocate(p); }
+  SPANALLOC_INLINE static void* allocate_aligned(std::size_t n, std::size_t alignment) {
+    return frontend.allocate_aligned(n, alignment);
+  }
+  SPANALLOC_INLINE static void* allocate_zeroed(std::size_t n) { return frontend.allocate_zeroed(n); }
+  static void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
+    return frontend.allocate_copy(n, from, bytes);
+  }
+  static std::size_t usable_size(const void* p) { return frontend.usable_size(p); }
+  template <LeavesAlone Policy = TakeAllBack>
+  static Resized resize(void* p, std::size_t n) {
+    return frontend.template resize<Policy>(p, n);
+  }
+  static bool owns(const void* p) { return frontend.owns(p); }
+  static bool trim() { return frontend.trim(); }
+  static EngineStatistics statistics() { return standard::Census<Config>(heap).statistics(); }
+  static SpanCensus census() { return standard::Census<Config>(heap).take(frontend); }
+
+  static void process_start() {
+    heap.exit_key.prepare(heap.on_thread_exit);
+    heap.start();
+  }
+
+  /// The background thread: makes the ticks of the decay clock when nobody else passes by.
+  static void tick_in_background() {
+    for (unsigned idle = 0; pages.wait_for_tick(idle);) idle = frontend.make_ticks() ? 0 : idle + 1;
+  }
+
+  // The default heap, what it stands on, and what the calling thread keeps for it.
+  static inline constinit Pages pages{&standard::ForkRecovery<Config>::enter_child, &tick_in_background};
+  static inline constinit Heap heap{pages, &Frontend::on_thread_exit};
+  SPANALLOC_TLS static inline constinit thread_local Frontend frontend{heap, pages};
+  // Thread-local storage of ours besides: 8 bytes of inside_without_lab, 4 of sync/spin_lock.hpp, 1 of
+  // os::thread_mark(). (check_library.py adds up what the linker has made of them.)
+  static_assert(sizeof(Frontend) + 8 + 4 + 1 <= 1024);
+};
+
+using StandardEngine = StandardEngineOf<Standard>;
+
+}  // namespace spanalloc
+
+#include "engines/standard/census.hpp"
+#include "engines/standard/frontend_allocate.hpp"
+#include "engines/standard/frontend_free.hpp"
+#include "engines/standard/frontend_loans.hpp"
+#include "engines/standard/frontend_misuse.hpp"
+#include "engines/standard/frontend_resize.hpp"
+#include "engines/standard/frontend_thread.hpp"
+
+namespace spanalloc {
+static_assert(Engine<StandardEngine>);
+}

@@ -1,0 +1,261 @@
+// What a fork's child does about the threads that did not come along: their LABs end, what they had in their
+// hands is found or lost, and counted.
+//
+// A fork takes no lock and waits for nobody (sync/spin_lock.hpp), so that every other thread vanishes at any
+// step. Costs what the vanished threads had: their LABs, and where one of them was inside a call, a walk over
+// the records for what it had in its hands.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "engines/standard/heap.hpp"
+#include "engines/standard/page_layer.hpp"
+#include "engines/standard/thread_state.hpp"
+#include "os/os.hpp"
+#include "sync/spin_lock.hpp"
+#include "thread/lifecycle.hpp"
+
+namespace spanalloc::standard {
+
+/// The page layer in whose heaps the calling thread is in a call without a LAB; read by its signal handlers,
+/// too. The innermost one: what such a call calls of libc may use another page layer's heap
+/// (pthread_setspecific may allocate), and a handler that forks there recovers the outer one at once. That is
+/// no harm: the outer call has nothing in its hands then.
+SPANALLOC_TLS inline constinit thread_local Atomic<const void*> inside_without_lab{nullptr};
+
+template <class Config>
+class ForkRecovery {
+  using Pages = PageLayer<Config>;
+  using Lab = standard::Lab<Config>;
+  using Heap = standard::Heap<Config>;
+
+ public:
+  /// In the child, first of all. Puts the heaps right, or leaves that to the end of the call that the fork
+  /// has interrupted.
+  SPANALLOC_COLD static void enter_child(thread::ForkWatch* watch) {
+    Pages& pages = static_cast<Pages&>(*watch);
+    pages.start_lock.abandon_if_owner_died();
+    pages.lab_registry().enter_child();
+    pages.abandon_heaps_lock();
+    pages.forget_background();
+    if (!pages.is_started()) return count_calls_anew(pages);
+    pages.recovery_is_due.store_relaxed(1);
+    recover_if_outside(pages);
+  }
+
+  /// Unless a call of the calling thread has been interrupted, which does it at its end then.
+  SPANALLOC_COLD static void recover_if_outside(Pages& pages) {
+    bool inside = inside_without_lab.load_relaxed() == &pages;
+    pages.for_each_lab(
+        [&](Lab& lab) { inside = inside || (lab.inside.load_relaxed() != 0 && pages.is_mine(lab.number)); });
+    if (!inside) recover(pages);
+  }
+
+ private:
+  // The calling thread is alone and in no call of its own.
+  SPANALLOC_COLD static void recover(Pages& pages) {
+    const void* outer = inside_without_lab.load_relaxed();
+    // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on in that
+    // child: there was no second thread to lose.
+    while (pages.recovery_is_due.load_relaxed() != 0) {
+      inside_without_lab.store_relaxed(&pages);
+      pages.recovery_is_due.store_relaxed(0);
+      put_right(pages);
+      inside_without_lab.store_release(outer);
+    }
+  }
+
+  SPANALLOC_COLD static void put_right(Pages& pages) {
+    const bool cut_short = vanished_threads_were_inside(pages);
+    // Nothing that these two guard can be half changed in a way that matters: a start is made again, purging
+    // is the arena's affair.
+    for (SpinLock* lock : {&pages.start_lock, &pages.purge_lock}) {
+      if (lock->owner_died()) lock->reset();
+    }
+    pages.arena.recover_lock();
+    if (cut_short) find_what_vanished_threads_had(pages);
+    pages.for_each_heap([](Heap& heap) { heap.leave_if_not_started(); });
+    pages.for_each_heap([](Heap& heap) { heap.live_labs.store_relaxed(0); });
+    pages.for_each_lab([&](Lab& lab) {
+      if (lab.thread.load_relaxed() == 0) return;
+      Heap& heap = pages.heap_at(lab.heap.load_relaxed());
+      if (pages.is_mine(lab.number)) {
+        heap.live_labs.fetch_add_relaxed(1);
+      } else {
+        bury_vanished_thread(pages, heap, lab);
+      }
+    });
+    pages.lab_registry().recover_in_child(
+        [](const Lab& lab) { return lab.thread.load_relaxed() == 0 && !lab.is_orphanage(); });
+    pages.lists_repaired = false;
+  }
+
+  static void count_calls_anew(Pages& pages) {
+    pages.inside_without_lab.store_relaxed(0);
+    pages.counted_since = SpinLock::generation();
+  }
+
+  SPANALLOC_COLD static bool vanished_threads_were_inside(Pages& pages) {
+    bool inside = pages.lists_repaired || pages.inside_without_lab.load_relaxed() != 0 ||
+                  pages.arena.someone_is_inside();
+    count_calls_anew(pages);
+    pages.for_each_lab([&](Lab& lab) {
+      inside =
+          inside || lab.lock.owner_died() || (lab.inside.load_relaxed() != 0 && !pages.is_mine(lab.number));
+      lab.inside.store_relaxed(0);
+    });
+    return inside;
+  }
+
+  // Claimed spans whose claimers vanished come off their lists. Spans that vanished threads had in their
+  // hands are in no stack of a pool: these are emptied, and every range whose record says "free" is the
+  // arena's again.
+  SPANALLOC_COLD static void find_what_vanished_threads_had(Pages& pages) {
+    SpanProtocol<Pages> protocol(pages);
+    pages.for_each_lab([&](Lab& lab) { protocol.unlink_claimed(lab.number); });
+    pages.for_each_heap([](Heap& heap) {
+      if (heap.is_started()) heap.forget_pool();
+    });
+    pages.arena.recover_in_child();
+    pages.arena.walk([&](std::uint32_t number, std::size_t granules, bool free) {
+      // Taken by a thread that vanished before the range got a record.
+      if (free || number + granules > index_of(pages.end_of_spans())) return;
+      const SpanRef span = pages.span(SpanNumber{number});
+      const SpanWord word = span->load_word();
+      if (word.state() != SpanState::kFree && !pages.heap_of(span).is_started()) {
+        // The heap's destroy() was cut short: its lists are gone, or about to go.
+        span->word.store_relaxed(0);
+        pages.give(span);
+      } else if (word.state() == SpanState::kHot && !pages.is_mine(word.owner()) &&
+                 !pages.lab_at(word.owner()).has_as_hot(span.number, span->class_id())) {
+        lose_hot_span(pages, span);
+        // What stands on no list is a span of one block, or lost by an earlier fork.
+      } else if (word.state() == SpanState::kFree ||
+                 (word.listed() && span->list != ListId::kNone && protocol.settle_listed(span))) {
+        // (What was never used names LAB 0, which there may not be yet: its first thread may have vanished
+        // as it made it.)
+        if (pages.was_used(word.owner())) pages.has_left(pages.lab(word.owner()), span);
+        // (A spare one, too, is the arena's now, whatever place may name it.)
+        if (word.state() == SpanState::kFree) span->word.store_relaxed(kSpareTaken.bits);
+        pages.give(span);
+      }
+    });
+  }
+
+  // A span that stands nowhere: its thread was about to take it or to leave it. Whatever is on its lists, it
+  // never becomes empty. Frees into it still work: an orphanage owns it, on no list.
+  SPANALLOC_COLD static void lose_hot_span(Pages& pages, SpanRef span) {
+    Heap& heap = pages.heap_of(span);
+    const SpanWord word = span->load_word();  // this is the only thread
+    const LabNumber heir = heap.orphanages().numbers[0];
+    span->word.store_relaxed(word.with_state(SpanState::kParked).with_owner(heir).bits);
+    span->list = ListId::kNone;
+    span->expect_frees(1);
+    heap.lost_to_fork.fetch_add_relaxed(1);
+  }
+
+  // What is free in it stands on its lists, as the record has them: each block is linked before it is on a
+  // list, and off it before it loses its link.
+  SPANALLOC_COLD static void park_hot_span(Pages& pages, Heap& heap, Lab& lab, SpanRef span) {
+    const ClassInfo& info = Pages::Classes::info(span->class_id());
+    const std::uint32_t carved = span->carved.load_relaxed();
+    pages.clear_links_of_dropped(span);
+    std::uint32_t free =
+        info.blocks - carved + count_dropped(span->dropped.load_relaxed(), info.block_size, carved);
+    for (Atomic<Block*>* list : {&span->free_list, &span->rest}) {
+      const ListLength length = length_of(list->load_relaxed(), info.virtual_span, info.blocks);
+      if (!length.whole) return lose_hot_span(pages, span);  // its program has damaged it
+      free += length.blocks;
+    }
+    if (free > span->load_word().outstanding()) return lose_hot_span(pages, span);
+    if (heap.protocol().hot_to_parked(span, lab.number, free)) heap.put_in_pool(span, 0);
+  }
+
+  // Of a vanished thread. (Blocks of what it had damaged stay out.)
+  SPANALLOC_COLD static void return_loans(Pages& pages, Heap& heap, Lab& lab) {
+    lab.loans.for_each([&](ClassId c, Loan& loan) {
+      const SpanRef span = pages.span(loan.span.load_relaxed());
+      const ClassInfo& info = Pages::Classes::info(c);
+      Block* const list = loan.free_list.load_relaxed();
+      const ListLength length = length_of(list, info.virtual_span, info.blocks);
+      if (length.blocks == 0 || !length.whole) return;
+      const BlockMark mark = mark_of_offset(address_of(list) - address_of(pages.address(span.number)));
+      const auto link = [&](BlockMark head) {
+        link_to(length.last, head == BlockMark::kNone ? no_block() : pages.block_of_mark(span, head));
+      };
+      if (heap.protocol().free_remote(span, mark, length.blocks, link) == Freed::kEmptied) {
+        heap.put_in_pool(span, 0);
+      }
+    });
+  }
+
+  SPANALLOC_COLD static void bury_vanished_thread(Pages& pages, Heap& heap, Lab& lab) {
+    // One may be in two places, if its thread was moving it.
+    const auto park = [&](SpanNumber number) {
+      if (number == SpanNumber::kNone) return;
+      const SpanRef span = pages.span(number);
+      if (span->load_word().is(lab.number, SpanState::kHot)) park_hot_span(pages, heap, lab, span);
+    };
+    for (unsigned i = 0; i < lab.warm.kPlaces; ++i) park(lab.warm.span(i));
+    for (const Atomic<SpanNumber>& number : lab.hot) park(number.load_relaxed());
+    return_loans(pages, heap, lab);
+    lab.forget_hot_spans();
+    heap.take_spares(lab, 0);
+    lab.spares.forget();
+    pages.clear_map(lab);
+    heap.put_in_pool(heap.protocol().orphan_all(lab.number, heap.orphanages().home_of(lab.number)), 0);
+    lab.thread.store_relaxed(0);
+  }
+};
+
+/// While it lives, the calling thread may have a span that stands nowhere else, hold a lock, or be anywhere
+/// in the arena's books. Two things follow for a fork's child: what vanished threads were inside of is looked
+/// for; and a thread that forks from a signal handler, and was interrupted inside, first comes out of it
+/// before anything is put right.
+template <class Config>
+class [[nodiscard]] InsideHeap {
+ public:
+  // The stores are made in this order, as far as a fork's child can tell: what follows the first two begins
+  // with a compare-and-swap that releases them, or with a lock or a hold that says the same; the last is a
+  // release.
+  SPANALLOC_INLINE explicit InsideHeap(ThreadState<Config>& state) : state_(state), lab_(state.lab) {
+    if (SPANALLOC_LIKELY(lab_ != nullptr)) {
+      outer_ = lab_->inside.load_relaxed();
+      lab_->inside.store_relaxed(1);
+    } else {
+      outer_layer_ = inside_without_lab.load_relaxed();
+      inside_without_lab.store_relaxed(state.pages);
+      generation_ = SpinLock::generation();
+      state_.pages->inside_without_lab.fetch_add_acq_rel(1);
+    }
+  }
+  SPANALLOC_INLINE ~InsideHeap() {
+    if (SPANALLOC_LIKELY(lab_ != nullptr)) {
+      // A LAB that was given back meanwhile may be somebody else's.
+      if (SPANALLOC_LIKELY(lab_ == state_.lab)) lab_->inside.store_release(outer_);
+    } else {
+      // Unless calls have been counted anew since, in a child that was put right in the middle of this one.
+      if (SPANALLOC_LIKELY(static_cast<std::int16_t>(generation_ - state_.pages->counted_since) >= 0)) {
+        state_.pages->inside_without_lab.fetch_sub_acq_rel(1);
+      }
+      inside_without_lab.store_release(outer_layer_);
+    }
+    if (SPANALLOC_UNLIKELY(state_.pages->recovery_is_due.load_relaxed() != 0)) {
+      ForkRecovery<Config>::recover_if_outside(*state_.pages);
+    }
+  }
+  InsideHeap(const InsideHeap&) = delete;
+  InsideHeap& operator=(const InsideHeap&) = delete;
+
+ private:
+  ThreadState<Config>& state_;
+  Lab<Config>* lab_;
+  std::uint32_t outer_ = 0;            // of the LAB's flag
+  const void* outer_layer_ = nullptr;  // of inside_without_lab
+  std::uint16_t generation_ = 0;
+};
+
+}  // namespace spanalloc::standard

@@ -1,0 +1,128 @@
+// What to say of a pointer that is no block's: the cold ends of free and of asking a size.
+#pragma once
+
+#include "engines/standard/engine.hpp"
+
+namespace spanalloc::standard {
+
+template <class Config>
+SPANALLOC_COLD inline void Frontend<Config>::deallocate_outside_spans(void* p) {
+  if (p != nullptr) os::fatal("free of a pointer that this allocator did not return:", p);
+}
+
+// What to say of an address whose record knows no such block. A record speaks for its own granule only if
+// the span has several blocks: in which other block the address lies is found in the arena.
+template <class Config>
+SPANALLOC_COLD inline void Frontend<Config>::bad_pointer(const void* p, Misuse misuse) {
+  static constexpr const char* kSentences[][2] = {
+      {"free of a pointer that is not the start of a block:",
+       "size asked of a pointer that is not the start of a block:"},
+      {"free of memory that was never handed out:", "size asked of memory that was never handed out:"},
+      {"free of memory that is free already (double free):", "size asked of memory that is free:"},
+      {"free of memory that is free (double free, or never handed out):",
+       "size asked of memory that is free, or was never handed out:"},
+      {"free of an address that lies in no block:", "size asked of an address that lies in no block:"},
+  };
+  os::fatal(kSentences[static_cast<int>(where_is(p))][static_cast<int>(misuse)], p);
+}
+
+// In a block of a live span that nobody has had yet.
+template <class Config>
+inline bool Frontend<Config>::is_untouched(std::uintptr_t a, SpanRef span) {
+  const ClassInfo& info = Classes::info(span->class_id());
+  const std::uint64_t offset = a - address_of(pages->address(span.number));
+  return info.blocks != 1 && offset >= std::uint64_t{span->carved.load_relaxed()} * info.block_size &&
+         offset < info.payload();
+}
+
+template <class Config>
+SPANALLOC_COLD inline typename Frontend<Config>::Where Frontend<Config>::where_is(const void* p) {
+  const std::uintptr_t a = address_of(p);
+  const SpanRef granule = pages->any_granule_at(a);
+  if (granule.record == nullptr) return Where::kNoMemory;
+  Where where = Where::kNoMemory;
+  pages->arena.walk([&](std::uint32_t first, std::size_t granules, bool free) {
+    if (std::size_t{index_of(granule.number)} - first >= granules)
+      return;  // also where it is before the range
+    const SpanRef span = pages->span(SpanNumber{first});
+    const bool live = !free && span->load_word().state() != SpanState::kFree;
+    // The start of a live block: it has become one since the caller looked, in other hands.
+    where = !live || span->shown.is_block(a) ? Where::kFreeMemory
+            : is_untouched(a, span)          ? Where::kUntouched
+                                             : Where::kInsideBlock;
+  });
+  const bool was_span = pages->span_of(granule)->shown_class.load_relaxed() != 0;
+  return where == Where::kFreeMemory && was_span ? Where::kFreedBlock : where;
+}
+
+// Whether the block is the first of a list of free ones. (Of the others it is not known without a search.)
+template <class Config>
+inline bool Frontend<Config>::is_newest_free(const void* p, const Location& at) {
+  if (at.word.head() == mark_of_offset(offset_in(at.span, p))) return true;
+  if (lab != nullptr) {
+    const RemoteRun& run = lab->runs.of(at.span.number);
+    if (run.holds(at.span.number) && run.free_list.load_relaxed() == p) return true;
+  }
+  return is_mine(at.word) && at.span->free_list.load_relaxed() == p;
+}
+
+// Whether the block is on the span's own lists, among what others have freed of it, or in this thread's run.
+// Other threads may be using the first two meanwhile: then a search ends early, where a block has lost its
+// link. A block that is out is on none of them.
+template <class Config>
+SPANALLOC_COLD inline bool Frontend<Config>::is_listed(SpanRef span, const Block* block) {
+  const ClassId c = span->class_id();
+  const ClassInfo& info = Classes::info(c);
+  const auto has = [&](Block* list) { return list_has(list, block, info.virtual_span, info.blocks); };
+  const SpanWord word{span->word.load_acquire()};  // acquire: the links behind its head
+  if (word.head() != BlockMark::kNone && has(pages->block_of_mark(span, word.head()))) return true;
+  if (lab != nullptr) {
+    const RemoteRun& run = lab->runs.of(span.number);
+    if (run.holds(span.number) && has(run.free_list.load_relaxed())) return true;
+  }
+  // Acquire: with take_in().
+  return is_borrowed(span, block) || has(span->free_list.load_acquire()) || has(span->rest.load_acquire());
+}
+
+// A block that looks free is looked for. If it is on no list that this thread may read, the program has
+// copied a link into it, or another thread's run has it: without the word it is freed like any other.
+template <class Config>
+SPANALLOC_COLD inline void Frontend<Config>::deallocate_suspect(void* p, Frontend& self, SpanRef span) {
+  Block* block = static_cast<Block*>(p);
+  if (self.is_listed(span, block)) freed_twice(block);
+  clear_link(block);
+  deallocate_by_record(p, self);
+}
+
+// A list holds a block that has no good link: something has written to it since its free, or it was freed
+// twice, and has been handed out since.
+template <class Config>
+SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::broken_list(const Block* block) {
+  os::fatal("free list overwritten (write after free, or double free) at", block);
+}
+
+template <class Config>
+SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::miscounted(const Block* list) {
+  os::fatal("more free blocks than were freed, or fewer (double free) in the list at", list);
+}
+
+// Of a list that is not empty, of the calling thread's; of the span's blocks it can hold `most`.
+template <class Config>
+[[gnu::noinline]] inline ListLength Frontend<Config>::length_of_own_list(Block* list, const ClassInfo& info,
+                                                                         std::uint32_t most) {
+  const ListLength length = length_of(list, info.virtual_span, most);
+  if (SPANALLOC_LIKELY(length.whole)) return length;
+  if (length.blocks < most) broken_list(length.last);
+  os::fatal("more free blocks than the span has (double free) at", length.last);
+}
+
+// Of a list that nobody changes. Returns its last block.
+template <class Config>
+inline Block* Frontend<Config>::check_length(Block* list, const ClassInfo& info, std::uint32_t expected) {
+  const ListLength length = length_of(list, info.virtual_span, info.blocks);
+  if (SPANALLOC_LIKELY(length.whole && length.blocks == expected)) return length.last;
+  if (!length.whole && length.blocks < info.blocks) broken_list(length.last);
+  miscounted(list);
+}
+
+}  // namespace spanalloc::standard

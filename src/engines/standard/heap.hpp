@@ -1,0 +1,426 @@
+// A heap: the spans of its threads' LABs, and the pool where empty ones wait, on a page layer.
+//
+//   frontend (per thread)  ->  span_protocol.hpp (per LAB, locks)      says which spans are empty
+//                          ->  Heap::take_span / put_in_pool           -> pool (lock-free)
+//                                                                      -> page layer's arena (lock-free)
+//
+// A pool is a bounded cache of warm spans, by size and core; what does not fit goes down to the arena,
+// which merges it with its neighbours, so that memory freed at one size, in one heap, serves every other. A
+// miss looks for warm memory first: in the pool, in the arena's dirty ranges, in what sleeping threads have
+// not noticed to be free; then for clean memory that is open; then the pools of all heaps are drained, and
+// only then new address space opened. What nobody wanted for the decay time is purged by whoever passes by a
+// slow path (or by a background thread, if the user asks for it). Objects above the largest class come from
+// the arena directly.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/assert.hpp"
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "base/poison.hpp"
+#include "engines/standard/heap_storage.hpp"
+#include "engines/standard/page_layer.hpp"
+#include "engines/standard/span_protocol.hpp"
+#include "os/os.hpp"
+#include "sync/spin_lock.hpp"
+#include "thread/lifecycle.hpp"
+
+namespace spanalloc::standard {
+
+/// A free span that nobody else has; its record is that of an earlier life until begin_life().
+struct FreshSpan {
+  SpanRef span;
+  bool zero = false;        ///< all its memory reads as zero
+  bool is_pooled = false;   ///< it comes from the pool
+  bool same_class = false;  ///< it was emptied as one of the class
+  bool has_blocks = false;  ///< and its blocks are on its lists
+  explicit operator bool() const { return static_cast<bool>(span); }
+};
+
+/// All functions: thread-safe, and for callers that are inside (InsideHeap), but for the first two groups.
+template <class Config>
+class Heap {
+ public:
+  using Classes = SizeClasses<Config>;
+  using Pages = PageLayer<Config>;
+  using Lab = standard::Lab<Config>;
+  using Protocol = SpanProtocol<Pages>;
+  using Reuse = typename Pages::Arena::Reuse;
+  using Arena = typename Pages::Arena;
+  using Storage = HeapStorage<Config>;
+  using Pool = typename Storage::Pool;
+
+  /// `thread_exit`: the destructor of what a thread keeps for this heap (thread::ExitKey).
+  constexpr Heap(Pages& pages, void (*thread_exit)(void*))
+      : on_thread_exit(thread_exit), pages_(pages), protocol_(pages) {}
+
+  // --- Start and end ---------------------------------------------------------------------------------------
+
+  /// Idempotent. False: the page layer has no room for another heap, or no memory at all.
+  bool start() {
+    if (SPANALLOC_LIKELY(is_started())) return true;
+    return start_slow();
+  }
+  bool is_started() const { return started_.load_acquire() != 0; }  // acquire: what start() wrote
+
+  /// Gives all its spans back to the page layer, with every block that is still out, and its LABs. Nobody
+  /// uses the heap or a block of it, and never will again. (Other heaps may be in use.) The caller is inside
+  /// the heap, for a fork's child (InsideHeap), which finds the heap as it was, or gone.
+  void destroy() {
+    if (!is_started()) return;
+    take_all_spares(0);
+    {
+      // Under this lock other heaps' threads come here: to drain the pool, to steal from sleeping LABs.
+      LockGuard guard(pages_.purge_lock);
+      // First: from here on a child goes on with it.
+      started_.store_release(0);
+      give_pool_back();
+    }
+    // Before the spans go, which other heaps then have: a child takes the lists for true.
+    pages_.for_each_lab([this](Lab& lab) { forget_lists(lab); });
+    // What is in use says so by its word. (The record of a free one may be another heap's by now.) The word
+    // first, with acquire: a record that another heap is just beginning to use names that heap before its
+    // word says so.
+    pages_.arena.walk([this](std::uint32_t first, std::size_t granules, bool free) {
+      const SpanRef span = pages_.span(SpanNumber{first});
+      if (free || first + granules > index_of(pages_.end_of_spans())) return;
+      if (SpanWord{span->word.load_acquire()}.state() == SpanState::kFree || !has(span)) return;
+      span->word.store_relaxed(0);
+      poison(pages_.address(span.number), granules << Config::kGranuleBits);
+      pages_.give(span);
+    });
+    // After them: while a span names a LAB nobody else has it.
+    return_labs();
+    exit_key.remove();
+    LockGuard guard(pages_.purge_lock);
+    leave();
+  }
+  /// In a fork's child, when none of its spans is in use: ends what a vanished thread's destroy() has left,
+  /// or undoes its start, which is made anew.
+  void leave_if_not_started() {
+    if (is_started()) return;
+    pages_.for_each_lab([this](Lab& lab) { forget_lists(lab); });
+    return_labs();
+    exit_key.remove();
+    leave();
+  }
+  /// The page layer's, before anybody finds the heap there.
+  void take_place(HeapNumber number, Storage& storage) {
+    number_ = number;
+    storage_ = &storage;
+  }
+
+  constexpr Pages& pages() { return pages_; }
+  Protocol& protocol() { return protocol_; }
+  Pool& pool() { return storage_->pool; }
+  /// In a fork's child.
+  void forget_pool() { storage_->forget_pool(); }
+  const Orphanages& orphanages() const { return orphanages_; }
+  /// A hint. (Without a LAB there has never been an orphan.)
+  bool has_uncounted_orphans() {
+    if (has_orphanages_.load_acquire() == 0) return false;
+    for (std::uint32_t i = 0; i <= orphanages_.mask; ++i) {
+      if (pages_.lab(orphanages_.numbers[i]).uncounted.load_relaxed() != 0) return true;
+    }
+    return false;
+  }
+  HeapNumber number() const { return number_; }
+  bool has(SpanRef span) const { return owns_record(*span.record); }
+  bool owns_record(const Span& span) const { return span.heap.load_relaxed() == number_; }
+
+  // --- Taking spans ----------------------------------------------------------------------------------------
+
+  /// A span for class `c`; none: out of memory. `core`: whose stack to try first.
+  FreshSpan take_span(ClassId c, unsigned core);
+  /// A span of kLarge for `granules` at a multiple of `alignment` granules; none: out of memory.
+  FreshSpan take_large(GranuleCount granules, std::size_t alignment, Reuse reuse);
+
+  /// For calloc: has a large span that was just taken read as zero without touching it, if that is cheaper
+  /// than to clear it. False: clear it.
+  bool zero_by_purging(const FreshSpan& fresh, GranuleCount granules);
+
+  /// What a span of one block has in memory around the `bytes` that its block is asked to hold, and is more
+  /// than a quarter of these, is counted, or given back if much is counted already. The caller has the span.
+  void give_slack_back(SpanRef span, const char* block, std::size_t bytes, bool all_is_dirty);
+  /// Writes the record of a span that was just taken, all that a life begins with, at last what it is: from
+  /// there on it is in use. Hot with all its blocks still to be carved, or parked with its one block out.
+  /// Blocks begin at `offset` in the span.
+  void begin_life(const FreshSpan& fresh, ClassId c, SpanWord word, std::size_t offset = 0);
+  /// A span that was emptied as one of the same class goes on with the lists that it has.
+  HotSpan begin_hot_life(const FreshSpan& fresh, ClassId c, LabNumber owner);
+  /// Whoever frees the block brings the word to free and gives the span back.
+  void begin_single_life(const FreshSpan& fresh, ClassId c, std::size_t offset);
+  /// The same of one whose record says all of that already.
+  void begin_same_life(SpanRef span) {
+    SPANALLOC_ASSERT(has(span) && span->load_word().state() == SpanState::kFree);
+    span->word.store_release(kSingleInUse.bits);  // release: as in begin_life()
+  }
+
+  /// Makes a span of one block, of `old` granules, fit `granules` where it stands. False: nothing has
+  /// changed.
+  bool resize_in_place(SpanRef span, GranuleCount old, GranuleCount granules) {
+    const std::uint32_t first = index_of(span.number);
+    const bool done =
+        pages_.arena.resize_in_place(first, granules.count) ||
+        (granules > old && pages_.arena.grow_at_end(first, granules.count, pages_.records_reach()));
+    if (done && granules > old) count_taken(first + old.count, granules.count - old.count);
+    if (done && granules < old) pages_.warm_bound.given(old.count - granules.count, false);
+    return done;
+  }
+  /// Whether a span of one block is better moved than made larger where it stands, which would leave it two
+  /// mappings.
+  bool is_better_moved(SpanRef span) const { return pages_.arena.was_moved(index_of(span.number)); }
+  /// Another size for a span of one block that is in use: in its record alone.
+  static void change_class(SpanRef span, ClassId c) {
+    set_room(span, c);
+    span->size_class = static_cast<std::uint8_t>(index_of(c));
+    span->shown_class.store_relaxed(static_cast<std::uint8_t>(index_of(c)));
+  }
+  static void set_room(SpanRef span, ClassId c) {
+    span->room = static_cast<std::uint32_t>(Classes::info(c).virtual_span -
+                                            span->shown.base.load_relaxed() % Classes::kGranule);
+  }
+  /// Moves the pages of a span of one block to a new one of `granules` (more than its `old`), mostly with
+  /// room to grow into behind them, of kLarge and in use, and frees the old one. None: refused, or copying is
+  /// cheaper; then nothing has changed.
+  SpanRef move_large(SpanRef span, GranuleCount old, GranuleCount granules);
+
+  // --- Returning spans -------------------------------------------------------------------------------------
+
+  /// A span whose word says free, the caller's alone, goes to the stack of `core`.
+  void put_in_pool(SpanRef span, unsigned core);
+  void put_in_pool(SpanChain chain, unsigned core) {
+    for (SpanNumber number = chain.first; number != SpanNumber::kNone;) {
+      const SpanRef span = pages_.span(number);
+      number = span->next;
+      put_in_pool(span, core);
+    }
+  }
+  /// Purges all dirty free memory. False: there was none.
+  bool purge_all_free();
+  /// Purges if it is time. True: a tick has more to do.
+  bool pass_by_clock(std::uint64_t now) {
+    purge_by_decay(now);
+    return now >= pages_.next_purge.load_relaxed();
+  }
+  /// Claims what other LABs' owners have not noticed to be empty; looks at up to `at_most` LABs, in turn.
+  /// Returns how many spans it put into the pool.
+  std::uint32_t steal_from_sleeping_labs(std::uint32_t at_most, unsigned core);
+
+  /// Blocks of class c that others have freed into spans hot with other LABs: a list of at least so many, all
+  /// that one of them has. Looks at some LABs, in turn.
+  struct Borrowed {
+    SpanRef span;
+    BlockMark first = BlockMark::kNone;
+    explicit operator bool() const { return static_cast<bool>(span); }
+  };
+  Borrowed borrow(ClassId c, Lab& borrower, std::uint32_t at_least);
+  /// False: there never were two threads at a time.
+  bool may_have_lenders() { return index_of(pages_.end_of_labs()) > std::size_t{orphanages_.mask} + 2; }
+  /// A hint: of the cores nearest to this one.
+  bool looks_out_of_spans(ClassId c, unsigned core) const {
+    const unsigned row = Classes::info(c).pool_row;
+    const unsigned cores = storage_->pool.cores();
+    for (unsigned step = 0; step < cores && step < kCoresALook; ++step) {
+      const unsigned other = (core + step) % cores;
+      for (const unsigned stack : {young_stack(row), old_stack(row)}) {
+        if (!storage_->pool.looks_empty(stack, other)) return false;
+      }
+    }
+    return true;
+  }
+
+  /// What a LAB has of spare spans goes to the pool.
+  void take_spares(Lab& lab, unsigned core) {
+    lab.spares.for_each([&](Span& span) {
+      if (owns_record(span) && lab.spares.take_away(span)) put_in_pool(spare_of_record(span), core);
+    });
+  }
+  /// The same of half of what the calling thread's LAB has, the older half.
+  void pool_older_spares(Lab& lab, unsigned core);
+  /// A span for class `c` of one block, from the core's own stack alone; and the calling thread's LAB gets
+  /// spares of that class at once, up to half of what it may have. None: the stack is empty.
+  FreshSpan take_pooled_singles(ClassId c, Lab& lab, unsigned core);
+  /// The same for all LABs of the heap, or for `at_most` of them, in turn.
+  void take_all_spares(unsigned core, std::uint32_t at_most = UINT32_MAX);
+
+  /// Of the thread that has `lab` (nullptr: of one without).
+  unsigned core_of(const Lab* lab) const {
+    return storage_->pool.core_of(lab == nullptr ? 0 : index_of(lab->number));
+  }
+
+  // --- LABs ------------------------------------------------------------------------------------------------
+
+  /// A LAB of this heap for the calling thread; nullptr when there is none left.
+  Lab* begin_lab() {
+    if (!start()) return nullptr;
+    // The first LAB is the starting thread's: what a process with one thread writes to is together.
+    Lab* lab = pages_.take_lab(number_);
+    if (lab == nullptr) return nullptr;
+    // Acquire: the orphanages' numbers, for whatever this LAB's thread does.
+    if (has_orphanages_.load_acquire() == 0 && !make_orphanages()) {
+      pages_.return_lab(lab);
+      return nullptr;
+    }
+    lab->thread.store_relaxed(address_of(os::thread_mark()));
+    live_labs.fetch_add_relaxed(1);
+    return lab;
+  }
+  void end_lab(Lab* lab) {
+    SPANALLOC_ASSERT(lab->heap.load_relaxed() == number_ && pages_.is_mine(lab->number));
+    pages_.return_lab(lab);
+    live_labs.fetch_sub_relaxed(1);
+  }
+
+  thread::ExitKey exit_key;
+  void (*const on_thread_exit)(void*);
+  Atomic<std::size_t> live_labs{0};
+  Atomic<std::size_t> lost_to_fork{0};  ///< spans
+  /// Whether slow paths are to count some orphans: nobody may have adopted them for long.
+  Atomic<std::uint32_t> count_orphans_due{0};
+
+ private:
+  // LABs that a pool miss looks at: a thousand sleeping threads must not make every fresh span expensive.
+  static constexpr std::uint32_t kVictimsAMiss = 16;
+  // LABs at whose hot spans a miss looks for a loan: "
+  static constexpr std::uint32_t kLendersAMiss = 16;
+  static constexpr unsigned kCoresALook = 4;
+  // LABs whose spare spans a tick takes: "
+  static constexpr std::uint32_t kEmptiedATick = 64;
+  // Cores whose stacks a miss looks at, to drain them: "
+  static constexpr unsigned kCoresAMiss = 4;
+  // What must wait in a core's stacks to be given down for another size.
+  static constexpr std::size_t kWorthDraining = 2 * kMiB;
+  // What a tick, or a miss, gives down at a time, in units of give_some_back(), of some 250 instructions: "
+  static constexpr std::size_t kDrainedATick = 16;
+  // (a miss a granule that is wanted; of large objects more, whose granules must lie in a row)
+  static constexpr std::size_t kDrainedAMiss = 12;
+  static constexpr std::size_t kDrainedForLarge = 32;
+  // A record, and the arena's word of it, that are in no cache, as SpanThinning counts.
+  static constexpr std::size_t kCostOfRecord = 8;
+  // What one call spends on the pages of parked spans, as SpanThinning counts: half a millisecond.
+  static constexpr std::size_t kThinnedATick = 1u << 16;
+  // A block whose pages are moved gets room of one such part of its size behind it.
+  static constexpr std::size_t kRoomOfAGrownBlock = 4;
+  // Large blocks from this size on are looked at: is little of them in memory? (Some 2 us.)
+  static constexpr std::size_t kLookAtLeast = 8 * kMiB / Classes::kGranule;
+  // What exceeds the bound on warm memory is purged with the frees that follow, at least so much at a time.
+  static constexpr std::size_t kPurgedAFree = 4 * kMiB / Classes::kGranule;
+  // Granules that one free may purge: a bound on its time.
+  static constexpr std::size_t kPurgedARound = 64 * kMiB / Classes::kGranule;
+
+  bool start_slow();
+  void leave() {
+    storage_->forget();  // it is the next heap's of this number
+    pages_.leave(number_);
+  }
+  bool make_orphanages();
+  // At the heap's end, under the LAB's lock: an idle one becomes another heap's at any time.
+  bool is_of_this_heap(const Lab& lab) const {
+    return lab.heap.load_relaxed() == number_ && (lab.thread.load_relaxed() != 0 || lab.is_orphanage());
+  }
+  // Not under the lock yet: another heap's, for sure. (There may be many; those of this heap stay its own.)
+  bool is_of_another_heap(const Lab& lab) const { return lab.heap.load_relaxed() != number_; }
+  void forget_lists(Lab& lab) {
+    if (is_of_another_heap(lab)) return;
+    LockGuard guard(lab.lock);
+    if (!is_of_this_heap(lab)) return;
+    lab.forget();
+    lab.forget_hot_spans();
+    lab.spares.forget();
+  }
+  void return_labs() {
+    pages_.for_each_lab([this](Lab& lab) {
+      if (is_of_another_heap(lab)) return;
+      {
+        LockGuard guard(lab.lock);
+        if (!is_of_this_heap(lab)) return;
+        lab.orphanage = 0;
+      }
+      pages_.clear_map(lab);
+      pages_.return_lab(&lab);  // ours until then: it was not idle
+    });
+  }
+  static FreshSpan as_fresh(Pages& pages, const typename Arena::Taken& taken) {
+    if (taken.first == 0) return {};
+    SPANALLOC_ASSERT(SpanNumber{taken.first} < pages.end_of_spans());
+    return {pages.span(SpanNumber{taken.first}), taken.zero};
+  }
+  // Of one block.
+  FreshSpan counted(const FreshSpan& fresh, std::size_t granules) {
+    if (fresh) count_taken(index_of(fresh.span.number), granules);
+    return fresh;
+  }
+  void count_taken(std::size_t first, std::size_t granules) {
+    pages_.warm_bound.taken(granules, pages_.arena.dirty_granules(first, granules));
+  }
+  static std::size_t alignment_of(ClassId c) { return std::size_t{1} << Classes::info(c).order; }
+  // A span of one block whose record this is, which is of this heap.
+  SpanRef spare_of_record(const Span& span) {
+    const std::size_t number = pages_.granule_of(span.shown.base.load_relaxed());
+    return pages_.span(SpanNumber{static_cast<std::uint32_t>(number)});
+  }
+  FreshSpan take_pooled(ClassId c, unsigned core);
+  FreshSpan as_pooled(SpanNumber number, ClassId c);
+  FreshSpan take_open(ClassId c, Reuse reuse);
+  FreshSpan take_warm_or_open(ClassId c, unsigned core);
+  FreshSpan take_anyhow(GranuleCount granules, std::size_t alignment);
+  FreshSpan take_with_room(GranuleCount granules);
+  FreshSpan take_from_arena(ClassId c, unsigned core);
+  void give_large(SpanRef span, GranuleCount granules);
+  bool comes_back_sparse(SpanRef span, GranuleCount granules);
+  void keep_warm_bound(std::size_t granules);
+  void drain_pool() {
+    if (is_started()) give_pool_back();
+  }
+  void forget_blocks(SpanRef span);
+  void check_all_free(SpanRef span);
+  void check_all_free_but_dropped(SpanRef span);
+  [[noreturn]] static void block_in_use(const char* block);
+  void give_pool_back();
+  // Of a row of the pool: what this tick has put there, and what was there before it.
+  unsigned young_stack(unsigned row) const { return 2 * row + pages_.pool_tick.load_relaxed(); }
+  unsigned old_stack(unsigned row) const { return 2 * row + (pages_.pool_tick.load_relaxed() ^ 1); }
+  SpanNumber get_local(unsigned row, unsigned core) {
+    const SpanNumber young = pool().get_local(young_stack(row), core, pages_.pool_links());
+    if (young != SpanNumber::kNone) return young;
+    return pool().get_local(old_stack(row), core, pages_.pool_links());
+  }
+  // So that both stacks together hold no more than the bound. (A hint, as the counts are.)
+  std::uint32_t most_young(const ClassInfo& info, unsigned core) {
+    const std::uint32_t old = pool().count_hint(old_stack(info.pool_row), core);
+    return old < info.pool_most ? info.pool_most - old : 0;
+  }
+  void give_stack_back(unsigned stack, unsigned core);
+  std::size_t give_some_back(unsigned stack, unsigned core, std::size_t at_most);
+  std::size_t give_some_old_back(std::size_t at_most);
+  bool drain_for(GranuleCount wanted, unsigned core, std::size_t units);
+  enum class Thin { kAged, kAll };
+  bool thin_parked(Thin which, std::size_t at_most);
+  SPANALLOC_COLD void drain_all_pools() {
+    pages_.for_each_heap([](Heap& heap) { heap.drain_pool(); });
+  }
+  void purge_by_decay(std::uint64_t now) {
+    if (SPANALLOC_UNLIKELY(now >= pages_.next_purge.load_relaxed())) purge_now(now);
+  }
+  void purge_now(std::uint64_t now);
+
+  Pages& pages_;
+  Protocol protocol_;
+  Storage* storage_ = nullptr;  // constant after start
+  HeapNumber number_{};         // "
+  Atomic<std::uint32_t> started_{0};
+  // Under the page layer's start lock: how many there are, if memory was too short for all.
+  std::uint32_t orphanages_made_ = 0;
+  Orphanages orphanages_;  // constant once there is a LAB
+  Atomic<std::uint32_t> has_orphanages_{0};
+  // Whose turn it is to be stolen from. Apart from what others read all the time: every thread that misses
+  // the pool turns it.
+  alignas(kCacheLine) Atomic<std::uint32_t> next_victim_{0};
+};
+
+}  // namespace spanalloc::standard
+
+#include "engines/standard/heap_spans.hpp"

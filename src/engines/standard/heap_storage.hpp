@@ -1,0 +1,37 @@
+// What a heap keeps that is large and zero at first: in a table of the page layer's, between guard pages.
+#pragma once
+
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "engines/standard/numbers.hpp"
+#include "engines/standard/size_classes.hpp"
+#include "engines/virtual_span/span_pool.hpp"
+
+namespace spanalloc::standard {
+
+/// Zero-initialised; as good as that again after forget().
+template <class Config>
+struct HeapStorage {
+  using Classes = SizeClasses<Config>;
+  // Of each row two stacks a core: of this tick of the decay clock, and of the one before.
+  using Pool = SpanPool<SpanNumber, Classes::kPoolStacks, 256, true, 2>;
+
+  Pool pool{};
+  alignas(kCacheLine) Atomic<std::uint64_t> orphans[Classes::kListed];  ///< see Orphanages
+
+  /// In a fork's child, or while nobody uses it: what is in the pool is somebody else's, or lost.
+  void forget_pool() {
+    for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
+      for (unsigned core = 0; core < pool.cores(); ++core) pool.forget_all(stack, core);
+    }
+  }
+  /// While nobody uses it, of a heap that has none of its spans in the pool any more (or has lost them).
+  void forget() {
+    forget_pool();
+    for (Atomic<std::uint64_t>& bits : orphans) bits.store_relaxed(0);
+  }
+};
+
+}  // namespace spanalloc::standard

@@ -1,0 +1,518 @@
+// The ground that heaps stand on: one arena, one table of span records beside it, one table of LABs, one of
+// what heaps keep.
+//
+// One base and one table, so that any pointer finds its span's record with one subtraction and one
+// comparison, whichever heap it belongs to; the record names the heap. Any number of heaps (kMaxHeaps) stand
+// on a page layer, and share its memory: what one gives back serves every other.
+//
+// A process has one for its default heaps; tests own theirs.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/assert.hpp"
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "engines/standard/heap_storage.hpp"
+#include "engines/standard/lab.hpp"
+#include "engines/standard/large_habits.hpp"
+#include "engines/standard/numbers.hpp"
+#include "engines/standard/size_classes.hpp"
+#include "engines/standard/slack_bound.hpp"
+#include "engines/standard/span.hpp"
+#include "engines/standard/span_placement.hpp"
+#include "engines/standard/span_thinning.hpp"
+#include "engines/standard/warm_bound.hpp"
+#include "os/os.hpp"
+#include "pages/coalescing_arena.hpp"
+#include "pages/growing_table.hpp"
+#include "sync/spin_lock.hpp"
+#include "thread/background.hpp"
+#include "thread/lifecycle.hpp"
+#include "thread/record_registry.hpp"
+
+namespace spanalloc::standard {
+
+template <class Config>
+class Heap;
+
+/// All functions but start() and destroy(): thread-safe. Zero-initialised but for the function.
+template <class Config>
+class PageLayer : public thread::ForkWatch {
+ public:
+  using Classes = SizeClasses<Config>;
+  using Lab = standard::Lab<Config>;
+  using Lists = SpanLists<Classes::kListed>;
+  using Heap = standard::Heap<Config>;
+  using Arena = CoalescingArena<Config::kGranuleBits, Config::kHugePages>;
+
+  static constexpr unsigned kMaxHeaps = 1024;
+  /// One for each living thread and heap.
+  static constexpr std::uint32_t kMaxLabs = 1u << 18;
+  /// Threads beyond these find their own spans by their records only, which takes longer.
+  static constexpr std::size_t kMaxMaps = 1u << 14;
+
+  /// `put_right`: what a fork's child does first of all; see fork_recovery.hpp. `background`: the body of its
+  /// background thread, if it may have one: it must never be destroyed then.
+  constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*), void (*background)() = nullptr)
+      : thread::ForkWatch{put_right}, background_body_(background) {}
+
+  // --- Start and end ---------------------------------------------------------------------------------------
+
+  /// Reserves everything; idempotent. False: not even tables could be had.
+  bool start() {
+    if (SPANALLOC_LIKELY(is_started())) return true;
+    return start_slow();
+  }
+  bool is_started() const { return started_.load_acquire() != 0; }  // acquire: the tables' addresses
+
+  /// Gives all memory back. Its heaps have been destroyed, and nobody uses it.
+  void destroy() {
+    thread::unwatch_forks(*this);
+    arena.destroy();
+    spans_.destroy();
+    labs_.destroy();
+    slots_.destroy();
+    maps_.destroy();
+    end_of_maps_ = 0;
+    storages_.destroy();
+    lab_registry_.destroy();
+    end_of_labs_.store_relaxed(0);
+    known_end_.store_relaxed(0);
+    plain_end_.store_relaxed(0);
+    first_heap_.store_relaxed(nullptr);
+    more_heaps_.destroy();
+    end_of_heaps_.store_relaxed(0);
+    started_.store_relaxed(0);
+  }
+
+  // --- Records ---------------------------------------------------------------------------------------------
+
+  SPANALLOC_INLINE SpanRef span(SpanNumber number) { return {&spans_[index_of(number)], number}; }
+  SPANALLOC_INLINE char* address(SpanNumber number) const {
+    return pointer_to<char>(arena.base() + (std::size_t{index_of(number)} << Config::kGranuleBits));
+  }
+  /// Which granule of the arena `a` lies in; of an address outside a number that none has.
+  SPANALLOC_INLINE std::size_t granule_of(std::uintptr_t a) const {
+    return (a - arena.base()) >> Config::kGranuleBits;  // below the base: wraps to a huge number
+  }
+  /// Whether that granule has a record, as those have up to where the arena's are handed out, or to the
+  /// records' first gap. (Granule 0 is never handed out; its record says so.) Relaxed: who holds a live block
+  /// got it after the record.
+  SPANALLOC_INLINE bool has_plain_granule(std::size_t number) const {
+    return SPANALLOC_LIKELY(number < plain_end_.load_relaxed());
+  }
+  /// The record of the granule that `a` lies in, if that has one, behind gaps, too: something foreign stands
+  /// in their place.
+  SpanRef any_granule_at(std::uintptr_t a) {
+    const std::size_t number = granule_of(a);
+    if (number >= known_end_.load_relaxed()) return {};
+    const SpanNumber granule{static_cast<std::uint32_t>(number)};
+    return has_record(granule) ? span(granule) : SpanRef{};
+  }
+  /// The record of the span that a granule belongs to.
+  SpanRef span_of(SpanRef granule) {
+    return span(SpanNumber{index_of(granule.number) & ~((1u << granule->order) - 1)});
+  }
+  /// Granules below have records. Acquire: the table is open so far.
+  SpanNumber end_of_spans() const {
+    return SpanNumber{static_cast<std::uint32_t>(known_end_.load_acquire())};
+  }
+  /// Of a number below end_of_spans(). False: something foreign stands in the record's place.
+  bool has_record(SpanNumber number) const { return spans_.has(index_of(number)); }
+  /// For the arena, under its lock, before granules below `end` are handed out: makes their records.
+  auto records_reach() {
+    return [this](std::size_t end) { return make_records(end); };
+  }
+  /// Where a free span says which is behind it in its stack of a pool.
+  auto pool_links() {
+    return [this](SpanNumber number) -> Atomic<std::uint32_t>& { return span(number)->pool_link; };
+  }
+
+  GranuleCount granules_of(SpanRef span) const { return {arena.count_of(index_of(span.number))}; }
+  void give(SpanRef span, bool zero = false) {
+    if (Classes::is_single(span->class_id())) {
+      warm_bound.given(granules_of(span).count, zero);
+      count_idle(span, 0);
+    }
+    arena.give(index_of(span.number), zero);
+  }
+
+  /// Of a span that the caller has: so many pages of it are idle from now on.
+  void count_idle(SpanRef span, std::size_t pages) {
+    if (SPANALLOC_LIKELY(span->idle == pages)) return;
+    const std::size_t before = span->idle;
+    // The record first: a fork's child that counts it again counts too much, not below nothing.
+    span->idle = static_cast<std::uint8_t>(pages);
+    slack_bound.changed(before, pages);
+  }
+
+  // --- What the protocol asks ------------------------------------------------------------------------------
+
+  SPANALLOC_INLINE Lists& lab(LabNumber number) { return labs_[index_of(number)]; }
+  static std::uint32_t capacity(ClassId c) { return Classes::info(c).blocks; }
+  static std::uint32_t reuse_outstanding(ClassId c) { return Classes::info(c).reuse_outstanding; }
+  Block* block_of_mark(SpanRef span, BlockMark mark) const {
+    return reinterpret_cast<Block*>(address(span.number) + offset_of_mark(mark));
+  }
+  std::uint32_t dropped_blocks(SpanRef span) const {
+    const ClassInfo& info = Classes::info(span->class_id());
+    return count_dropped(span->dropped.load_relaxed(), info.block_size, span->carved.load_relaxed());
+  }
+  /// In a fork's child, with the lock of the LAB that the span is parked with.
+  SPANALLOC_COLD void unlink_dropped(SpanRef span, BlockMark remotes) {
+    thinning_of(span).unlink_dropped(first_of(span, remotes), !is_mine(span->load_word().owner()));
+  }
+  /// In a fork's child, of a vanished thread's hot span.
+  SPANALLOC_COLD void clear_links_of_dropped(SpanRef span) { thinning_of(span).clear_links_of_dropped(); }
+  /// The caller's lists of a span that has become hot end before what is dropped.
+  SPANALLOC_INLINE BlockMark cut_lists(SpanRef span, BlockMark remotes) {
+    if (SPANALLOC_LIKELY(span->dropped.load_relaxed() == 0)) return remotes;
+    return cut_lists_slow(span, remotes);
+  }
+  /// Blocks of a list of a parked span, or more than it has.
+  std::uint32_t list_length(SpanRef span, Block* list) {
+    return thinning_of(span).length(list, Classes::info(span->class_id()).blocks);
+  }
+  /// Gives back what it can of the pages of a parked span, with the lock of that LAB. Returns the cost; see
+  /// SpanThinning.
+  SPANALLOC_COLD std::uint32_t thin(SpanRef span, const Lists& lab, SpanWord word) {
+    const bool still = lab.is_orphanage() || is_mine(word.owner());
+    Block* const remotes = first_of(span, word.head());
+    return thinning_of(span).thin(remotes, still, os::page_size(), [&](char* at, std::size_t bytes) {
+      const bool purged = arena.purge_part(index_of(span.number), std::size_t{1} << span->order, at, bytes);
+      if (purged) given_back.fetch_add_relaxed(bytes);
+      return purged;
+    });
+  }
+  [[noreturn]] void corrupted(SpanRef span) const {
+    os::fatal("more blocks were freed than allocated (double free) in the span at", address(span.number));
+  }
+  bool is_mine(LabNumber number) const {
+    return labs_[index_of(number)].thread.load_relaxed() == address_of(os::thread_mark());
+  }
+  bool is_torn(LabNumber number) const { return labs_[index_of(number)].torn; }
+  void set_torn(LabNumber number, bool torn) { labs_[index_of(number)].torn = torn; }
+  void note_repair() { lists_repaired = true; }
+
+  // --- Maps of threads' own spans ------------------------------------------------------------------------
+
+  /// The map that a LAB has; kNoMap: none yet.
+  ThreadMap& map_of(Lab& lab) {
+    ThreadMap* map = lab.map.load_relaxed();
+    return map != nullptr ? *map : kNoMap;
+  }
+  /// For the thread of a LAB that has none; it stays with the LAB for ever. Without memory for one, or where
+  /// memory is locked and all of it would be resident at once: kNoMap.
+  SPANALLOC_COLD ThreadMap& make_map(Lab& lab) {
+    if (os::memory_is_locked()) return kNoMap;
+    LockGuard guard(heaps_lock_);
+    if (!maps_.start(kMaxMaps, &arena.table_region())) return kNoMap;
+    TableReach reach;
+    for (; end_of_maps_ < kMaxMaps; end_of_maps_ = reach.next) {
+      reach = maps_.reach(end_of_maps_, end_of_maps_ + 1);
+      if (reach.end != end_of_maps_) {
+        MapPlace& place = maps_[end_of_maps_++];
+        os::forbid_huge_pages(&place, sizeof place);  // of most maps little is touched
+        ThreadMap& map = place.map;
+        lab.map.store_release(&map);  // release: pairs with has_left()
+        return map;
+      }
+      // Something foreign in the way is stepped over; what is refused may be granted to a later thread.
+      if (reach.next == end_of_maps_) break;
+    }
+    return kNoMap;
+  }
+  /// The thread's: from now on a free of the span's blocks finds this intake. Of its own span the record,
+  /// from when it becomes its own, and whenever the entry is found overwritten.
+  void show_in_map(ThreadMap& map, SpanRef span, Intake& intake) {
+    if (SPANALLOC_UNLIKELY(&map == &kNoMap)) return;
+    for_each_granule(span, [&](std::uintptr_t a) { map.set(a, intake); });
+  }
+  void hide_in_map(ThreadMap& map, SpanRef span, Intake& intake) {
+    for_each_granule(span, [&](std::uintptr_t a) { map.clear(a, intake); });
+  }
+  /// The span was the LAB's and is nobody else's yet.
+  void has_left(Lists& lists, SpanRef span) {
+    ThreadMap* map = static_cast<Lab&>(lists).map.load_acquire();  // acquire: the table is open so far
+    if (map != nullptr) hide_in_map(*map, span, *span.record);
+  }
+  /// All spans have left the LAB, whose thread has vanished or is done with its heap.
+  SPANALLOC_COLD void clear_map(Lab& lab) {
+    ThreadMap* map = lab.map.load_relaxed();
+    const bool whole_pages = sizeof(MapPlace) % os::page_size() == 0;
+    if (map == nullptr || (whole_pages && os::purge(map, sizeof(MapPlace)))) return;
+    for (Atomic<std::uint64_t>& entry : map->entries) {
+      if (entry.load_relaxed() != 0) entry.store_relaxed(0);
+    }
+  }
+
+  // --- LABs ------------------------------------------------------------------------------------------------
+
+  /// A LAB for the calling thread, or an orphanage, of a heap; nullptr when there is none left.
+  SPANALLOC_COLD Lab* take_lab(HeapNumber heap) {
+    SPANALLOC_ASSERT(is_started());
+    Lab* lab = lab_registry_.take([this](bool) { return make_lab(); });
+    if (lab == nullptr) return nullptr;
+    SPANALLOC_ASSERT(lab->thread.load_relaxed() == 0 && !lab->is_orphanage() && lab->has_no_hot_span());
+    // Who steals from sleeping LABs looks under the lock whether it still is its heap's.
+    if (lab->heap.load_relaxed() != heap) {
+      LockGuard guard(lab->lock);
+      lab->heap.store_relaxed(heap);
+    }
+    return lab;
+  }
+  SPANALLOC_COLD void return_lab(Lab* lab) {
+    SPANALLOC_ASSERT(lab->has_no_hot_span());
+    lab->inside.store_relaxed(0);
+    lab->thread.store_relaxed(0);
+    lab_registry_.give_back(lab);
+  }
+  Lab& lab_at(LabNumber number) { return labs_[index_of(number)]; }
+  bool has_lab(LabNumber number) const { return labs_.has(index_of(number)); }
+  /// LABs below were used at some time, if there is such a one. Acquire: the table is open so far.
+  LabNumber end_of_labs() const { return LabNumber{end_of_labs_.load_acquire()}; }
+  /// Nobody is not.
+  bool was_used(LabNumber number) const { return number < end_of_labs() && has_lab(number); }
+  template <class F>
+  void for_each_lab(F f) {
+    const std::uint32_t end = index_of(end_of_labs());
+    const bool all_are_there = labs_.is_without_gaps();  // gaps before `end` came before it
+    for (std::uint32_t number = 0; number < end; ++number) {
+      if (all_are_there || labs_.has(number)) f(labs_[number]);
+    }
+  }
+  auto& lab_registry() { return lab_registry_; }
+
+  /// Room for what the thread of a LAB keeps for a heap that is not a default one. nullptr: no memory.
+  static constexpr std::size_t kSlotBytes = 1024;
+  void* slot_of(LabNumber number) {
+    LockGuard guard(heaps_lock_);
+    const std::size_t n = index_of(number);
+    if (!slots_.start(kMaxLabs, &arena.table_region()) || reach_place(slots_, n).end == n) return nullptr;
+    return &slots_[n];
+  }
+
+  // --- Heaps -----------------------------------------------------------------------------------------------
+
+  /// Gives the heap a number, under which records name it; if it has one, that stays. False: there are
+  /// kMaxHeaps already, or no memory.
+  bool enter(Heap* heap) {
+    LockGuard guard(heaps_lock_);
+    for (std::uint32_t n = 0; n < end_of_heaps_.load_relaxed(); ++n) {
+      if (place_of(HeapNumber{static_cast<std::uint16_t>(n)}).load_relaxed() == heap) return true;
+    }
+    if (!storages_.start(kMaxHeaps, &arena.table_region())) return false;
+    for (std::uint16_t n = 0; n < kMaxHeaps; ++n) {
+      // For a page layer's first heap one word is enough.
+      if (n != 0 &&
+          (!more_heaps_.start(kMaxHeaps, &arena.table_region()) || !more_heaps_.ensure(n + std::size_t{1}))) {
+        return false;
+      }
+      Atomic<Heap*>& place = place_of(HeapNumber{n});
+      if (place.load_relaxed() != nullptr) continue;
+      const TableReach reach = reach_place(storages_, n);
+      if (reach.end == n) {
+        if (reach.next == n) return false;
+        continue;  // something foreign is in the way: this number is nobody's
+      }
+      heap->take_place(HeapNumber{n}, storages_[n]);
+      // Release: the table is open so far. Before the heap stands there: a fork's child looks at all that do.
+      if (n >= end_of_heaps_.load_relaxed()) end_of_heaps_.store_release(n + 1u);
+      place.store_release(heap);  // release: who finds the heap finds it constructed, and with its number
+      return true;
+    }
+    return false;
+  }
+  void leave(HeapNumber number) { place_of(number).store_release(nullptr); }
+  /// In a fork's child, first of all.
+  void abandon_heaps_lock() { heaps_lock_.abandon_if_owner_died(); }
+  Heap& heap_at(HeapNumber number) { return *place_of(number).load_relaxed(); }
+  /// The same of a number that may be nobody's by now.
+  Heap* heap_or_none(HeapNumber number) { return place_of(number).load_acquire(); }
+  /// The heap that a span in use belongs to.
+  Heap& heap_of(SpanRef span) { return heap_at(span->heap.load_relaxed()); }
+  template <class F>
+  void for_each_heap(F f) {
+    for (std::uint32_t n = 0; n < end_of_heaps_.load_acquire(); ++n) {
+      if (Heap* heap = place_of(HeapNumber{static_cast<std::uint16_t>(n)}).load_acquire(); heap != nullptr) {
+        f(*heap);
+      }
+    }
+  }
+
+  // --- The background thread -------------------------------------------------------------------------------
+
+  /// In a malloc that has not begun with anything: has a thread make the ticks of the decay clock when nobody
+  /// passes by, if the user wants one, there is something to give back, and there is none yet.
+  void want_background() {
+    // Acquire: the arena that is asked then.
+    if (SPANALLOC_UNLIKELY(may_start_background_.load_acquire() != 0)) start_background();
+  }
+  /// The thread's: waits for the next tick; `idle`: how many had nothing to do. False: no thread of the
+  /// program's is left that uses a heap. It ends then, and a later want_background() starts another one.
+  SPANALLOC_COLD bool wait_for_tick(unsigned idle) {
+    if (live_labs() == 0) {
+      background_.store_release(0);
+      return false;
+    }
+    // Ticks are counted by a coarse clock. Memory is given back with the second one that finds it unused.
+    const std::uint64_t tick = decay_ms / 2 + 10;
+    const std::uint64_t longer = idle < 3 ? tick : min_of(tick << min_of(idle - 2, 4), kLongestWaitMs);
+    // In parts: it is to end soon after the program's last thread, however long a tick is.
+    for (std::uint64_t left = max_of(longer, tick); left != 0 && live_labs() != 0;) {
+      const std::uint64_t part = min_of(left, kLongestWaitMs);
+      os::sleep_ms(part);
+      left -= part;
+    }
+    return true;
+  }
+  /// In a fork's child: it has not come along.
+  void forget_background() { background_.store_relaxed(0); }
+
+  // --- Shared by the heaps ---------------------------------------------------------------------------------
+
+  Arena arena;
+  WarmBound<Classes::kGranule> warm_bound;
+  SlackBound slack_bound;
+  LargeHabits large_habits{32 * kMiB / Classes::kGranule};
+  SpinLock purge_lock;                  ///< whoever purges or ages
+  Atomic<std::uint64_t> next_purge{0};  ///< milliseconds
+  bool in_tick = false;                 ///< under purge_lock: a tick has begun and is not done
+  /// Changed under purge_lock, as a tick begins: 0 or 1, which stack of each row of the heaps' pools is that
+  /// of this tick. The others are to be given down until it is done. Relaxed: a hint, spans may be in either.
+  Atomic<std::uint32_t> pool_tick{0};
+  /// Bytes that ticks and trims have purged, ever; written under purge_lock.
+  Atomic<std::size_t> given_back{0};
+  std::size_t thin_cursor = 0;  ///< under purge_lock: the next record that is looked at
+  std::uint64_t decay_ms = 0;   ///< constant after start
+  // In a fork's child; see fork_recovery.hpp.
+  Atomic<std::uint32_t> inside_without_lab{0};  ///< calls that are inside without a LAB,
+  std::uint16_t counted_since = 0;           ///< of those that began in this SpinLock::generation() or later
+  Atomic<std::uint32_t> recovery_is_due{0};  ///< read by every slow path, written in a fork's child only
+  bool lists_repaired = false;               ///< in a child, before its recovery
+  SpinLock start_lock;                       ///< the start of the layer, and of each heap
+
+ private:
+  // Below that so little can be free that nobody need watch it.
+  static constexpr std::size_t kWorthBackground = 4 * kMiB;
+  // How long the background thread outlives the last thread of the program, at most, but for one tick.
+  static constexpr std::uint64_t kLongestWaitMs = 1000;
+
+  // Its start may call malloc, which comes here again.
+  SPANALLOC_COLD void start_background() {
+    if (background_.load_relaxed() != 0 || arena.limit() << Config::kGranuleBits < kWorthBackground) return;
+    std::uint32_t none = 0;
+    if (!background_.compare_exchange_strong_acq_rel(none, 1)) return;
+    // If there is none to be had, that stays so.
+    thread::start_background(background_body_);
+  }
+  SPANALLOC_COLD std::size_t live_labs() {
+    std::size_t count = 0;
+    for_each_heap([&](Heap& heap) { count += heap.live_labs.load_relaxed(); });
+    return count;
+  }
+  Block* first_of(SpanRef span, BlockMark list) const {
+    return list == BlockMark::kNone ? no_block() : block_of_mark(span, list);
+  }
+  SPANALLOC_COLD BlockMark cut_lists_slow(SpanRef span, BlockMark remotes) {
+    return is_end(thinning_of(span).cut_lists(first_of(span, remotes))) ? BlockMark::kNone : remotes;
+  }
+  SpanThinning thinning_of(SpanRef span) {
+    return SpanThinning(*span.record, address(span.number), Classes::info(span->class_id()));
+  }
+  Atomic<Heap*>& place_of(HeapNumber number) {
+    return index_of(number) == 0 ? first_heap_ : more_heaps_[index_of(number)];
+  }
+
+  SPANALLOC_COLD bool start_slow() {
+    // Before anything else: a fork may find another thread in the middle of it. With the first allocation: a
+    // library without the constructor's help (static, or an engine in a test) forks too.
+    thread::watch_forks(*this);
+    LockGuard guard(start_lock);
+    if (started_.load_relaxed() != 0) return true;
+    link_key.choose(os::random_bits());
+    // As the spans of several blocks are aligned, so must the arena be, whatever the page size.
+    if (!arena.start(Classes::kGranule << Config::kMaxOrder)) return false;
+    if (!spans_.start(arena.capacity(), &arena.table_region()) || !spans_.ensure(1)) return false;
+    if (!labs_.start(kMaxLabs, &arena.table_region())) return false;
+    decay_ms = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
+    if (background_body_ != nullptr && os::option_number("BACKGROUND", 0, 1, 0) != 0) {
+      may_start_background_.store_release(1);  // release: pairs with want_background()
+    }
+    next_purge.store_relaxed(os::now_ms() + decay_ms / 2 + 1);
+    started_.store_release(1);  // release: pairs with is_started()
+    return true;
+  }
+
+  SPANALLOC_COLD TableReach make_records(std::size_t end) {
+    // What the arena has lost for want of records is behind it.
+    const std::size_t known = known_end_.load_relaxed();
+    const TableReach reach = spans_.reach(max_of(known, arena.limit()), end);
+    if (reach.end <= known) return reach;
+    if (spans_.is_without_gaps()) plain_end_.store_release(reach.end);  // release: the table is open so far
+    known_end_.store_release(reach.end);                                // "
+    return reach;
+  }
+
+  // Place n of a table beside the arena. What is free in there may be what the table was refused.
+  template <class T>
+  SPANALLOC_COLD TableReach reach_place(GrowingTable<T>& table, std::size_t n) {
+    const TableReach reach = table.reach(n, n + 1);
+    const bool refused = reach.end == n && reach.next == n;
+    return refused && arena.close_free() != 0 ? table.reach(n, n + 1) : reach;
+  }
+
+  template <class F>
+  void for_each_granule(SpanRef span, F f) {
+    const std::uintptr_t first = address_of(address(span.number));
+    for (std::uintptr_t i = 0; i < (1u << span->order); ++i) f(first + (i << Config::kGranuleBits));
+  }
+
+  // Under the registry's lock.
+  Lab* make_lab() {
+    const std::uint32_t number = end_of_labs_.load_relaxed();  // of the next one
+    if (number >= kMaxLabs) return nullptr;
+    const TableReach reach = reach_place(labs_, number);
+    if (reach.end == number) {
+      if (reach.next == number) return nullptr;
+      // Something foreign is in the way: these numbers are nobody's.
+      end_of_labs_.store_release(static_cast<std::uint32_t>(reach.next));
+      return make_lab();
+    }
+    Lab& lab = labs_[number];
+    lab.number = LabNumber{number};
+    lab.spares.start(lab.number);
+    end_of_labs_.store_release(number + 1);  // release: pairs with end_of_labs()
+    return &lab;
+  }
+
+  GrowingTable<Span> spans_;  // grown under the arena's lock
+  GrowingTable<Lab> labs_;
+  struct alignas(kCacheLine) Slot {
+    unsigned char bytes[kSlotBytes];
+  };
+  GrowingTable<Slot> slots_;  // grown under heaps_lock_
+  // Whole pages, where these are of 4 KiB.
+  struct alignas(4 * kKiB) MapPlace {
+    ThreadMap map;
+  };
+  GrowingTable<MapPlace> maps_;  // "
+  std::size_t end_of_maps_ = 0;  // "
+  thread::RecordRegistry<Lab> lab_registry_;
+  Atomic<std::uint32_t> end_of_labs_{0};  // written under the registry's lock
+  Atomic<std::size_t> known_end_{0};      // written under the arena's lock
+  Atomic<std::size_t> plain_end_{0};      // "; the same, up to the first gap
+  Atomic<std::uint32_t> started_{0};
+  void (*const background_body_)();
+  Atomic<std::uint32_t> may_start_background_{0};  // constant after start: the user wants one
+  Atomic<std::uint32_t> background_{0};  // 1: the background thread runs, or is being started, or cannot be
+  SpinLock heaps_lock_;                  // guards changes of what follows, and of slots_
+  GrowingTable<HeapStorage<Config>> storages_;  // by the heap's number
+  Atomic<std::uint32_t> end_of_heaps_{0};
+  Atomic<Heap*> first_heap_{nullptr};
+  GrowingTable<Atomic<Heap*>> more_heaps_;
+};
+
+}  // namespace spanalloc::standard

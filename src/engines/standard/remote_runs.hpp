@@ -1,0 +1,65 @@
+// Blocks of other threads' spans that a thread has freed and not yet given back: so that the cache line that
+// a span's word is in moves once a run, not once a block.
+//
+// A run is an intake like that of one's own spans, and stands in the thread's map as long as it holds a
+// block: frees into it take the same short path. Its first block and its last one take the slow path. While
+// it holds a block its span counts that as out, so the span stays what it is.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "engines/standard/block.hpp"
+#include "engines/standard/intake.hpp"
+#include "engines/standard/numbers.hpp"
+
+namespace spanalloc::standard {
+
+/// Its thread's alone.
+struct alignas(kCacheLine) RemoteRun : Intake {
+  Block* oldest;        ///< of those that it holds
+  SpanNumber number;    ///< the span that the last such free hit; kNone: none yet
+  std::uint32_t quota;  ///< how many it may hold; 0: it holds none
+
+  std::uint32_t count() const { return quota == 0 ? 0 : quota - left.load_relaxed(); }
+  bool holds(SpanNumber span) const { return quota != 0 && number == span; }
+};
+
+/// A run for each of several spans at a time: a span's is one of two, by its number. (With one each, every
+/// third of nine spans that are freed into in turn would have none.) Zero-initialisable.
+struct RemoteRuns {
+  static constexpr unsigned kRuns = 64;
+
+  RemoteRun runs[kRuns];
+  std::uint32_t holding = 0;  ///< runs that hold a block
+  std::uint32_t next = 0;     ///< whose turn it is to be given back
+  std::uint32_t turn = 0;     ///< which of two runs the next span takes that has neither
+
+  /// The span's; another one's or nobody's if it has none.
+  RemoteRun& of(SpanNumber span) {
+    RemoteRun& first = first_of(span);
+    return first.number == span ? first : (&first)[1];
+  }
+  /// The one that a span may have which has none.
+  RemoteRun& take_turn(SpanNumber span) { return (&first_of(span))[++turn % 2]; }
+  /// None may hold a block, or they are lost.
+  void forget() {
+    for (RemoteRun& run : runs) {
+      run.number = SpanNumber::kNone;
+      run.quota = 0;
+    }
+    holding = 0;
+  }
+
+ private:
+  // (Mixed: spans of four granules have every fourth number.)
+  RemoteRun& first_of(SpanNumber span) {
+    return runs[(index_of(span) * 0x9E3779B1u >> (32 - kPairBits)) * 2];
+  }
+  static constexpr unsigned kPairBits = 5;
+  static_assert(kRuns == 2u << kPairBits);
+};
+
+}  // namespace spanalloc::standard

@@ -1,0 +1,108 @@
+// The spans that a thread has just used up, and which it has not parked: they stay hot, so that nobody tells
+// it of their blocks, and no lock, list or compare-and-swap stands between a block's free and its next use. A
+// program that goes through a few spans of a class again and again stays among them.
+//
+// A bounded number of bytes, because what becomes free in a hot span is nobody else's. When a span joins that
+// does not fit the oldest ones leave, and are parked.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/assert.hpp"
+#include "base/atomic.hpp"
+#include "engines/standard/numbers.hpp"
+
+namespace spanalloc::standard {
+
+/// Its LAB's thread's alone; zero-initialisable. A fork's child finds each span of a vanished thread at least
+/// once in here or among the hot ones, whatever step the thread was at: a span joins before it leaves its
+/// other place, and leaves after it has got one. (What stands here twice is recognised by its word.)
+template <unsigned kMostGranules>
+class WarmSpans {
+ public:
+  /// One more than can be kept: who joins comes before who leaves.
+  static constexpr unsigned kPlaces = kMostGranules + 1;
+  static constexpr unsigned kNoPlace = kPlaces;
+  static_assert(kPlaces < 32);
+
+  bool is_empty() const { return used_ == 0; }
+  SpanNumber span(unsigned i) const { return spans_[i].load_relaxed(); }
+  ClassId class_of(unsigned i) const { return ClassId{classes_[i]}; }
+  /// Where the span stands; kNoPlace: not here. Also for who looks at a vanished thread's.
+  unsigned place_of(SpanNumber number) const {
+    for (unsigned i = 0; i < kPlaces; ++i) {
+      if (span(i) == number) return i;
+    }
+    return kNoPlace;
+  }
+  /// f(place); it may leave.
+  template <class F>
+  void for_each(F&& f) const {
+    for (std::uint32_t places = used_; places != 0; places &= places - 1) f(first_of(places));
+  }
+
+  static bool fits_at_all(unsigned granules) { return granules <= kMostGranules; }
+  bool fits(unsigned granules) const { return granules_ + granules <= kMostGranules; }
+  void join(SpanNumber number, ClassId c, unsigned granules) {
+    const unsigned i = next_in(~used_ & kAll);
+    SPANALLOC_ASSERT(i < kPlaces && place_of(number) == kNoPlace);
+    next_ = (i + 1) % kPlaces;
+    spans_[i].store_release(number);
+    classes_[i] = static_cast<std::uint8_t>(index_of(c));
+    granules_ += granules;
+    used_ |= 1u << i;
+  }
+  void leave(unsigned i, unsigned granules) {
+    SPANALLOC_ASSERT((used_ >> i & 1) != 0 && granules <= granules_);
+    spans_[i].store_release(SpanNumber::kNone);
+    granules_ -= granules;
+    used_ &= ~(1u << i);
+    ready_ &= ~(1u << i);
+  }
+  /// Enough of its blocks are back.
+  void mark_ready(unsigned i) { ready_ |= 1u << i; }
+  bool has_ready() const { return ready_ != 0; }
+
+  /// About the one that joined first; there is one. (They join going round, and fill places that became free
+  /// on the way.)
+  unsigned oldest() const {
+    SPANALLOC_ASSERT(used_ != 0);
+    return next_in(used_);
+  }
+  /// One of the class, of all or of those that are marked ready.
+  unsigned any(ClassId c) const { return first_of_class(used_, c); }
+  unsigned any_ready(ClassId c) const { return first_of_class(ready_, c); }
+
+  void forget() {
+    for (Atomic<SpanNumber>& span : spans_) span.store_relaxed(SpanNumber::kNone);
+    used_ = ready_ = granules_ = 0;
+  }
+
+ private:
+  static unsigned first_of(std::uint32_t places) { return static_cast<unsigned>(std::countr_zero(places)); }
+
+  // Of some places that are not none, the next one going round.
+  unsigned next_in(std::uint32_t places) const {
+    const std::uint32_t ahead = places >> next_ << next_;
+    return first_of(ahead != 0 ? ahead : places);
+  }
+  unsigned first_of_class(std::uint32_t places, ClassId c) const {
+    for (; places != 0; places &= places - 1) {
+      if (class_of(first_of(places)) == c) return first_of(places);
+    }
+    return kNoPlace;
+  }
+
+  static constexpr std::uint32_t kAll = (1u << kPlaces) - 1;
+
+  std::uint32_t used_ = 0;   // bit i: place i is taken
+  std::uint32_t ready_ = 0;  // of these
+  std::uint32_t granules_ = 0;
+  std::uint32_t next_ = 0;
+  Atomic<SpanNumber> spans_[kPlaces];
+  std::uint8_t classes_[kPlaces] = {};
+};
+
+}  // namespace spanalloc::standard

@@ -1,0 +1,172 @@
+// What a fork leaves behind: threads vanish in the middle of whatever they did; the child's heap is whole,
+// and the vanished threads' heaps go to new ones.
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "engines.hpp"
+#include "engines/a2alloc/engine.hpp"
+#include "sanitizers.hpp"
+#include "threads.hpp"
+
+namespace spanalloc {
+namespace {
+
+constexpr unsigned kWorkers = 4;
+constexpr std::size_t kSlots = 1000;
+using Slots = std::array<std::atomic<void*>, kSlots>;
+
+// Superblocks fill, empty, are evicted and come back; large objects come and go; half of the frees are
+// remote.
+template <class E>
+void churn(Slots& slots, unsigned seed, std::atomic<unsigned>& started, const std::atomic<bool>& stop) {
+  E::deallocate(E::allocate(16));
+  ++started;
+  while (!stop.load(std::memory_order_relaxed)) {
+    seed = seed * 1664525 + 1013904223;
+    const unsigned dice = (seed >> 4) % 64;
+    const std::size_t n = dice == 0 ? 100000 : dice < 8 ? 5000 : 16 + dice * 8;
+    E::deallocate(slots[(seed >> 12) % kSlots].exchange(E::allocate(n)));
+  }
+}
+
+template <class E>
+void use_the_heap(Slots& slots) {
+  test::in_threads(kWorkers, [&](unsigned) {
+    for (auto& slot : slots) {
+      E::deallocate(slot.exchange(nullptr));
+      void* p = E::allocate(256);
+      static_cast<char*>(p)[255] = 1;
+      E::deallocate(p);
+    }
+  });
+}
+
+template <class E>
+class A2allocFork : public ::testing::Test {};
+using Engines =
+    ::testing::Types<A2allocEngine<A2allocReport>, A2allocEngine<A2allocClasses>, A2allocEngine<Kheap>>;
+TYPED_TEST_SUITE(A2allocFork, Engines, test::EngineNames);
+
+// Another library's fork handlers, registered before those of every engine: in the child they run before an
+// engine has been told that it is one.
+std::atomic<void (*)()> allocate_in_handler{nullptr};
+void fork_handler() {
+  if (void (*allocate)() = allocate_in_handler; allocate != nullptr) allocate();
+}
+const int registered = pthread_atfork(fork_handler, fork_handler, fork_handler);
+
+template <class E>
+void allocate_and_free() {
+  for (const std::size_t size : {std::size_t{40}, std::size_t{5000}, 300 * kKiB}) {
+    std::vector<void*> blocks(50);
+    for (void*& p : blocks) p = E::allocate(size);
+    for (void* p : blocks) E::deallocate(p);
+  }
+}
+
+TYPED_TEST(A2allocFork, ChildrenOfBusyParentsHaveWholeHeaps) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  using E = TypeParam;
+  ASSERT_EQ(registered, 0);
+  E::process_start();
+  auto slots = std::make_unique<Slots>();
+  for (auto& slot : *slots) slot.store(nullptr);
+  std::atomic<bool> stop{false};
+  std::atomic<unsigned> started{0};
+  std::vector<std::thread> workers;
+  for (unsigned t = 0; t < kWorkers; ++t) {
+    workers.emplace_back([&, t] { churn<E>(*slots, t * 7919 + 1, started, stop); });
+  }
+  std::thread trimmer([&] {
+    while (!stop) E::trim();
+  });
+  while (started < kWorkers) std::this_thread::yield();
+  for (int round = 0; round < 40 && !this->HasFailure(); ++round) {
+    allocate_in_handler = round % 2 == 0 ? allocate_and_free<E> : nullptr;
+    alarm(540);  // a deadlock ends the test
+    const pid_t child = fork();
+    EXPECT_GE(child, 0);
+    if (child < 0) break;
+    if (child == 0) {
+      alarm(540);
+      const a2alloc::Census census = E::census();
+      if (!census.consistent()) {
+        std::fprintf(stderr, "in the child: %s at %zx\n", census.first_problem,
+                     static_cast<std::size_t>(census.at));
+        _exit(3);
+      }
+      const std::size_t records = census.heap_records;
+      use_the_heap<E>(*slots);
+      if (E::census().heap_records > records) _exit(4);  // four vanished threads, four new ones
+      for (auto& slot : *slots) E::deallocate(slot.exchange(nullptr));
+      E::trim();
+      _exit(E::census().consistent() ? 0 : 5);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_TRUE(WIFEXITED(status)) << "child killed by signal " << WTERMSIG(status) << " in round " << round;
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "round " << round;
+  }
+  allocate_in_handler = nullptr;
+  alarm(0);
+  stop = true;
+  for (std::thread& worker : workers) worker.join();
+  trimmer.join();
+  for (auto& slot : *slots) E::deallocate(slot.exchange(nullptr));
+  E::trim();
+  EXPECT_TRUE(E::census().consistent());
+  EXPECT_TRUE(E::census().all_returned());
+}
+
+// The forking thread has no heap yet, and makes one in the handler. Meanwhile another thread trims, and may
+// be in that heap when the process forks.
+struct HandlerConfig : A2allocReport {};
+using HandlerEngine = A2allocEngine<HandlerConfig>;
+std::atomic<bool> trim_now{false};
+void make_a_heap_to_be_trimmed() {
+  if (trim_now) return;  // it is the parent's or the child's handler
+  HandlerEngine::deallocate(HandlerEngine::allocate(40));
+  trim_now = true;
+  usleep(100'000);
+}
+
+TEST(A2allocForkHandler, AHeapMadeInItIsWholeInTheChild) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  HandlerEngine::process_start();
+  std::atomic<bool> started{false};
+  std::thread trimmer([&] {
+    HandlerEngine::deallocate(HandlerEngine::allocate(40));  // no heap is idle: this one is in use
+    started = true;
+    while (!trim_now) std::this_thread::yield();
+    HandlerEngine::trim();
+  });
+  while (!started) std::this_thread::yield();
+  alarm(540);
+  allocate_in_handler = make_a_heap_to_be_trimmed;
+  const pid_t child = fork();
+  allocate_in_handler = nullptr;
+  ASSERT_GE(child, 0);
+  if (child == 0) _exit(HandlerEngine::census().consistent() ? 0 : 3);
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  trimmer.join();
+  alarm(0);
+  EXPECT_TRUE(HandlerEngine::census().consistent());
+}
+
+}  // namespace
+}  // namespace spanalloc

@@ -1,0 +1,528 @@
+// Plain behaviour of the scalloc engine: sizes, alignments, bad input, memory returned, threads, fork.
+#include "engines/scalloc/engine.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <future>
+#include <latch>
+#include <set>
+#include <type_traits>
+
+#include "address_limit.hpp"
+#include "engine_list.hpp"
+#include "engines/scalloc/test_support.hpp"
+#include "memory_pattern.hpp"
+#include "memory_use.hpp"
+#include "sanitizers.hpp"
+
+namespace spanalloc {
+namespace {
+
+template <class E>
+class Scalloc : public testing::Test {};
+template <class T>
+using EngineOf = ScallocEngine<T>;
+
+struct Paper : spanalloc::Scalloc {};
+struct Clab : ScallocClab {};
+struct Lazy : ScallocLazyReclaim {};
+struct NoMadvise : ScallocNoMadvise {};
+using Engines = test::Joined<
+    testing::Types<EngineOf<Paper>>,
+    test::TypesIf<SPANALLOC_TEST_SCALLOC_ABLATIONS, EngineOf<Clab>, EngineOf<Lazy>, EngineOf<NoMadvise>>>;
+TYPED_TEST_SUITE(Scalloc, Engines);
+
+static_assert(Engine<EngineOf<Paper>> && Engine<EngineOf<Clab>>);
+
+TYPED_TEST(Scalloc, EverySizeIsServedByTheSmallestClass) {
+  using E = TypeParam;
+  for (std::size_t size = 0; size <= 2 * kMiB; size += size < 300 ? 1 : size / 7) {
+    void* p = E::allocate(size);
+    ASSERT_NE(p, nullptr) << size;
+    EXPECT_EQ(address_of(p) % 16, 0u);
+    EXPECT_TRUE(E::owns(p));
+    const std::size_t usable = E::usable_size(p);
+    EXPECT_GE(usable, size);
+    if (size >= 16 && size <= scalloc::kSpanMax) {
+      EXPECT_LE(usable, size <= 256 ? size + 15 : 2 * size);
+    }
+    std::memset(p, 0x5A, size);
+    E::deallocate(p);
+  }
+  E::deallocate(nullptr);
+  EXPECT_EQ(E::usable_size(nullptr), 0u);
+  expect_nothing_held<E>();
+}
+
+TYPED_TEST(Scalloc, BlocksOfAClassAreDistinctAndInTheirSpan) {
+  using E = TypeParam;
+  for (const scalloc::ClassId c : scalloc::kAllClasses) {
+    const scalloc::SizeClass& k = scalloc::info(c);
+    const auto blocks = make_floating_span<E>(k.block_size);
+    std::set<void*> distinct(blocks.begin(), blocks.end());
+    EXPECT_EQ(distinct.size(), blocks.size());
+    for (std::size_t i = 0; i + 1 < blocks.size(); ++i) {
+      const std::size_t offset = span_of(blocks[i])->offset_of(blocks[i]);
+      EXPECT_GE(offset, scalloc::kHeaderBytes);
+      EXPECT_LE(offset + k.block_size, k.real_span);
+    }
+    for (void* p : blocks) E::deallocate(p);
+  }
+  expect_nothing_held<E>();
+}
+
+TYPED_TEST(Scalloc, EveryAlignment) {
+  using E = TypeParam;
+  for (std::size_t alignment = 1; alignment <= 8 * kMiB; alignment *= 2) {
+    for (const std::size_t size :
+         {std::size_t{0}, std::size_t{1}, std::size_t{40}, std::size_t{96}, std::size_t{200},
+          std::size_t{3000}, std::size_t{70000}, std::size_t{1000000}, 3 * kMiB}) {
+      auto* p = static_cast<char*>(E::allocate_aligned(size, alignment));
+      ASSERT_NE(p, nullptr);
+      EXPECT_EQ(address_of(p) % alignment, 0u) << size << " at " << alignment;
+      EXPECT_GE(E::usable_size(p), size);
+      std::memset(p, 1, size);
+      E::deallocate(p);
+    }
+  }
+  expect_nothing_held<E>();
+}
+
+TYPED_TEST(Scalloc, ZeroedMemoryIsZeroAlsoWhenUsedBefore) {
+  using E = TypeParam;
+  for (const std::size_t size : {std::size_t{0}, std::size_t{100}, std::size_t{1000}, std::size_t{5000},
+                                 std::size_t{100000}, kMiB, 2 * kMiB}) {
+    for (int round = 0; round < 4; ++round) {
+      std::vector<unsigned char*> blocks;
+      for (int i = 0; i < 12; ++i) {
+        auto* p = static_cast<unsigned char*>(E::allocate_zeroed(size));
+        ASSERT_NE(p, nullptr);
+        ASSERT_EQ(test::first_nonzero(p, size), size);
+        std::memset(p, 0xFF, E::usable_size(p));
+        blocks.push_back(p);
+      }
+      for (unsigned char* p : blocks) E::deallocate(p);
+    }
+  }
+  expect_nothing_held<E>();
+}
+
+TYPED_TEST(Scalloc, ResizeInPlaceOrByPages) {
+  using E = TypeParam;
+  auto* p = static_cast<char*>(E::allocate(1000));
+  EXPECT_EQ(E::resize(p, 1024).block, p);
+  EXPECT_EQ(E::resize(p, 600).block, p);
+  EXPECT_EQ(E::resize(p, 1025).block, nullptr);
+  EXPECT_EQ(E::resize(p, 100).block, nullptr) << "would keep a kilobyte for 100 bytes";
+  E::deallocate(p);
+  auto* large = static_cast<char*>(E::allocate(3 * kMiB));
+  std::memset(large, 7, 3 * kMiB);
+  auto* larger = static_cast<char*>(E::resize(large, 64 * kMiB).block);
+  ASSERT_NE(larger, nullptr);
+  EXPECT_EQ(larger[3 * kMiB - 1], 7);
+  EXPECT_EQ(E::resize(larger, 1000).block, nullptr);
+  E::deallocate(larger);
+}
+
+TYPED_TEST(Scalloc, ThreadsWithoutALabOfTheirOwn) {
+  using E = TypeParam;
+  using Config = std::conditional_t<
+      std::is_same_v<E, EngineOf<Paper>>, Paper,
+      std::conditional_t<std::is_same_v<E, EngineOf<Clab>>, Clab,
+                         std::conditional_t<std::is_same_v<E, EngineOf<Lazy>>, Lazy, NoMadvise>>>;
+  void* early = nullptr;
+  void* late = nullptr;
+  on_another_thread([&] {
+    early = E::allocate(100);
+    void* other = E::allocate(100);
+    ScallocTestAccess::leave_thread<Config>();  // its teardown; what follows runs in later destructors
+    late = E::allocate(100);
+    ASSERT_NE(late, nullptr);
+    std::memset(late, 1, 100);
+    E::deallocate(other);
+    for (int i = 0; i < 5000; ++i) {
+      void* p = E::allocate(64);
+      void* q = E::allocate(70000);
+      E::deallocate(p);
+      E::deallocate(q);
+    }
+  });
+  E::deallocate(early);
+  E::deallocate(late);
+  expect_nothing_held<E>();
+}
+
+TYPED_TEST(Scalloc, ManyShortThreadsReuseLabs) {
+  using E = TypeParam;
+  std::vector<void*> left;
+  for (int i = 0; i < 300; ++i) {
+    on_another_thread([&] { left.push_back(E::allocate(16)); });
+  }
+  EXPECT_LE(E::statistics().live_labs, 1u);
+  for (void* p : left) E::deallocate(p);
+  expect_nothing_held<E>();
+}
+
+TYPED_TEST(Scalloc, StatisticsAddUp) {
+  using E = TypeParam;
+  void* small = E::allocate(10);
+  void* large = E::allocate(5 * kMiB);
+  const EngineStatistics statistics = E::statistics();
+  EXPECT_GE(statistics.reserved_bytes, statistics.opened_bytes);
+  EXPECT_GE(statistics.opened_bytes, statistics.small_bytes_carved);
+  EXPECT_GE(statistics.small_bytes_carved, 32 * kKiB);
+  EXPECT_EQ(statistics.large_bytes, 5 * kMiB);
+  EXPECT_EQ(statistics.large_objects, 1u);
+  E::deallocate(small);
+  E::deallocate(large);
+}
+
+// --- Memory.
+
+template <class E>
+std::size_t resident_after_free() {
+  auto blocks = make_floating_span<E>(65536);
+  for (void* p : blocks) std::memset(p, 1, 65536);
+  const auto* span = span_of(blocks[0]);
+  for (void* p : blocks) E::deallocate(p);
+  return test::resident_pages(span, 516 * kKiB);
+}
+
+TEST(ScallocMemory, EmptySpansAboveTheThresholdGiveTheirPagesBack) {
+  if (os::memory_is_locked()) GTEST_SKIP() << "memory is locked";
+  EXPECT_LE(resident_after_free<EngineOf<Paper>>(), 1u);
+  EXPECT_GT(resident_after_free<EngineOf<NoMadvise>>(), 100u);
+}
+
+TEST(ScallocMemory, SmallSpansKeepThemUntilTrim) {
+  if (os::memory_is_locked()) GTEST_SKIP() << "memory is locked";
+  OwnHeap<Paper> heap;
+  const auto blocks = make_floating_span(*heap, 256);
+  for (void* p : blocks) std::memset(p, 1, 256);
+  const auto* span = span_of(blocks[0]);
+  for (void* p : blocks) heap->deallocate(p);
+  EXPECT_EQ(test::resident_pages(span, 32 * kKiB), 32 * kKiB / os::page_size());
+  EXPECT_TRUE(heap->trim());
+  EXPECT_EQ(test::resident_pages(span, 32 * kKiB), 1u);
+  EXPECT_FALSE(heap->trim()) << "nothing is left to return";
+}
+
+TEST(ScallocMemory, FreshBlocksAreCarvedAPageAtATime) {
+  OwnHeap<Paper> heap;
+  void* p = heap->allocate(256);
+  EXPECT_LE(test::resident_pages(span_of(p), 32 * kKiB), max_of(1, 4096 / os::page_size()));
+  heap->deallocate(p);
+}
+
+// At the limit a single freed block can be had again, although its span is not reusable by far.
+TEST(ScallocMemory, OneFreeAtTheLimitServesTheNextRequest) {
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("SPANALLOC_ARENA_BITS", "30", 1);
+    OwnHeap<Paper> heap;
+    void* orphan = nullptr;
+    on_another_thread([&] {
+      orphan = heap->allocate(4096);
+      for (int i = 0; i < 31; ++i) {
+        if (heap->allocate(4096) == nullptr) _exit(1);
+      }
+    });
+    void* own = heap->allocate(4096);
+    for (int count = 0; heap->allocate(4096) != nullptr; ++count) {
+      if (count > 100000) _exit(2);
+    }
+    for (void* p : {own, orphan, own}) {
+      heap->deallocate(p);
+      if (heap->allocate(4096) != p) _exit(3);
+      if (heap->allocate(4096) != nullptr) _exit(4);
+    }
+    // A smaller request takes a larger block rather than none.
+    heap->deallocate(own);
+    if (heap->allocate(4096) != own) _exit(5);
+    heap->deallocate(own);
+    if (heap->allocate(16) != own) _exit(6);
+    heap->deallocate(own);
+    heap->deallocate(orphan);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+// Other heaps of this process may have reserved terabytes: a limit counts from there.
+// Allocates until nothing is left, frees all, three times over; 0 if the heap is as good as new after that.
+int exhaust(scalloc::Heap<Paper>& heap) {
+  for (int round = 0; round < 3; ++round) {
+    void* chain = nullptr;
+    std::size_t count = 0;
+    while (void* p = heap.allocate(100000)) {
+      *static_cast<void**>(p) = chain;
+      chain = p;
+      if (++count > 20000) return 2;
+    }
+    if (count < 50) return 3;
+    if (heap.allocate_zeroed(200000) != nullptr) return 4;
+    while (chain != nullptr) {
+      void* next = *static_cast<void**>(chain);
+      heap.deallocate(chain);
+      chain = next;
+    }
+    void* p = heap.allocate(300000);  // another class: the same spans serve it
+    if (p == nullptr) return 5;
+    heap.deallocate(p);
+  }
+  heap.trim();
+  return heap.census().nothing_held() ? 0 : 6;
+}
+
+void expect_child_succeeds(pid_t child) {
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+TEST(ScallocMemory, ExhaustedArenaIsSurvived) {
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("SPANALLOC_ARENA_BITS", "30", 1);
+    OwnHeap<Paper> heap;
+    _exit(exhaust(*heap));
+  }
+  expect_child_succeeds(child);
+}
+
+TEST(ScallocMemory, OutOfMemoryIsSurvived) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a limit on address space does not go with sanitizers";
+#endif
+  const pid_t child = fork();
+  if (child == 0) {
+    if (!test::leave_address_space(512 * kMiB)) _exit(9);
+    OwnHeap<Paper> heap;
+    if (heap->allocate(2 * kGiB) != nullptr) _exit(1);
+    _exit(exhaust(*heap));
+  }
+  expect_child_succeeds(child);
+}
+
+// Under a limit a span takes its real span of address space, not 2 MiB; and grows again when it is reused.
+TEST(ScallocMemory, LimitOnAddressSpaceCountsRealSpans) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "a limit on address space does not go with sanitizers";
+#endif
+  const pid_t child = fork();
+  if (child == 0) {
+    OwnHeap<Paper> heap;
+    if (!test::leave_address_space(256 * kMiB)) _exit(9);
+    void* chain = nullptr;
+    for (std::size_t bytes = 0; bytes < 64 * kMiB; bytes += 256) {
+      void* p = heap->allocate(256);
+      if (p == nullptr) _exit(1);
+      *static_cast<void**>(p) = chain;
+      chain = p;
+    }
+    while (chain != nullptr) {
+      void* next = *static_cast<void**>(chain);
+      heap->deallocate(chain);
+      chain = next;
+    }
+    const std::size_t carved = heap->census().carved;
+    for (int i = 0; i < 100; ++i) {
+      void* p = heap->allocate(kMiB);
+      if (p == nullptr) _exit(2);
+      std::memset(p, 1, kMiB);
+      *static_cast<void**>(p) = chain;
+      chain = p;
+    }
+    if (heap->census().carved > carved) _exit(3);
+    while (chain != nullptr) {
+      void* next = *static_cast<void**>(chain);
+      heap->deallocate(chain);
+      chain = next;
+    }
+    heap->trim();
+    _exit(heap->census().nothing_held() ? 0 : 4);
+  }
+  expect_child_succeeds(child);
+}
+
+// --- Fork.
+
+TEST(ScallocFork, ChildOwnsAUsableHeap) {
+  using E = EngineOf<HookedConfig<1>>;
+  E::process_start();
+  std::promise<void> ready;
+  std::promise<void> done;
+  std::vector<void*> theirs;
+  std::thread other([&] {
+    for (int i = 0; i < 3000; ++i) theirs.push_back(E::allocate(64));
+    ready.set_value();
+    done.get_future().wait();
+  });
+  ready.get_future().wait();
+  void* mine = E::allocate(64);
+  const pid_t child = fork();
+  if (child == 0) {
+    E::deallocate(mine);
+    for (void* p : theirs) E::deallocate(p);
+    for (int i = 0; i < 10000; ++i) {
+      if (E::allocate(64) == nullptr) _exit(1);
+    }
+    E::trim();
+    const EngineStatistics statistics = E::statistics();
+    if (statistics.live_labs != 1) _exit(2);
+    _exit(statistics.spans_lost_to_fork == 1 ? 0 : 3);  // the one in which the other thread was allocating
+  }
+  done.set_value();
+  other.join();
+  expect_child_succeeds(child);
+  for (void* p : theirs) E::deallocate(p);
+  E::deallocate(mine);
+  expect_nothing_held<E>();
+}
+
+TEST(ScallocFork, WhileOtherThreadsAllocate) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+#endif
+  using E = EngineOf<HookedConfig<2>>;
+  E::process_start();
+  Atomic<std::uint32_t> stop{0};
+  std::vector<std::thread> threads;
+  std::latch begun(3);
+  for (unsigned t = 0; t < 3; ++t) {
+    threads.emplace_back([&stop, &begun, t] {
+      std::vector<void*> live(200);
+      begun.count_down();
+      for (unsigned i = t; stop.load_relaxed() == 0; ++i) {
+        E::deallocate(live[i % 200]);
+        live[i % 200] = E::allocate(16 + i * 37 % 3000);
+      }
+      for (void* p : live) E::deallocate(p);
+    });
+  }
+  begun.wait();
+  constexpr int kForks = test::kEmulated ? 4 : 20;  // a second each where code is emulated
+  for (int i = 0; i < kForks; ++i) {
+    const pid_t child = fork();
+    if (child == 0) {
+      for (int k = 0; k < 2000; ++k) E::deallocate(E::allocate(static_cast<std::size_t>(16 + k)));
+      E::trim();
+      _exit(0);
+    }
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  }
+  stop.store_relaxed(1);
+  for (auto& thread : threads) thread.join();
+  expect_nothing_held<E>();
+}
+
+// --- Bad input ends the process with a line that names it.
+
+class ScallocDeathTest : public testing::Test {
+ protected:
+  OwnHeap<Paper> heap;
+};
+
+// Keeps the compiler from reasoning about what the pointer points to.
+void* hidden(void* p) {
+  asm volatile("" : "+r"(p));
+  return p;
+}
+
+TEST_F(ScallocDeathTest, ForeignPointers) {
+  int variable = 0;
+  void* foreign = hidden(&variable);
+  EXPECT_DEATH(heap->deallocate(foreign), "spanalloc: .*not an object's 0x");
+  auto* p = static_cast<char*>(heap->allocate(100));
+  char* span = reinterpret_cast<char*>(span_of(p));
+  EXPECT_DEATH(heap->deallocate(span - 16), "holds no objects|not an object's");
+  EXPECT_DEATH(heap->deallocate(span - (std::size_t{1} << 21)), "holds no objects|not an object's");
+  EXPECT_DEATH(heap->deallocate(span + (std::size_t{1} << 21)), "holds no objects|not an object's");
+  EXPECT_DEATH(heap->deallocate(span + (std::size_t{1} << 30)), "holds no objects|not an object's");
+  EXPECT_DEATH(heap->deallocate(pointer_to(std::uintptr_t{1} << 63)), "not an object's");
+  EXPECT_DEATH(heap->usable_size(foreign), "not an object's");
+  EXPECT_DEATH(heap->resize(foreign, 10), "not an object's");
+  EXPECT_FALSE(heap->owns(foreign));
+  heap->deallocate(p);
+}
+
+TEST_F(ScallocDeathTest, NotTheStartOfABlock) {
+  auto* p = static_cast<char*>(heap->allocate(100));
+  char* span = reinterpret_cast<char*>(span_of(p));
+  for (const int offset : {1, 8, 16, 32, 111}) {
+    EXPECT_DEATH(heap->deallocate(p + offset), "not the start of an object") << offset;
+  }
+  EXPECT_DEATH(heap->deallocate(span), "not the start");
+  EXPECT_DEATH(heap->deallocate(span + 64), "not the start");
+  EXPECT_DEATH(heap->deallocate(span + 32 * kKiB), "not the start");
+  on_another_thread([&] { EXPECT_DEATH(heap->deallocate(p + 16), "not the start"); });
+  auto* aligned = static_cast<char*>(heap->allocate_aligned(40000, 65536));
+  EXPECT_DEATH(heap->deallocate(aligned + 16), "not the start");
+  EXPECT_DEATH(heap->deallocate(aligned + 4096), "not the start");
+  heap->deallocate(aligned);
+  heap->deallocate(p);
+}
+
+TEST_F(ScallocDeathTest, DoubleFree) {
+  void* p = heap->allocate(100);
+  heap->deallocate(p);
+  EXPECT_DEATH(heap->deallocate(p), "double free of 0x");
+  auto floating = make_floating_span(*heap, 256);
+  heap->deallocate(floating[0]);
+  EXPECT_DEATH(heap->deallocate(floating[0]), "double free of 0x");
+  // In the child of a thread other than the owner the span would be an orphan, and adopted.
+  EXPECT_DEATH(on_another_thread([&] {
+                 heap->deallocate(floating[1]);
+                 heap->deallocate(floating[1]);
+               }),
+               "double free of 0x");
+  auto single = make_floating_span(*heap, kMiB);
+  heap->deallocate(single[0]);
+  EXPECT_DEATH(heap->deallocate(single[0]), "free already");
+  EXPECT_DEATH(heap->usable_size(single[0]), "free");
+  void* large = heap->allocate(5 * kMiB);
+  heap->deallocate(large);
+  EXPECT_DEATH(heap->deallocate(large), "not an object's");
+}
+
+// Two blocks freed in turns, twice each: more frees than blocks, caught at the latest when the span is full.
+TEST_F(ScallocDeathTest, AlternatingDoubleFreesOverflowTheCount) {
+  auto floating = make_floating_span(*heap, 512 * kKiB);
+  on_another_thread([&] {
+    EXPECT_DEATH(
+        {
+          for (int i = 0; i < 4; ++i) {
+            heap->deallocate(floating[0]);
+            heap->deallocate(floating[1]);
+          }
+        },
+        "free");
+  });
+}
+
+TEST_F(ScallocDeathTest, WrittenAfterFree) {
+  std::vector<void*> blocks;
+  for (int i = 0; i < 4; ++i) blocks.push_back(heap->allocate(200));
+  for (void* p : blocks) heap->deallocate(p);
+  int local = 0;
+  void* old = *static_cast<void**>(blocks[3]);
+  for (void* wild : {hidden(&local), pointer_to(0x4141414141414141u),
+                     static_cast<void*>(static_cast<char*>(blocks[3]) + kMiB)}) {
+    *static_cast<void**>(blocks[3]) = wild;
+    EXPECT_DEATH({ heap->allocate(200); }, "written after free");
+  }
+  *static_cast<void**>(blocks[3]) = old;
+}
+
+}  // namespace
+}  // namespace spanalloc

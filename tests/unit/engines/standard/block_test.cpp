@@ -1,0 +1,420 @@
+// The links of free blocks: what cannot be forged, and what becomes of a block that is freed twice, whichever
+// two lists it has come to stand on. (docs/security.md says which of it is promised.)
+#include "engines/standard/block.hpp"
+
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstring>
+#include <set>
+#include <vector>
+
+#include "engines/standard/test_support.hpp"
+#include "sanitizers.hpp"
+#include "seed_report.hpp"
+#include "threads.hpp"
+
+namespace spanalloc {
+namespace {
+
+using large::Classes;
+using large::E;
+using large::free_all;
+
+// A list in thread-local storage, one in the LAB, spans of several granules.
+constexpr std::size_t kSizes[] = {16, 64, 400, 1280, 2000, 7000, 30000};
+
+std::uint64_t& first_word(void* p) {
+  return *static_cast<std::uint64_t*>(p);
+}
+std::size_t blocks_a_span(std::size_t size) {
+  return Classes::info(Classes::of(size)).blocks;
+}
+const standard::Span* span_of(const void* p) {
+  return E::pages.span_of(E::pages.any_granule_at(address_of(p))).record;
+}
+
+constexpr int kHandedOutTwice = 7;
+// Of a process that ends with 0 where a list that has come to nobody's hands yet could still be wrong. (A
+// crash, or a block handed out twice, is neither.)
+bool is_refused_or_not_seen_yet(int status) {
+  return (WIFEXITED(status) && WEXITSTATUS(status) == 0) ||
+         (WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+}
+
+// Blocks of one span, which is hot here.
+std::vector<void*> hot_blocks(std::size_t size, std::size_t count) {
+  std::vector<void*> blocks;
+  std::vector<void*> others;
+  while (blocks.size() < count) {
+    void* p = E::allocate(size);
+    if (!blocks.empty() && span_of(blocks[0]) != span_of(p)) {
+      others.insert(others.end(), blocks.begin(), blocks.end());
+      blocks.clear();
+    }
+    blocks.push_back(p);
+  }
+  free_all(others);
+  return blocks;
+}
+// All blocks of one span, which is parked with this thread; and others, which are never given back.
+std::vector<void*> parked_blocks(std::size_t size) {
+  std::vector<void*> blocks;
+  // Those that come after it, the last ones of which stay hot.
+  constexpr std::size_t kWarm = Standard::kWarmBytes >> Standard::kGranuleBits;
+  while (blocks.size() < (kWarm + 4) * blocks_a_span(size)) blocks.push_back(E::allocate(size));
+  const void* middle = blocks[blocks_a_span(size)];
+  std::erase_if(blocks, [&](void* p) { return span_of(p) != span_of(middle); });
+  EXPECT_EQ(blocks.size(), blocks_a_span(size));
+  EXPECT_EQ(span_of(middle)->load_word().state(), standard::SpanState::kParked);
+  return blocks;
+}
+
+// All blocks that the thread's hot span may still have, and more.
+void allocate_spans(std::size_t size, std::size_t spans) {
+  for (std::size_t i = 0; i < (spans + 1) * blocks_a_span(size); ++i) (void)E::allocate(size);
+}
+// The same; no block may come twice.
+void allocate_each_once(std::size_t size, std::size_t spans) {
+  std::set<void*> seen;
+  for (std::size_t i = 0; i < (spans + 1) * blocks_a_span(size); ++i) {
+    if (!seen.insert(E::allocate(size)).second) _exit(kHandedOutTwice);
+  }
+}
+
+// --- Links that cannot be forged ---------------------------------------------------------------------------
+
+TEST(StandardLinks, ABlockThatIsHandedOutShowsNoLink) {
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks;
+    for (int round = 0; round < 3; ++round) {
+      for (std::size_t i = 0; i < 3 * blocks_a_span(size) / 2; ++i) {
+        blocks.push_back(E::allocate(size));
+        ASSERT_EQ(first_word(blocks.back()), 0u) << size;
+      }
+      free_all(blocks);
+      blocks.clear();
+    }
+  }
+}
+
+TEST(StandardLinks, ALinkTellsNoAddress) {
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks = hot_blocks(size, 3);
+    for (void* p : blocks) {
+      E::deallocate(p);
+      const std::uint64_t word = first_word(p);
+      for (const void* secret :
+           {static_cast<const void*>(standard::no_block()), static_cast<const void*>(p)}) {
+        EXPECT_NE(word >> 16, address_of(secret) >> 16) << size;
+        EXPECT_NE((word ^ address_of(p)) >> 16, address_of(secret) >> 16) << size;
+      }
+    }
+  }
+}
+
+// A value is as good as any other: all of a word but the offset in the span must be guessed.
+TEST(StandardLinks, AWordThatIsNoLinkPassesWithAChanceBelow2ToMinus40) {
+  test::Random random(test::seed_of(1));
+  for (const std::size_t span : {64 * kKiB, 128 * kKiB, 256 * kKiB}) {
+    const std::uint64_t good = span / standard::kQuantum;  // of 2^64 words
+    EXPECT_LT(good, std::uint64_t{1} << 24);
+    std::size_t counted = 0;
+    for (std::uint64_t low = 0; low < 2 * span; ++low) counted += standard::leads_to_block(low, span);
+    EXPECT_EQ(counted, good);
+    for (unsigned bit = 0; bit < 64; ++bit) {
+      const std::uint64_t mask = std::uint64_t{1} << bit;
+      EXPECT_EQ(standard::leads_to_block(mask, span), mask >= standard::kQuantum && mask < span) << bit;
+    }
+    const standard::Block block{};
+    for (int i = 0; i < 1'000'000; ++i) ASSERT_FALSE(standard::is_link(&block, random.next(), span));
+  }
+  const standard::Block* none = standard::no_block();
+  EXPECT_FALSE(standard::leads_to_block(standard::link_of(none), standard::kMostSpan));
+}
+
+using StandardLinksDeathTest = testing::Test;
+
+TEST(StandardLinksDeathTest, AnOverwrittenLinkIsNotFollowed) {
+  constexpr std::uint64_t kLow = 0x88;
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks = hot_blocks(size, 4);
+    void* live =
+        blocks.front();  // or a tick of the decay's clock may take the span, empty, out of the thread's hands
+    blocks.erase(blocks.begin());
+    for (const std::uint64_t word :
+         {std::uint64_t{0}, kLow, ~std::uint64_t{0}, std::uint64_t{16},
+          static_cast<std::uint64_t>(address_of(blocks[0])), std::uint64_t{0x4141414141414141}}) {
+      const auto write_into_free = [&] {
+        for (void* p : blocks) E::deallocate(p);
+        first_word(blocks.back()) = word;
+        allocate_spans(size, 1);
+      };
+      EXPECT_DEATH(write_into_free(), "free list overwritten") << size << " " << word;
+    }
+    free_all(blocks);
+    E::deallocate(live);
+  }
+}
+
+// --- Freed twice, with others in between -------------------------------------------------------------------
+
+TEST(StandardLinksDeathTest, OnTheHotListItIsNotHandedOutTwice) {
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks = hot_blocks(size, 5);
+    const auto free_all_twice = [&] {
+      for (int i = 0; i < 2; ++i) {
+        for (void* p : blocks) E::deallocate(p);
+      }
+    };
+    const auto then_allocate = [&] {
+      free_all_twice();
+      std::set<void*> seen;
+      while (seen.insert(E::allocate(size)).second) {
+      }
+      _exit(kHandedOutTwice);
+    };
+    EXPECT_DEATH(then_allocate(), "double free") << size;
+    const auto then_trim = [&] {
+      free_all_twice();
+      E::trim();
+    };
+    EXPECT_DEATH(then_trim(), "double free") << size;
+    free_all(blocks);
+  }
+}
+
+// Where a free finds the last one. With others in between it is found when the span is allocated from again.
+TEST(StandardLinksDeathTest, IntoAParkedSpanItIsNotHandedOutTwice) {
+  for (const std::size_t size : kSizes) {
+    const auto last_of_list = [&] {
+      const std::vector<void*> blocks = parked_blocks(size);
+      for (void* p : {blocks[0], blocks[1], blocks[1]}) E::deallocate(p);
+    };
+    EXPECT_DEATH(last_of_list(), "double free of") << size;
+    for (const std::vector<unsigned>& order : {std::vector<unsigned>{0, 1, 2, 0}, {1, 0, 1}}) {
+      const auto then_allocate = [&] {
+        const std::vector<void*> blocks = parked_blocks(size);
+        for (const unsigned i : order) E::deallocate(blocks[i]);
+        for (std::size_t i = 3; i < blocks.size(); ++i) E::deallocate(blocks[i]);
+        allocate_each_once(size, 5);
+      };
+      EXPECT_DEATH(then_allocate(), "double free") << size;
+    }
+  }
+}
+
+// Twice in a row: refused. With others in between: the run's links do not agree with its count when it is
+// given back, at the latest when the thread ends. In a run that was given back before: refused, or found when
+// the owner comes to the block a second time.
+TEST(StandardLinksDeathTest, ByAnotherThreadItIsNotHandedOutTwice) {
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks = hot_blocks(size, 6);
+    const auto free_elsewhere = [&](std::vector<unsigned> order) {
+      test::on_another_thread([&] {
+        void* mine = E::allocate(16);  // so that it gathers
+        for (const unsigned i : order) E::deallocate(blocks[i]);
+        E::deallocate(mine);
+      });
+    };
+    for (const auto& order : {std::vector<unsigned>{0, 0}, {0, 1, 2, 2}}) {
+      EXPECT_DEATH(free_elsewhere(order), "double free of") << size;
+    }
+    // The first free into a span is alone; then the run begins. Its first block twice, its last one, one in
+    // between; what is counted is 3 to 6. On the short path, which takes a map, nothing is looked for.
+    for (const auto& order :
+         {std::vector<unsigned>{5, 0, 1, 0}, {5, 0, 1, 0, 2}, {5, 0, 1, 2, 1}, {5, 0, 1, 2, 3, 1, 4}}) {
+      EXPECT_DEATH(free_elsewhere(order), "double free of") << size;
+      const auto free_on_the_short_path = [&] {
+        test::on_another_thread([&] {
+          std::vector<void*> own;
+          for (int i = 0; i < 200; ++i) own.push_back(E::allocate(16));
+          free_all(own);
+          for (const unsigned i : order) E::deallocate(blocks[i]);
+        });
+      };
+      EXPECT_DEATH(free_on_the_short_path(), "double free. in the list at") << size;
+    }
+    // The first one is in no run, and comes again in one.
+    for (const auto& order : {std::vector<unsigned>{0, 1, 0}, {0, 1, 2, 3, 0}}) {
+      const auto then_allocate = [&] {
+        free_elsewhere(order);
+        allocate_each_once(size, 5);
+        _exit(0);  // the list has not been taken yet
+      };
+      EXPECT_EXIT(then_allocate(), is_refused_or_not_seen_yet, "") << size;
+      const auto then_trim = [&] {
+        free_elsewhere(order);
+        E::trim();
+      };
+      EXPECT_DEATH(then_trim(), "double free") << size;
+    }
+    // One after the other, by threads that end: each run has been given back.
+    const auto one_thread_each = [&] {
+      for (const unsigned i : {0u, 1u, 2u, 0u}) free_elsewhere({i});
+    };
+    EXPECT_DEATH(one_thread_each(), "double free of") << size;
+    free_all(blocks);
+  }
+}
+
+// realloc would return it, and so would malloc.
+TEST(StandardLinksDeathTest, TheSizeOfAFreedBlockIsRefused) {
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks = hot_blocks(size, 4);
+    const auto ask_after_frees = [&] {
+      for (void* p : blocks) E::deallocate(p);
+      (void)E::usable_size(blocks[1]);
+    };
+    EXPECT_DEATH(ask_after_frees(), "size asked of memory that is free") << size;
+    const auto resize_in_parked = [&] {
+      const std::vector<void*> parked = parked_blocks(size);
+      for (void* p : {parked[0], parked[1], parked[2]}) E::deallocate(p);
+      (void)E::resize(parked[0], size);
+    };
+    EXPECT_DEATH(resize_in_parked(), "size asked of memory that is free") << size;
+    const auto resize_after_others_free = [&] {
+      test::on_another_thread([&] {
+        for (void* p : {blocks[0], blocks[1], blocks[2]}) E::deallocate(p);
+      });
+      (void)E::resize(blocks[1], size);
+    };
+    EXPECT_DEATH(resize_after_others_free(), "size asked of memory that is free") << size;
+    free_all(blocks);
+  }
+}
+
+// The other thread cannot see this one's hot list: found out at the latest when that or the other's is
+// settled.
+TEST(StandardLinksDeathTest, HereAndByAnotherThreadItIsNotHandedOutTwice) {
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks = hot_blocks(size, 5);
+    for (const bool here_first : {true, false}) {
+      const auto here = [&] {
+        for (unsigned i : {0u, 1u, 2u}) E::deallocate(blocks[i]);
+      };
+      const auto elsewhere = [&] {
+        test::on_another_thread([&] {
+          for (unsigned i : {3u, 1u}) E::deallocate(blocks[i]);
+        });
+      };
+      const auto free_twice = [&] {
+        if (here_first) here();
+        elsewhere();
+        if (!here_first) here();
+      };
+      const auto then_allocate = [&] {
+        free_twice();
+        std::set<void*> seen;
+        for (std::size_t i = 0; i < 3 * blocks_a_span(size); ++i) {
+          if (!seen.insert(E::allocate(size)).second) _exit(kHandedOutTwice);
+        }
+        _exit(0);  // the rest of the span has not been settled yet
+      };
+      EXPECT_EXIT(then_allocate(), is_refused_or_not_seen_yet, "") << size;
+      const auto then_trim = [&] {
+        free_twice();
+        E::trim();
+      };
+      EXPECT_DEATH(then_trim(), "double free") << size << here_first;
+    }
+    free_all(blocks);
+  }
+}
+
+// Counted twice, the block makes its span pass for empty while another one is out: that is found when it
+// does.
+TEST(StandardLinksDeathTest, ASpanThatCountsAsEmptyIsLookedAt) {
+  for (const std::size_t size : kSizes) {
+    for (const bool here_first : {true, false}) {
+      const auto free_twice_and_all_others = [&] {
+        std::vector<void*> blocks = hot_blocks(size, 3);
+        void* twice = blocks[1];
+        const auto elsewhere = [&] { test::on_another_thread([&] { E::deallocate(twice); }); };
+        if (!here_first) elsewhere();
+        E::deallocate(twice);
+        if (here_first) elsewhere();
+        void* live = E::allocate(size);
+        std::memset(live, 'L', size);
+        std::vector<void*> others;
+        for (std::size_t i = 0; i < 3 * blocks_a_span(size); ++i) others.push_back(E::allocate(size));
+        for (void* p : {blocks[0], blocks[2]}) {
+          if (p != live) E::deallocate(p);
+        }
+        for (void* p : others) {
+          if (p != live) E::deallocate(p);
+        }
+        for (std::size_t i = 0; i < 3 * blocks_a_span(size); ++i) {
+          if (E::allocate(size) == live) _exit(kHandedOutTwice);
+        }
+        _exit(0);  // the span has not been settled yet, or the second free was taken back with the first
+      };
+      EXPECT_EXIT(free_twice_and_all_others(), is_refused_or_not_seen_yet, "") << size << here_first;
+    }
+  }
+}
+
+// The same by its own thread alone, where the program has written to the block in between, so that it looks
+// like one in use: counted twice, it makes the span pass for empty while another block is out. That one is
+// not handed out: it stands on none of the lists that the span keeps.
+TEST(StandardLinksDeathTest, ASpanThatItsOwnThreadHasEmptiedIsLookedAtWhenItLeavesItsClass) {
+  for (const std::size_t size : kSizes) {
+    for (const std::uint64_t written : {std::uint64_t{0}, ~std::uint64_t{0}}) {
+      const auto free_twice_and_all_but_one = [&] {
+        std::vector<void*> blocks = parked_blocks(size);
+        E::deallocate(blocks[0]);
+        E::deallocate(blocks[1]);
+        first_word(blocks[0]) = written;
+        E::deallocate(blocks[0]);
+        for (std::size_t i = 3; i < blocks.size(); ++i) E::deallocate(blocks[i]);  // blocks[2] stays out
+      };
+      const auto then_give_back = [&] {
+        free_twice_and_all_but_one();
+        E::trim();
+      };
+      EXPECT_DEATH(then_give_back(), "with a block in use") << size << " " << written;
+      const auto then_allocate = [&] {
+        free_twice_and_all_but_one();
+        allocate_each_once(size, 5);
+      };
+      EXPECT_DEATH(then_allocate(), "double free") << size << " " << written;
+    }
+  }
+}
+
+TEST(StandardLinks, OnlyMultiplesOfTheQuantumAndTheEndAreLinks) {
+  for (const std::size_t span : {64 * kKiB, 256 * kKiB}) {
+    alignas(256 * kKiB) static char memory[256 * kKiB];
+    for (const std::size_t offset : {std::size_t{0}, std::size_t{16}, span / 2 + 48, span - 16}) {
+      auto* block = reinterpret_cast<standard::Block*>(memory + offset);
+      for (std::uint64_t low = 0; low < 2 * span; ++low) {
+        const bool leads = low % standard::kQuantum == 0 && low < span;
+        ASSERT_EQ(standard::is_link(block, low, span), leads) << low;
+      }
+      standard::link_to(block, standard::no_block());
+      EXPECT_EQ(standard::next_of(block), standard::no_block());
+      EXPECT_TRUE(standard::is_link(block, standard::link_of(block), span));
+      EXPECT_FALSE(standard::leads_to_block(standard::link_of(block), span));
+    }
+  }
+  EXPECT_TRUE(standard::is_end(standard::no_block()));
+}
+
+// A program may copy what it finds in memory that it was given: a word that looks like a link is none.
+TEST(StandardLinks, AWordThatLooksLikeALinkIsNoDoubleFree) {
+  for (const std::size_t size : kSizes) {
+    std::vector<void*> blocks = hot_blocks(size, 3);
+    E::deallocate(blocks[0]);
+    const std::uint64_t link = first_word(blocks[0]);
+    blocks[0] = E::allocate(size);
+    for (void* p : blocks) first_word(p) = link;
+    test::on_another_thread([&] { E::deallocate(blocks[2]); });
+    E::deallocate(blocks[1]);
+    E::deallocate(blocks[0]);
+  }
+}
+
+}  // namespace
+}  // namespace spanalloc

@@ -1,0 +1,113 @@
+// When a thread keeps an emptying hot span, and when it gives it up.
+#include "engines/standard/hot_patience.hpp"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <iterator>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "engines/standard/test_support.hpp"
+#include "random.hpp"
+
+namespace spanalloc::large {
+namespace {
+
+using standard::ClassId;
+
+using Patience = standard::HotPatience<80>;
+
+unsigned times_it_stays(Patience& patience, ClassId c) {
+  unsigned times = 0;
+  while (patience.stays(c)) ++times;
+  return times;
+}
+
+TEST(StandardHotPatience, WhatIsNeededAgainAtOnceStaysLongerAndLonger) {
+  Patience patience;
+  const ClassId c{70};
+  EXPECT_FALSE(patience.stays(c));
+  for (const unsigned bought : {1u, 3u, 7u, 15u, 31u, 63u, 127u, 127u}) {
+    EXPECT_FALSE(patience.has_given_up(c));
+    patience.gave_up(c, 1000);
+    EXPECT_TRUE(patience.has_given_up(c));
+    patience.needs_again(c, 1005);
+    EXPECT_FALSE(patience.has_given_up(c));
+    EXPECT_FALSE(patience.stays(ClassId{6}));
+    EXPECT_EQ(times_it_stays(patience, c), bought);
+  }
+}
+
+TEST(StandardHotPatience, WhoComesBackLaterHasNone) {
+  Patience patience;
+  const ClassId c{3};
+  for (int i = 0; i < 4; ++i) {
+    patience.gave_up(c, 1000);
+    patience.needs_again(c, 1001);
+  }
+  patience.gave_up(c, 2000);
+  patience.needs_again(c, 2500);
+  EXPECT_EQ(times_it_stays(patience, c), 0u);
+  patience.gave_up(c, 3000);
+  patience.needs_again(c, 3001);
+  EXPECT_EQ(times_it_stays(patience, c), 1u);  // as if it were the first time
+}
+
+// In how many of some rounds one of the spans was given up. (The memory was used before, so that blocks are
+// carved a few at a time.)
+int make_small_program_in_rounds(std::size_t blocks, int rounds) {
+  test::Random random(1);  // the same in all runs: how many rounds are lost is about this order
+  const std::size_t sizes[] = {4683, 2528, 17, 7655, 2364, 60, 4908, 287, 129};
+  std::vector<void*> used = fill(8 * kMiB, 1000);
+  free_all(used);
+  int lost = 0;
+  for (int round = 0; round < rounds; ++round) {
+    std::vector<void*> all;
+    std::vector<standard::SpanRef> spans;
+    for (std::size_t i = 0; i < blocks; ++i) {
+      all.push_back(E::allocate(sizes[i % std::size(sizes)]));
+      spans.push_back(E::pages.span_of(E::pages.any_granule_at(address_of(all.back()))));
+    }
+    for (std::size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random.next() % i]);
+    free_all(all);
+    for (const standard::SpanRef span : spans) {
+      if (span->load_word().state() == standard::SpanState::kHot) continue;
+      ++lost;
+      break;
+    }
+  }
+  return lost;
+}
+
+// Some dozens of blocks of several classes, round after round: but for the first rounds each class's span
+// stays the thread's. (Else one class takes, from the pool, what another has given up.)
+TEST(StandardHotPatience, ASmallProgramInRoundsKeepsItsSpans) {
+  for (const std::size_t blocks : {std::size_t{24}, std::size_t{60}})
+    EXPECT_LE(make_small_program_in_rounds(blocks, 300), 60) << blocks;
+}
+
+// What one thread has learned is not the next one's, who may be about to sleep.
+TEST(StandardHotPatience, TheNextThreadOfALabHasNone) {
+  const void* lab = nullptr;
+  bool learned = false;
+  std::thread([&] {
+    make_small_program_in_rounds(24, 100);
+    lab = E::frontend.lab;
+    for (unsigned c = 1; c < Classes::kListed; ++c) {
+      learned = E::frontend.lab->patience.stays(ClassId{c}) || learned;
+    }
+  }).join();
+  EXPECT_TRUE(learned);
+  std::thread([&] {
+    E::deallocate(E::allocate(100));
+    EXPECT_EQ(E::frontend.lab, lab);
+    for (unsigned c = 1; c < Classes::kListed; ++c) {
+      EXPECT_FALSE(E::frontend.lab->patience.stays(ClassId{c})) << c;
+    }
+  }).join();
+}
+
+}  // namespace
+}  // namespace spanalloc::large
