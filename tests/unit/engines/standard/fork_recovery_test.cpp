@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -140,85 +141,71 @@ TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
   purger.join();
 }
 
-// Another thread that does work() again and again, and can be stopped wherever it is.
-class Stoppable {
+// A page that stops the one thread that touches it, in the middle of whatever it does, until it may go on.
+class StoppingPage {
  public:
-  template <class Work>
-  explicit Stoppable(Work work) {
+  explicit StoppingPage(char* inside) : page_(align_down(address_of(inside), os::page_size())) {
+    current_ = this;
     struct sigaction action{};
-    action.sa_handler = stand;
-    EXPECT_EQ(sigaction(SIGUSR1, &action, &before_), 0);
-    thread_ = std::thread([this, work] {
-      while (!over_) work();
-    });
+    action.sa_sigaction = stand;
+    action.sa_flags = SA_SIGINFO;
+    EXPECT_EQ(sigaction(SIGSEGV, &action, &before_), 0);
+    EXPECT_EQ(mprotect(pointer_to(page_), os::page_size(), PROT_NONE), 0);
   }
-  ~Stoppable() {
-    over_ = true;
-    thread_.join();
-    sigaction(SIGUSR1, &before_, nullptr);
+  ~StoppingPage() {
+    open();
+    sigaction(SIGSEGV, &before_, nullptr);
   }
-  Stoppable(const Stoppable&) = delete;
-  Stoppable& operator=(const Stoppable&) = delete;
+  StoppingPage(const StoppingPage&) = delete;
+  StoppingPage& operator=(const StoppingPage&) = delete;
 
-  /// f() while it stands still.
-  template <class F>
-  void during_a_stop(F f) {
-    may_go_ = stands_ = false;
-    ASSERT_EQ(pthread_kill(thread_.native_handle(), SIGUSR1), 0);
-    while (!stands_) usleep(100);
-    f();
-    may_go_ = true;
-    while (stands_) usleep(100);
-  }
+  bool stops_somebody() const { return stands_; }
+  void let_go() { may_go_ = true; }
+  void open() { mprotect(pointer_to(page_), os::page_size(), PROT_READ | PROT_WRITE); }
 
  private:
-  static void stand(int) {
-    stands_ = true;
-    while (!may_go_) usleep(100);
-    stands_ = false;
+  static void stand(int, siginfo_t* what, void*) {
+    StoppingPage& self = *current_;
+    if (align_down(address_of(what->si_addr), os::page_size()) != self.page_) _exit(4);
+    self.stands_ = true;
+    while (!self.may_go_) usleep(100);
+    self.open();
   }
 
-  static inline std::atomic<bool> stands_;
-  static inline std::atomic<bool> may_go_;
-  std::atomic<bool> over_{false};
+  static inline StoppingPage* current_ = nullptr;
+  const std::uintptr_t page_;
+  std::atomic<bool> stands_{false};
+  std::atomic<bool> may_go_{false};
   struct sigaction before_{};
-  std::thread thread_;
 };
 
-// Whether `done` is what the memory begins with and `old` what it ends with: it is being written, in order.
-bool is_half_written(const char* memory, std::size_t bytes, char done, char old) {
-  constexpr std::size_t kStep = kMiB;  // (copies go on in several pages at a time)
-  std::size_t at = 0;
-  while (at < bytes && memory[at] == done) at += kStep;
-  if (at == 0 || at >= bytes) return false;
-  while (at < bytes && memory[at] == old) at += kStep;
-  return at >= bytes;
-}
-
-// Forks while another thread does work(), as often as it takes until some forks came in the middle of what
-// is_in_the_middle() knows: then `expected` large objects are in the child. The thread stands still
-// meanwhile, so that the child gets all of its memory as of one moment.
-template <class Work, class InTheMiddle>
-void expect_in_the_middle(std::size_t expected, Work work, InTheMiddle is_in_the_middle) {
-  constexpr int kOften = 4;
-  Stoppable other(work);
-  for (int found = 0; found < kOften && !testing::Test::HasFailure();) {
-    other.during_a_stop([&] {
-      const pid_t child = fork();
-      ASSERT_GE(child, 0);
-      if (child == 0) {
-        alarm(540);
-        if (!E::census().consistent()) _exit(3);
-        if (!is_in_the_middle()) _exit(0);
-        _exit(E::statistics().large_objects == expected ? 1 : 2);
-      }
-      int status = 0;
-      ASSERT_EQ(waitpid(child, &status, 0), child);
-      ASSERT_TRUE(WIFEXITED(status)) << status;
-      EXPECT_LE(WEXITSTATUS(status), 1) << "2: another number of large objects";
-      found += WEXITSTATUS(status) == 1;
-    });
+// Forks while another thread is in call(), at the moment when that comes to the page of `inside`: `expected`
+// large objects are in the child. False: the call did not come there.
+template <class Call>
+bool fork_in_the_middle(char* inside, std::size_t expected, Call call) {
+  StoppingPage page(inside);
+  std::atomic<bool> is_over{false};
+  std::thread other([&] {
+    call();
+    is_over = true;
+  });
+  while (!page.stops_somebody() && !is_over) usleep(100);
+  const bool stopped = page.stops_somebody();
+  if (stopped) {
+    const pid_t child = fork();
+    if (child == 0) {
+      alarm(540);
+      page.open();
+      if (!E::census().consistent()) _exit(3);
+      _exit(E::statistics().large_objects == expected ? 0 : 2);
+    }
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    EXPECT_EQ(status, 0) << "2 << 8: another number of large objects; 3 << 8: the census";
   }
+  page.let_go();
+  other.join();
+  return stopped;
 }
 
 // A thread that vanishes while calloc clears a large block, or while realloc copies into one, takes nothing
@@ -229,48 +216,48 @@ TEST(StandardFork, BlocksThatAreNotReadyAreFreeInTheChild) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   large::in_fresh_process([] {
     E::process_start();
-    constexpr std::size_t kBytes = 48 * kMiB;
+    constexpr std::size_t kBytes = 8 * kMiB;
+    constexpr int kOften = 4;
     const auto dirty = [] {
       void* p = E::allocate(6 * kBytes);
       std::memset(p, 1, 6 * kBytes);
       E::deallocate(p);
     };
-    dirty();
-    std::atomic<char*> target{nullptr};
     {
       SCOPED_TRACE("calloc");
-      expect_in_the_middle(
-          0,
-          [&] {
-            char* p = static_cast<char*>(E::allocate_zeroed(kBytes));
-            target = p;
-            std::memset(p, 1, kBytes);
-            E::deallocate(p);
-          },
-          [&] { return target != nullptr && is_half_written(target, kBytes, 0, 1); });
+      dirty();
+      // The block comes to lie where the one before was.
+      char* block = static_cast<char*>(E::allocate_zeroed(kBytes));
+      int stopped = 0;
+      for (int round = 0; round < 10 * kOften && stopped < kOften; ++round) {
+        std::memset(block, 1, kBytes);
+        E::deallocate(block);
+        stopped += fork_in_the_middle(block + kBytes / 2, 0,
+                                      [&] { block = static_cast<char*>(E::allocate_zeroed(kBytes)); });
+      }
+      EXPECT_EQ(stopped, kOften);
+      E::deallocate(block);
     }
-    // Warm memory waits for the copy, and the block cannot grow where it stands.
-    dirty();
-    char* p = static_cast<char*>(E::allocate(kBytes));
-    std::memset(p, 3, kBytes);
-    void* wall = E::allocate(2 * kMiB);
-    target = nullptr;
     {
       SCOPED_TRACE("realloc");
-      expect_in_the_middle(
-          2,
-          [&] {
-            char* moved = static_cast<char*>(MallocApi<E>::realloc(p, 2 * kBytes));
-            target = moved;
-            std::memset(moved, 1, kBytes);
-            E::deallocate(moved);
-            p = static_cast<char*>(E::allocate(kBytes));
-            std::memset(p, 3, kBytes);
-          },
-          [&] { return target != nullptr && is_half_written(target, kBytes, 3, 1); });
+      // Warm memory waits for the copy, and the block cannot grow where it stands.
+      dirty();
+      int stopped = 0;
+      for (int round = 0; round < kOften; ++round) {
+        char* block = static_cast<char*>(E::allocate(kBytes));
+        std::memset(block, 3, kBytes);
+        void* wall = E::allocate(2 * kMiB);
+        char* moved = nullptr;
+        stopped += fork_in_the_middle(block + kBytes / 2, 2, [&] {
+          moved = static_cast<char*>(MallocApi<E>::realloc(block, 2 * kBytes));
+        });
+        EXPECT_EQ(moved[0], 3);
+        EXPECT_EQ(moved[kBytes - 1], 3);
+        E::deallocate(moved);
+        E::deallocate(wall);
+      }
+      EXPECT_EQ(stopped, kOften);
     }
-    E::deallocate(p);
-    E::deallocate(wall);
   });
 }
 
