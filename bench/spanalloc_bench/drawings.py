@@ -33,12 +33,16 @@ def overview(found, mine, measure):
 def standing(found):
     """Every contender's distance from the best, time against memory."""
     names = found.finishers()
-    time, memory = found.standing(TIME, names)[0], found.standing(MEMORY, names)[0]
+    (time, timed), (memory, weighed) = found.standing(TIME, names), found.standing(MEMORY, names)
     points = {name: (time[name], memory[name]) for name in names if name in time and name in memory}
     if len(points) < 2:
         return None
-    return plots.figure([plots.scatter("Near the lower left corner is best", points, x_label="time / best of each case",
-                                       y_label="memory / best of each case")])
+    labels = {name: f"spanalloc {name}" for name in points if found.allocators[name].ours}
+    panel = plots.scatter(
+        "Time and memory over the suite: lower left is better", points, labels=labels, least=1.0,
+        x_label=f"time: how many times the best of each case (geometric mean of {timed} cases)",
+        y_label=f"memory: how many times the best ({weighed} cases)")
+    return plots.figure([panel])
 
 
 def _series(found, group):

@@ -296,8 +296,9 @@ def forest(title, rows, *, x_label="", labels=True, limits=None, width=2.0) -> P
     return Panel(title, draw, (), width, 0.17 * len(rows) + 0.9, margin=2.0 if labels else 0.0)
 
 
-def scatter(title, points, *, x_label, y_label, unit="ratio", width=6.4, height=4.2) -> Panel:
-    """One labelled mark an allocator on two log axes. `points`: name -> (x, y)."""
+def scatter(title, points, *, x_label, y_label, unit="ratio", labels=None, least=None, width=6.4, height=4.2) -> Panel:
+    """One labelled mark an allocator on two log axes. `points`: name -> (x, y). `labels`: what stands beside a mark in
+    the place of its name. `least`: where both axes begin, if no point lies below."""
 
     def draw(axes):
         axes.set_xscale("log")
@@ -306,9 +307,12 @@ def scatter(title, points, *, x_label, y_label, unit="ratio", width=6.4, height=
             look = style(name)
             axes.plot([x], [y], marker=look.marker, color=look.color, markersize=12 if look.ours else 9, linestyle="",
                       markeredgecolor="white", zorder=3)
-            axes.annotate(name, (x, y), xytext=(8, 5), textcoords="offset points",
+            axes.annotate((labels or {}).get(name, name), (x, y), xytext=(8, 5), textcoords="offset points",
                           fontweight="bold" if look.ours else "normal", color=look.color)
         axes.margins(0.18)
+        if least is not None and all(min(point) >= least for point in points.values()):
+            axes.set_xlim(left=least)
+            axes.set_ylim(bottom=least)
         for axis in (axes.xaxis, axes.yaxis):
             _scale_axis(axis, True, unit)
         axes.set(xlabel=x_label, ylabel=y_label)

@@ -444,6 +444,18 @@ class PlotsTest(unittest.TestCase):
         self.assertTrue(text.startswith("<svg") and text.endswith("</svg>"))
         self.assertIn('aria-label="says &quot;so&quot; &lt;here&gt;"', text[:200])
 
+    def test_scatter_begins_at_the_best_and_tells_labels(self):
+        from spanalloc_bench import plots
+
+        def axes(least_x):
+            points = {"standard": (least_x, 1.2), "glibc": (2.0, 1.1)}
+            return plots.figure([plots.scatter("s", points, x_label="x", y_label="y", labels={"standard": "ours"},
+                                               least=1.0)]).axes[0]
+
+        self.assertEqual((axes(1.1).get_xlim()[0], axes(1.1).get_ylim()[0]), (1.0, 1.0))
+        self.assertLess(axes(0.9).get_xlim()[0], 0.9)  # nothing is cut off
+        self.assertEqual([text.get_text() for text in axes(1.1).texts], ["ours", "glibc"])
+
     def test_same_data_same_bytes(self):
         from spanalloc_bench import plots
 
