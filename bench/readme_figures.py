@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Writes the figures that README.md quotes between its markers: measures some, takes the suite's from bench/results.
+"""Writes the figures that README.md and docs/results.md quote between their markers, and the picture that README.md shows:
+measures some, takes the suite's from bench/results.
 
-Run it on a quiet machine after `scripts/try --build-only`; measuring takes a few minutes.
+Run it on a quiet machine after `scripts/bench --build-only`, by build/venv/bin/python3, as the picture needs matplotlib;
+measuring takes a few minutes.
 
-    bench/readme_figures.py            measures and rewrites README.md
-    bench/readme_figures.py --suite    measures nothing: only the table of the newest run in bench/results
-    bench/readme_figures.py --print    prints instead of rewriting
+    bench/readme_figures.py            measures, and rewrites the documents and the picture
+    bench/readme_figures.py --suite    measures nothing: only what the newest run in bench/results says
+    bench/readme_figures.py --print    prints the texts instead of rewriting
 """
 
 import argparse
+import importlib.util
 import os
 import platform
 import re
@@ -16,9 +19,10 @@ import subprocess
 import sys
 
 import common
-from spanalloc_bench import machine, readme
+from spanalloc_bench import analyse, machine, readme
 
-FIGURES, SUITE = "figures", "bench"  # the names in README.md's markers
+FIGURES = "figures"  # the marker in docs/results.md of what is measured here
+PICTURE = os.path.join(common.SOURCE, "docs", "standing.png")
 RUNS = 9
 HERE = os.path.dirname(os.path.abspath(__file__))
 RESULTS = os.path.join(HERE, "results")
@@ -48,13 +52,11 @@ def block(title, text):
     return f"{title}\n\n```\n{text}\n```\n\n"
 
 
-def suite():
-    """The table of the newest run that is committed; None where there is none."""
-    run = readme.newest(RESULTS)
-    if run is None:
-        return None
-    where = os.path.relpath(run, common.SOURCE)
-    return f"{readme.readme_table(run)}\nAll of it: [{where}/report.html]({where}/report.html).\n\n"
+def draw(run):
+    """Time and memory of all allocators over the suite, as README.md shows it: wide enough for a screen of many pixels."""
+    from spanalloc_bench import drawings, plots
+
+    plots.save(drawings.standing(analyse.load(run)), PICTURE, dpi=200)
 
 
 def measured(options):
@@ -87,26 +89,30 @@ def measured(options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     common.add_build_option(parser)
-    parser.add_argument("--print", action="store_true", dest="only_print", help="print, leave README.md alone")
+    parser.add_argument("--print", action="store_true", dest="only_print", help="print, leave documents and picture alone")
     parser.add_argument("--suite", action="store_true", help="measure nothing, take only the suite's newest results")
     options = parser.parse_args()
-    parts = {SUITE: suite()}
-    if parts[SUITE] is None:
-        if options.suite:
-            sys.exit(f"there is no run of the suite in {RESULTS}")
-        del parts[SUITE]
+    if not options.only_print and importlib.util.find_spec("matplotlib") is None:
+        sys.exit(f"the picture needs matplotlib, which {sys.executable} does not have: build/venv/bin/python3 does")
+    run = readme.newest(RESULTS)
+    if run is None:
+        sys.exit(f"there is no run of the suite in {RESULTS}")
+    parts = readme.quotes(run, common.SOURCE)
     if not options.suite:
-        parts[FIGURES] = measured(options)
+        parts[readme.RESULTS, FIGURES] = measured(options)
     if options.only_print:
         print("\n".join(parts.values()))
         return
-    path = os.path.join(common.SOURCE, "README.md")
-    with open(path, encoding="utf-8") as file:
-        text = file.read()
-    for name, content in parts.items():
-        text = readme.between_markers(text, name, content)
-    with open(path, "w", encoding="utf-8") as file:
-        file.write(text)
+    for document in dict.fromkeys(document for document, _ in parts):
+        path = os.path.join(common.SOURCE, document)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        for (where, marker), content in parts.items():
+            if where == document:
+                text = readme.between_markers(text, marker, content, document)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+    draw(run)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,19 @@
-"""The README's table of a run, in Markdown. Needs no package beside Python's own."""
+"""What README.md and docs/results.md quote of a run, in Markdown. Needs no package beside Python's own."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 
 from spanalloc_bench import analyse, store, tables, units, words
 from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, NOTABLE, START_UP_KIB, TIME
 from spanalloc_bench.model import Kind
 
+README, RESULTS = "README.md", "docs/results.md"  # the documents, from the root of the source tree
+SUITE, LOSSES = "bench", "losses"                 # markers in them
+WHERE_LOST = "where-it-loses"                     # the heading in RESULTS that stands above LOSSES
+AT_START = ", at start"
 SHOWN = 3  # failures of one contender; the report tells the others
 
 
@@ -43,19 +48,26 @@ def _failures(found) -> list[str]:
     return lines
 
 
-def _losses(found, ours) -> list[str]:
-    """A table of the cases that any of `ours` loses for certain by more than NOTABLE: to whom most, and by how much."""
-    cells, start = {}, ", at start"
+def _lost(found, ours) -> dict:
+    """The cells of a table of losses: (case, ours, measure) -> by how much any of `ours` loses there for certain by more
+    than NOTABLE, and to whom most."""
+    cells = {}
     for mine in ours:
         for measure, start_up in ((TIME, False), (MEMORY, False), (MEMORY, True), (METRIC, False)):
             for v in found.extremes(mine, measure, worst=True, count=len(found.suite), start_up=start_up):
                 if v.verdict == LOSS and v.notable:
-                    cells[v.case, mine, measure] = f"{tables.by_how_much(found, v)} ({v.other}{start * start_up})"
+                    cells[v.case, mine, measure] = f"{tables.by_how_much(found, v)} ({v.other}{AT_START * start_up})"
+    return cells
+
+
+def _table_of_losses(found, ours) -> list[str]:
+    """A row a case that is lost in any measure; nothing where none is."""
+    cells = _lost(found, ours)
     if not cells:
         return []
     measures = {TIME: "time", MEMORY: "memory"}
     said = f"Where we lose by more than {100 * NOTABLE:.0f} %, by how much, and to whom most"
-    if any(start in text for text in cells.values()):
+    if any(AT_START in text for text in cells.values()):
         said += (f"; at start: the case holds less than {units.kib(START_UP_KIB)}, so that its memory is what a "
                  "process has at its start")
     if any(measure == METRIC for _, _, measure in cells):
@@ -71,18 +83,24 @@ def _losses(found, ours) -> list[str]:
             number = f": `{facts.metric}`" if facts.judged_by == METRIC else ""
             title = facts.title.replace("|", "\\|")
             lines.append(f"| {title}{number} | {' | '.join(row)} |")
-    return [*lines, ""]
+    return lines
 
 
-def readme_table(folder) -> str:
-    """How our shipped configs stand to every allocator, who failed, and where ours lose by more than NOTABLE."""
-    found = analyse.load(folder)
-    ours = [name for name in found.ours() if found.allocators[name].kind is Kind.OURS]
+def _no_losses(found) -> str:
+    return words.too_few_rounds(found) or f"No case is lost by more than {100 * NOTABLE:.0f} %."
+
+
+def _shipped(found) -> list[str]:
+    return [name for name in found.ours() if found.allocators[name].kind is Kind.OURS]
+
+
+def suite_table(found) -> str:
+    """How our shipped configs stand to every allocator, and who failed."""
     text = [f"{', '.join(words.overview(found))}. Ratios are ours / the other's, geometric means over the cases that "
             "both finished (how many, time / memory: under cases); below 1 ours is better. W/T/L: cases won, tied, "
             "lost; a tie is where the 95 % interval of the per-round ratio contains 1. Other: the cases that are judged by "
             "another number than time. Failed: in how many cases, ours / the other.", ""]
-    for mine in ours:
+    for mine in _shipped(found):
         text += [f"| `{mine}` against | time | W/T/L | memory | W/T/L | other W/T/L | cases | failed |",
                  "|---|--:|--:|--:|--:|--:|--:|--:|"]
         text += [_row(found, mine, other) for other in found.opponents(mine)]
@@ -91,14 +109,54 @@ def readme_table(folder) -> str:
             text += [said, ""] if said else []
     for line in _failures(found):
         text += [line, ""]
-    lines = _losses(found, ours)
-    if lines:
-        text += lines
-    elif words.too_few_rounds(found):
-        text += [words.too_few_rounds(found), ""]
-    elif ours:
-        text += [f"No case is lost by more than {100 * NOTABLE:.0f} %.", ""]
     return "\n".join(text)
+
+
+def losses(found) -> str:
+    """Every case that our shipped configs lose for certain by more than NOTABLE."""
+    ours = _shipped(found)
+    lines = _table_of_losses(found, ours) or ([_no_losses(found)] if ours else [])
+    return "\n".join([*lines, ""])
+
+
+def brief(found) -> str:
+    """The product against every allocator people use: two means, two tallies, and how many losses there are."""
+    mine = next(iter(_shipped(found)), None)
+    if mine is None:
+        return ""
+    day = (found.meta.get("started") or "")[:10]
+    text = [f"{', '.join(words.overview(found))}{f', {day}' if day else ''}. Ratios are `{mine}`'s / the other's, geometric "
+            f"means over the cases: below 1 `{mine}` is better. W/T/L: cases won, tied, lost.", "",
+            f"| `{mine}` against | time | W/T/L | memory | W/T/L |", "|---|--:|--:|--:|--:|"]
+    for other in found.rivals():
+        time, memory = found.score(mine, other, TIME), found.score(mine, other, MEMORY)
+        version = found.allocators[other].version
+        name = other if not version or re.search(r"\d", other) else f"{other} ({version})"
+        text.append(f"| {name} | {units.ratio(time.ratio)} | {time.tally} | {units.ratio(memory.ratio)} | {memory.tally} |")
+    lost = _lost(found, [mine])
+    if lost:
+        counts = {name: sum(measure == which for _, _, measure in lost)
+                  for name, which in (("time", TIME), ("memory", MEMORY), ("another number", METRIC))}
+        told = ", ".join(f"{count} in {name}" for name, count in counts.items() if count)
+        said = (f"`{mine}` loses by more than {100 * NOTABLE:.0f} %, to one of them at least, in "
+                f"{len({case for case, _, _ in lost})} of the {len(found.run_by(mine))} cases ({told}): "
+                f"[each of them, by how much, to whom]({RESULTS}#{WHERE_LOST}).")
+    else:
+        said = _no_losses(found)
+    return "\n".join([*text, "", said, ""])
+
+
+def quotes(folder, source) -> dict[tuple[str, str], str]:
+    """What the documents quote of a run: (document, marker) -> text."""
+    found = analyse.load(folder)
+    where = os.path.relpath(folder, source)
+    from_results = os.path.relpath(folder, os.path.join(source, os.path.dirname(RESULTS)))
+    return {
+        (README, SUITE): f"{brief(found)}\n",
+        (RESULTS, SUITE): (f"{suite_table(found)}\nEvery sample, the machine and the allocators' checksums: "
+                           f"[{where}]({from_results}).\n\n"),
+        (RESULTS, LOSSES): f"{losses(found)}\n",
+    }
 
 
 def between_markers(text, name, content, document="README.md") -> str:

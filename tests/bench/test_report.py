@@ -1,4 +1,4 @@
-"""The terminal's summary, the HTML report and the README's table, of a small made-up run."""
+"""The terminal's summary, the HTML report and what documents quote, of a small made-up run."""
 
 import contextlib
 import csv
@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -402,7 +403,8 @@ class FewRoundsTest(Run):
         self.assertIn("too few rounds", page)
         self.assertNotIn(">win ", page)
         self.assertIn("×2.0", page)
-        self.assertIn("1 of the 6 rounds", readme.readme_table(self.folder))
+        for quoted in (readme.losses(self.found), readme.brief(self.found)):
+            self.assertIn("1 of the 6 rounds", quoted)
 
     def test_only_peers(self):
         from spanalloc_bench import report
@@ -464,7 +466,7 @@ class PlotsTest(unittest.TestCase):
 
 
 class NumbersTest(Run):
-    """Cases judged by another number than time, on the first screen and in the README."""
+    """Cases judged by another number than time, on the first screen and in documents."""
 
     make = staticmethod(make_run_of_numbers)
     SENTENCE = ("In the 3 cases judged by another number than time (1 by idle_over_live, 1 by malloc_p9999_ns, "
@@ -504,8 +506,8 @@ class NumbersTest(Run):
         with open(report.write(self.folder), encoding="utf-8") as file:
             self.assertIn(self.SENTENCE, file.read())
 
-    def test_readme(self):
-        text = readme.readme_table(self.folder)
+    def test_documents(self):
+        text = readme.suite_table(self.found) + readme.losses(self.found)
         self.assertIn("6 rounds, 5 cases, commit", text)
         self.assertIn(self.SENTENCE, text)
         lines = text.splitlines()
@@ -520,29 +522,70 @@ class NumbersTest(Run):
             self.assertIn(line, lines)
         self.assertRegex(text, "at start: the case holds less than 1.00 MiB.*; other number: what the case is judged by")
         self.assertNotIn("every call timed", text)  # which is won
+        self.assertIn("`standard` loses by more than 5 %, to one of them at least, in 3 of the 5 cases (1 in memory, 2 in "
+                      "another number): [", readme.brief(self.found))
 
 
 class ReadmeTest(Run):
     def test_failures_of_all(self):
-        text = readme.readme_table(self.folder)
+        text = readme.suite_table(self.found)
         self.assertIn("No figures of `tbbmalloc`: mill.t1 hung in 6 of 6 rounds (`no end after <60 s>`); mill.t2 "
                       "crashed in 1 of 6 rounds (`killed by SIGSEGV`).", text.splitlines())
         self.assertIn("| tbbmalloc | - | - | - | - | - | 0 / 0 | 0 / 2 |", text.splitlines())
         self.assertNotIn("xalan", text)  # what is missing on the machine is nobody's failure
 
     def test_no_column_of_what_no_case_is_judged_by(self):
-        text = readme.readme_table(self.folder)
+        text = readme.losses(self.found)
+        self.assertIn("` memory |", text)
         self.assertNotIn("` other number |", text)
         self.assertNotIn("at start", text)
 
     def test_table(self):
-        text = readme.readme_table(self.folder)
+        text = readme.suite_table(self.found) + readme.losses(self.found)
         self.assertRegex(text, r"\| glibc \| 0\.\d+ \| 2/2/0 \|")
         self.assertIn("`standard` memory", text)
         # mill.t2 is lost to jemalloc in time; program's 0.1 % and memory's ties are no loss to speak of.
         loss = next(line for line in text.splitlines() if line.startswith("| mill, 2 threads"))
         self.assertRegex(loss, r"\| \+\d+ % \(jemalloc\) \|")
         self.assertNotIn("every call timed", text)
+
+    def test_brief(self):
+        lines = readme.brief(self.found).splitlines()
+        self.assertIn("6 rounds, 4 cases, commit 0123456789, 2025-03-01.", lines[0])
+        rows = [line.split(" | ") for line in lines if line.startswith("| ")]
+        self.assertEqual([row[0] for row in rows], ["| `standard` against", "| glibc (1.0)", "| jemalloc (1.0)",
+                                                    "| tbbmalloc (1.0)"])
+        self.assertEqual(rows[1][2], "2/2/0")
+        self.assertRegex(lines[-1], r"^`standard` loses by more than 5 %.* of the 4 cases \(1 in time, \d in memory\): "
+                                    r"\[.*\]\(docs/results\.md#where-it-loses\)\.$")
+
+    def test_brief_without_losses(self):
+        data = [Sample("a", name, number, 1, elapsed_s=time) for number in range(1, 7)
+                for name, time in (("standard", 1.0), ("glibc", 2.0))]
+        self.assertIn("No case is lost by more than 5 %.", readme.brief(analyse.Analysis(data, {})))
+
+    def test_documents_quote_the_newest_run(self):
+        """Whoever records a run lets `bench/readme_figures.py --suite` write it into them."""
+        newest = readme.newest(os.path.join(SOURCE, "bench", "results"))
+        self.assertIsNotNone(newest)
+        parts = readme.quotes(newest, SOURCE)
+        self.assertEqual({document for document, _ in parts}, {readme.README, readme.RESULTS})
+        for (document, marker), content in parts.items():
+            with open(os.path.join(SOURCE, document), encoding="utf-8") as file:
+                text = file.read()
+            self.assertEqual(readme.between_markers(text, marker, content, document), text, f"{document}, {marker}")
+
+    def test_the_command_prints_what_it_would_write(self):
+        command = [sys.executable, os.path.join(SOURCE, "bench", "readme_figures.py"), "--suite", "--print"]
+        printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True).stdout
+        with open(os.path.join(SOURCE, readme.README), encoding="utf-8") as file:
+            quoted = file.read().split("<!-- bench:begin -->")[1].split("<!-- bench:end -->")[0].strip()
+        self.assertIn("| memory |", quoted)
+        self.assertIn(quoted, printed)
+
+    def test_the_document_has_the_place_of_what_is_measured(self):
+        with open(os.path.join(SOURCE, readme.RESULTS), encoding="utf-8") as file:
+            readme.between_markers(file.read(), "figures", "", readme.RESULTS)
 
     def test_before_and_after(self):
         lines = before_after.table(self.folder, "jemalloc").splitlines()
