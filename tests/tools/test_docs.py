@@ -1,0 +1,129 @@
+"""The documents: what they link to exists, a reader of the README comes to all of them, and it stays short."""
+
+import os
+import re
+import tempfile
+import unittest
+
+SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
+README_LINES = 100  # more than that nobody reads before trying
+
+_FENCE = re.compile(r"^(```|~~~).*?^\1\s*$", re.DOTALL | re.MULTILINE)
+_CODE = re.compile(r"(`+)(?!`).*?(?<!`)\1(?!`)")
+_LINK = re.compile(r"\]\(<?([^()\s>]+)>?(?:\s+\"[^\"]*\")?\)")
+_HEADING = re.compile(r"^#{1,6} +(.*?) *#*$", re.MULTILINE)
+_ANCHOR = re.compile(r"<a id=\"([^\"]+)\"")
+
+
+def documents(tree):
+    """Every Markdown file of a source tree, from its root; not those of builds and results in it."""
+    found = []
+    for folder, folders, files in os.walk(tree):
+        if folder == tree:
+            folders[:] = [name for name in folders if not re.match(r"build|out$", name)]
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [os.path.relpath(os.path.join(folder, name), tree) for name in files if name.endswith(".md")]
+    return sorted(found)
+
+
+def read(tree, document):
+    with open(os.path.join(tree, document), encoding="utf-8") as file:
+        return _FENCE.sub("", file.read())
+
+
+def links(text):
+    """Relative ones, as (path, anchor)."""
+    targets = _LINK.findall(_CODE.sub("", text))
+    return [tuple((target.split("#") + [""])[:2]) for target in targets if not re.match(r"[a-z]+:", target)]
+
+
+def anchors(text):
+    """Those that GitHub gives to headings, and those that stand there."""
+    found = set(_ANCHOR.findall(text))
+    for heading in _HEADING.findall(text):
+        heading = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading)
+        name = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        number = 0
+        while name + (f"-{number}" if number else "") in found:
+            number += 1
+        found.add(name + (f"-{number}" if number else ""))
+    return found
+
+
+def broken(tree):
+    """A line a link of any document that leads nowhere, or out of the tree."""
+    found = []
+    for document in documents(tree):
+        for path, anchor in links(read(tree, document)):
+            target = os.path.normpath(os.path.join(os.path.dirname(document), path)) if path else document
+            if target.startswith("..") or os.path.isabs(target) or not os.path.exists(os.path.join(tree, target)):
+                found.append(f"{document}: no {path}")
+            elif anchor and target.endswith(".md") and anchor not in anchors(read(tree, target)):
+                found.append(f"{document}: no #{anchor} in {target}")
+    return found
+
+
+def reached(tree, start):
+    """The documents that one comes to from `start` by links."""
+    found, new = set(), [start]
+    while new:
+        document = new.pop()
+        if document not in found:
+            found.add(document)
+            targets = (os.path.normpath(os.path.join(os.path.dirname(document), path))
+                       for path, _ in links(read(tree, document)) if path.endswith(".md"))
+            new += [target for target in targets if os.path.isfile(os.path.join(tree, target))]
+    return found
+
+
+class DocumentsTest(unittest.TestCase):
+    def tree(self, **files):
+        """A tree of documents given as folder__name=text."""
+        scratch = tempfile.TemporaryDirectory(prefix="spanalloc-docs-")
+        self.addCleanup(scratch.cleanup)
+        for name, text in files.items():
+            path = os.path.join(scratch.name, name.replace("__", "/") + ".md")
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "w", encoding="utf-8") as file:
+                file.write(text)
+        return scratch.name
+
+    def test_links_of_this_tree(self):
+        self.assertGreater(len(documents(SOURCE)), 10)
+        self.assertEqual(broken(SOURCE), [])
+
+    def test_the_readme_leads_to_every_document(self):
+        self.assertEqual([name for name in documents(SOURCE) if name not in reached(SOURCE, "README.md")], [])
+
+    def test_the_readme_is_short(self):
+        with open(os.path.join(SOURCE, "README.md"), encoding="utf-8") as file:
+            self.assertLessEqual(len(file.readlines()), README_LINES)
+
+    def test_good_links_pass(self):
+        tree = self.tree(
+            a="[b](docs/b.md), [c, of two\nlines](docs/b.md#a--b-c), ![p](docs/b.md \"a picture\"), [web](https://x/y)\n"
+              "[here](#one-1), [folder](docs), [known](docs/b.md#own)\n# One\n# One\n",
+            docs__b="## A & `b`, *C*\n<a id=\"own\"></a> [up](../a.md)")
+        self.assertEqual(broken(tree), [])
+        self.assertEqual(len(links(read(tree, "a.md"))), 6)
+
+    def test_broken_links_are_named(self):
+        tree = self.tree(a="[x](gone.md) ![y](docs/gone.png) [z](docs/b.md#gone) [out](../etc) [q](#gone)", docs__b="# B")
+        self.assertEqual(broken(tree), ["a.md: no gone.md", "a.md: no docs/gone.png", "a.md: no #gone in docs/b.md",
+                                        "a.md: no ../etc", "a.md: no #gone in a.md"])
+
+    def test_code_has_no_links_and_no_headings(self):
+        tree = self.tree(a="`[x](gone.md)` and ``[`](gone.md)``\n```sh\n# no heading\n[x](gone.md)\n```\n[y](#no-heading)\n")
+        self.assertEqual(broken(tree), ["a.md: no #no-heading in a.md"])
+
+    def test_what_nobody_links_to_is_not_reached(self):
+        tree = self.tree(README="[a](docs/a.md)", docs__a="[b](b.md#x)", docs__b="", docs__alone="[a](a.md)")
+        self.assertEqual(reached(tree, "README.md"), {"README.md", "docs/a.md", "docs/b.md"})
+
+    def test_builds_are_left_out(self):
+        self.assertEqual(documents(self.tree(build__a="", out__b="", docs__c="", docs__build__d="")),
+                         ["docs/build/d.md", "docs/c.md"])
+
+
+if __name__ == "__main__":
+    unittest.main()
