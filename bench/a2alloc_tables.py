@@ -2,8 +2,9 @@
 """The tables of src/engines/a2alloc/DESIGN.md: what the engine's parameters do, and what the report's future work gives.
 
 Parameters: each row is the report's engine with K, F or the size of a superblock changed, in the traces of
-bench/a2alloc/steps.cpp, which says what the columns are. All but the times is exact; times are medians of rotated
-rounds. Future work: from a folder that the figures a2alloc-future and a2alloc-future-counts have been run into.
+bench/a2alloc/steps.cpp, which says what the columns are. All but the times is exact; times are medians of rounds, each
+of which begins with another row. Future work: from a folder that the figures a2alloc-future and a2alloc-future-counts
+have been run into.
 
     bench/a2alloc_tables.py                                print the parameters' tables, without times
     bench/a2alloc_tables.py --rounds 7                     with times, on a quiet machine

@@ -194,7 +194,7 @@ def run_command(
         cases = _cases(("quick",) if quick else ("full",), only)
         chosen = _contenders(names, with_, ablations, nbbs)
         count = rounds or (QUICK_ROUNDS if quick else ROUNDS)
-        cells = schedule.rotated(cases, chosen, count)
+        cells = schedule.balanced_cells(cases, chosen, count)
         if not cells:
             raise allocators.BadChoice("none of these contenders runs in any of these cases")
         if list_:

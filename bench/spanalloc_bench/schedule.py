@@ -1,9 +1,16 @@
-"""Which run comes when: rounds in rotated order, resumed where an interruption left off, with an estimate of what is left.
+"""Which run comes when: rounds in balanced orders, resumed where an interruption left off, with an estimate of what is
+left.
 
-    for every round: for every case: every contender of the case, back to back, each round beginning with another one
+    for every round: for every case: every contender of the case, back to back, in the next of the case's orders
 
 Contenders of a case run next to each other, so that what slows the machine down for a while slows all of them; rounds
 lie far apart, so that it does not slow all of a case's samples. Comparisons are made within a round.
+
+The orders of a case are a Williams design (balanced_orders): over all of them each contender stands at each place
+equally often, and comes right after each other contender equally often. Orders that only rotate would balance the
+places, but let each contender follow the same other one in nearly every round, and pay for what that leaves behind.
+With fewer rounds than orders, which is usual, one case is balanced in part; as each case begins with another order, the
+suite as a whole is balanced nearly.
 """
 
 from __future__ import annotations
@@ -47,10 +54,11 @@ def contenders(case: Case, allocators) -> list[Allocator]:
 
 
 def balanced_orders(count) -> list[list[int]]:
-    """Orders of 0 to count-1 in which each stands at each place once, and, of all pairs, each follows each other one
-    equally often (E. J. Williams, "Experimental designs balanced for the estimation of residual effects of treatments",
-    1949): `count` orders for an even count, twice as many for an odd one. What a run leaves behind in the machine, say
-    gigabytes that the kernel has just got back, then meets every contender alike."""
+    """Orders of 0 to count-1 in which each stands at each place equally often, and, of all pairs, each comes right
+    after each other one equally often: a Williams design (E. J. Williams, "Experimental designs balanced for the
+    estimation of residual effects of treatments", 1949). `count` orders for an even count, twice as many for an odd
+    one. What a run leaves behind in the machine, say gigabytes that the kernel has just got back, then meets every
+    contender alike."""
     zigzag = [0]
     for step in range(1, count):
         zigzag.append((zigzag[-1] + (step if step % 2 else -step)) % count)
@@ -58,7 +66,7 @@ def balanced_orders(count) -> list[list[int]]:
     return orders if count % 2 == 0 else orders + [order[::-1] for order in orders]
 
 
-def rotated(cases, allocators, rounds) -> list[Cell]:
+def balanced_cells(cases, allocators, rounds) -> list[Cell]:
     """Every run in its order: another of the balanced orders in each round, and for each case another to begin with."""
     cells = []
     for round_ in range(1, rounds + 1):
@@ -325,7 +333,7 @@ def run_cells(places, cases, allocators, rounds, folder, say, again=False) -> No
             say("warning: this machine does not let spanalloc-measure look at processes as they end (ptrace is refused): "
                 "runs are not checked for whose malloc they had, and memory is only sampled")
         problems = make_fixtures(places, cases, say)
-        cells = rotated(cases, allocators, rounds)
+        cells = balanced_cells(cases, allocators, rounds)
         left = _to_do(cells, results)
         if len(left) < len(cells):
             say(f"{len(cells) - len(left)} of {len(cells)} results are there already")

@@ -1,5 +1,5 @@
-"""The suite's harness: samples survive what happens to a run, every outcome is a row, the order rotates, and results of
-different things are not mixed."""
+"""The suite's harness: samples survive what happens to a run, every outcome is a row, the orders are balanced, and results
+of different things are not mixed."""
 
 import collections
 import ctypes.util
@@ -212,18 +212,18 @@ class OrderTest(unittest.TestCase):
     CASES = [program(name, "true") for name in ("one", "two", "three")]
 
     def test_every_run_once(self):
-        cells = schedule.rotated(self.CASES, self.ROW, 5)
+        cells = schedule.balanced_cells(self.CASES, self.ROW, 5)
         keys = {(c.round, c.case.id, c.allocator.name) for c in cells}
         self.assertEqual((len(cells), len(keys)), (60, 60))
 
     def test_contenders_of_a_case_run_back_to_back(self):
-        cells = schedule.rotated(self.CASES, self.ROW, 3)
+        cells = schedule.balanced_cells(self.CASES, self.ROW, 3)
         groups = [(c.round, c.case.id) for c in cells]
         changes = sum(a != b for a, b in zip(groups, groups[1:]))
         self.assertEqual(changes, 3 * 3 - 1)
 
     def test_each_round_begins_with_another_one(self):
-        cells = schedule.rotated(self.CASES, self.ROW, 4)
+        cells = schedule.balanced_cells(self.CASES, self.ROW, 4)
         for case in self.CASES:
             firsts = [c.allocator.name for c in cells if c.case is case and c.position == 1]
             self.assertEqual(sorted(firsts), list("abcd"))
@@ -251,7 +251,7 @@ class OrderTest(unittest.TestCase):
         self.assertEqual([a.name for a in schedule.contenders(only, self.ROW)], ["c"])
 
     def test_estimate_learns(self):
-        cells = schedule.rotated(self.CASES, self.ROW, 1)
+        cells = schedule.balanced_cells(self.CASES, self.ROW, 1)
         estimate = progress.Estimate(cells, [])
         for cell in cells[:4]:
             estimate.done(cell, 10.0)
