@@ -12,12 +12,12 @@
 //      LAB's lock, by one that finds outstanding == unpublished. Whoever succeeded claims the span: it takes
 //      the lock, unlinks the span if somebody had it linked, and gives it to the pool. Others leave a free
 //      span on a list alone: its claimer is on the way.
-//  I3  The owner of a parked span changes only under the locks of both LABs (old before orphanage).
+//  I3  While a span stays parked its owner changes only under the locks of both LABs (old before orphanage).
 //  I4  A parked span that is empty but unclaimed (outstanding == unpublished > 0, both last freers looked too
 //      early) has been listed since its owner last settled it, so it stands on the attention list, or the
 //      freer that set the listed bit is about to put it there. The owner's next slow path settles that list.
-//  I5  Whoever leaves an orphanage's lock leaves its bit in orphans(class) set, if it has a reusable span of
-//      that class.
+//  I5  Whoever leaves an orphanage's lock leaves its bit in Orphanages::of_class of a class set, if it has a
+//      reusable span of that class.
 //
 // A caller that may be given a span is inside the heap, for a fork's child (InsideHeap), from before the
 // call.
