@@ -129,41 +129,58 @@ TYPED_TEST(A2allocFork, ChildrenOfBusyParentsHaveWholeHeaps) {
   EXPECT_TRUE(E::census().all_returned());
 }
 
-// The forking thread has no heap yet, and makes one in the handler. Meanwhile another thread trims, and may
-// be in that heap when the process forks.
-struct HandlerConfig : A2allocReport {};
+// The forking thread has no heap yet, and makes one in the handler. Another thread's trim has just taken its
+// empty superblock out of that heap, and holds its lock, when the process forks.
+struct StandsInTheMiddle : a2alloc::NoObserver {
+  static inline std::atomic<bool> stands{false};
+  static inline std::atomic<bool> may_go_on{false};
+  static void evicts_superblock() {
+    stands = true;
+    while (!may_go_on) std::this_thread::yield();
+  }
+};
+struct HandlerConfig : A2allocReport {
+  using Observer = StandsInTheMiddle;
+};
 using HandlerEngine = A2allocEngine<HandlerConfig>;
 std::atomic<bool> trim_now{false};
 void make_a_heap_to_be_trimmed() {
   if (trim_now) return;  // it is the parent's or the child's handler
   HandlerEngine::deallocate(HandlerEngine::allocate(40));
   trim_now = true;
-  usleep(100'000);
+  while (!StandsInTheMiddle::stands) std::this_thread::yield();
 }
 
 TEST(A2allocForkHandler, AHeapMadeInItIsWholeInTheChild) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  alarm(540);
+  trim_now = StandsInTheMiddle::stands = StandsInTheMiddle::may_go_on = false;
   HandlerEngine::process_start();
   std::atomic<bool> started{false};
   std::thread trimmer([&] {
-    HandlerEngine::deallocate(HandlerEngine::allocate(40));  // no heap is idle: this one is in use
+    void* kept = HandlerEngine::allocate(40);  // so that its own heap has no empty superblock
     started = true;
     while (!trim_now) std::this_thread::yield();
     HandlerEngine::trim();
+    HandlerEngine::deallocate(kept);
   });
   while (!started) std::this_thread::yield();
-  alarm(540);
   allocate_in_handler = make_a_heap_to_be_trimmed;
   const pid_t child = fork();
   allocate_in_handler = nullptr;
+  if (child == 0) {
+    alarm(540);
+    const a2alloc::Census census = HandlerEngine::census();
+    _exit(census.consistent() && census.lost_to_fork == 1 ? 0 : 3);
+  }
+  StandsInTheMiddle::may_go_on = true;
+  trimmer.join();
   ASSERT_GE(child, 0);
-  if (child == 0) _exit(HandlerEngine::census().consistent() ? 0 : 3);
   int status = 0;
   EXPECT_EQ(waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
-  trimmer.join();
   alarm(0);
   EXPECT_TRUE(HandlerEngine::census().consistent());
 }
