@@ -1,5 +1,6 @@
 #include "os_calls.hpp"
 
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/types.h>
 #include <time.h>
@@ -13,6 +14,7 @@ extern "C" {
 int __real_clock_gettime(clockid_t clock, timespec* now) noexcept;
 void* __real_mmap(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) noexcept;
 int __real_munmap(void* address, std::size_t bytes) noexcept;
+int __real_sched_yield() noexcept;
 }
 
 namespace spanalloc::test {
@@ -20,6 +22,7 @@ namespace {
 
 // Constant-initialised: the first call comes before this file's constructors would run.
 constinit std::atomic<std::size_t> mapped{0};
+constinit std::atomic<std::size_t> yield_calls{0};
 constinit std::atomic<std::uint64_t> clock_ms{1'000'000'000};  // 0: the machine's
 
 std::size_t whole_pages(std::size_t bytes) {
@@ -29,14 +32,18 @@ std::size_t whole_pages(std::size_t bytes) {
 }  // namespace
 
 std::size_t mapped_by_calls() {
-  return mapped.load();
+  return mapped.load(std::memory_order_relaxed);
+}
+
+std::size_t yields() {
+  return yield_calls.load(std::memory_order_relaxed);
 }
 
 void advance_clock(std::uint64_t ms) {
-  clock_ms.fetch_add(ms);
+  clock_ms.fetch_add(ms, std::memory_order_relaxed);
 }
 void let_clock_go() {
-  clock_ms.store(0);
+  clock_ms.store(0, std::memory_order_relaxed);
 }
 
 }  // namespace spanalloc::test
@@ -59,13 +66,20 @@ void* __wrap_mmap(void* address, std::size_t bytes, int protection, int flags, i
   // Over what is there already nothing is added. (A kernel that is too old for MAP_FIXED_NOREPLACE takes the
   // address for a hint; then the caller unmaps what it got.)
   const bool replaces = (flags & MAP_FIXED) != 0;
-  if (got != MAP_FAILED && !replaces) test::mapped.fetch_add(test::whole_pages(bytes));
+  if (got != MAP_FAILED && !replaces) {
+    test::mapped.fetch_add(test::whole_pages(bytes), std::memory_order_relaxed);
+  }
   return got;
 }
 
 int __wrap_munmap(void* address, std::size_t bytes) noexcept {
   const int result = __real_munmap(address, bytes);
-  if (result == 0) test::mapped.fetch_sub(test::whole_pages(bytes));
+  if (result == 0) test::mapped.fetch_sub(test::whole_pages(bytes), std::memory_order_relaxed);
   return result;
+}
+
+int __wrap_sched_yield() noexcept {
+  test::yield_calls.fetch_add(1, std::memory_order_relaxed);
+  return __real_sched_yield();
 }
 }

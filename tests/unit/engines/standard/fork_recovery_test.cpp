@@ -18,6 +18,7 @@
 #include "child.hpp"
 #include "engines/standard/engine.hpp"
 #include "engines/standard/test_support.hpp"
+#include "os_calls.hpp"
 #include "sanitizers.hpp"
 #include "threads.hpp"
 
@@ -270,6 +271,7 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   constexpr std::size_t kSize = 5000;
+  alarm(540);  // a deadlock ends the test
   handlers_child = kNoChild;
   E::process_start();
   std::vector<void*> blocks(200);
@@ -320,12 +322,13 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
   ASSERT_EQ(sigaction(SIGUSR1, &action, &before), 0);
   const standard::Span& claimed = *span_of(spans[2].back()).record;
   const pid_t parent = getpid();
+  const std::size_t yields_before = test::yields();  // nobody else yields: the others sleep
   std::thread signaller([&, me = pthread_self()] {
     const auto is_claimed = [&] {
       return standard::SpanWord{claimed.word.load_relaxed()}.state() == standard::SpanState::kFree;
     };
-    while (!is_claimed()) usleep(100);
-    usleep(10'000);  // what is left on the way to the lock
+    const auto waits_for_the_lock = [&] { return test::yields() != yields_before; };
+    while (!is_claimed() || !waits_for_the_lock()) usleep(100);
     pthread_kill(me, SIGUSR1);
     while (handlers_child == kNoChild) usleep(100);
     step = 4;
@@ -347,6 +350,7 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
   int status = 0;
   ASSERT_EQ(waitpid(handlers_child, &status, 0), handlers_child);
   EXPECT_EQ(status, 0);
+  alarm(0);
   for (std::vector<void*>& span : spans) {
     for (void* p : span) E::deallocate(p);
   }
