@@ -163,18 +163,24 @@ TEST(StandardLargeThreads, AForkInTheMiddleLeavesAConsistentHeap) {
         E::process_start();  // as a library does: a fork in the middle of the start has no handlers yet
         Market market;
         std::atomic<bool> stop{false};
+        std::atomic<std::size_t> trades{0};
         std::vector<std::thread> workers;
         std::latch begun(kWorkers);
         for (unsigned t = 0; t < kWorkers; ++t) {
           workers.emplace_back([&, t] {
             std::mt19937 random(test::seed_of(t + 100));
             begun.count_down();
-            while (!stop) ASSERT_TRUE(market.trade(random));
+            // Counts on after a failure: the test waits for trades.
+            for (bool good = true; !stop; ++trades) {
+              if (!good) continue;
+              good = market.trade(random);
+              EXPECT_TRUE(good);
+            }
           });
         }
         begun.wait();
         for (int round = 0; round < 25; ++round) {
-          usleep(static_cast<useconds_t>(round % 7 * 100));
+          test::wait_for_more(trades, static_cast<std::size_t>(round % 7));
           const pid_t child = fork();
           ASSERT_GE(child, 0);
           if (child == 0) _exit(use_after_fork(market, kWorkers));
