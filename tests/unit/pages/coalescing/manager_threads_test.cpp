@@ -259,8 +259,13 @@ TEST(CoalescingThreads, HistoriesAreLinearizable) {
   constexpr std::size_t kUnits = 6;
   constexpr std::size_t kCapacity = 12;
   const unsigned times = rounds(12'000);
-  const std::size_t wanted =
-      times / 20;  // calls that overlapped with another one: without any, nothing is shown
+  // Calls that overlapped with another one: without any, nothing is shown. Not purges, which change nothing,
+  // and let the other thread have the processor in their middle.
+  const std::size_t wanted = times / 20;
+  const auto overlap = [](const Operation& a, const Operation& b) {
+    if (a.call == Call::purge || b.call == Call::purge) return false;
+    return &a != &b && a.began < b.ended && b.began < a.ended;
+  };
   Rounds meeting(kThreads);
   std::atomic<std::uint64_t> clock{1};
   std::unique_ptr<Region> region;
@@ -307,10 +312,8 @@ TEST(CoalescingThreads, HistoriesAreLinearizable) {
     test::LinearizabilityCheck check(history, kUnits, kCapacity);
     EXPECT_TRUE(check.holds()) << "round " << round << ": " << check.explain();
     for (const Operation& op : history) {
-      overlapping +=
-          static_cast<std::size_t>(std::any_of(history.begin(), history.end(), [&](const Operation& other) {
-            return &other != &op && other.began < op.ended && op.began < other.ended;
-          }));
+      overlapping += static_cast<std::size_t>(std::any_of(
+          history.begin(), history.end(), [&](const Operation& other) { return overlap(op, other); }));
     }
   }
   go_on = false;
