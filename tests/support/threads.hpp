@@ -17,10 +17,21 @@ void in_threads(unsigned count, Body body) {
   for (unsigned k = 0; k < count; ++k) threads.emplace_back(std::ref(body), k);
 }
 
-/// Returns when other threads have counted `steps` more of theirs, however long they take for them.
-inline void wait_for_more(const std::atomic<std::size_t>& counted, std::size_t steps) {
-  for (const std::size_t seen = counted; counted - seen < steps;) std::this_thread::yield();
-}
+/// Steps that threads count of what they do, so that another one waits for work, not for time.
+class Progress {
+ public:
+  // Relaxed: it orders nothing, so that thread sanitizer misses no race for it.
+  void step() { steps_.fetch_add(1, std::memory_order_relaxed); }
+  /// Returns when there are `steps` more than at the last wait's end, which may be at once. One thread waits.
+  void wait_for_more(std::size_t steps) {
+    while (steps_.load(std::memory_order_relaxed) - seen_ < steps) std::this_thread::yield();
+    seen_ = steps_.load(std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<std::size_t> steps_{0};
+  std::size_t seen_ = 0;
+};
 
 template <class F>
 void on_another_thread(F&& f) {

@@ -242,13 +242,13 @@ TEST(LargeObjects, ChildrenOfBusyParentsGoOn) {
   static LargeObjects<> objects;
   static std::atomic<void*> slots[kThreads][kSlots];
   std::atomic<bool> stop{false};
-  std::atomic<std::size_t> steps{0};
+  test::Progress progress;
   std::vector<std::thread> threads;
   std::latch begun(kThreads);
   for (unsigned t = 0; t < kThreads; ++t) {
     threads.emplace_back([&, t] {
       begun.count_down();
-      for (unsigned i = 0; !stop.load(std::memory_order_relaxed); i = i * 5 + 1, ++steps) {
+      for (unsigned i = 0; !stop.load(std::memory_order_relaxed); i = i * 5 + 1, progress.step()) {
         void* p = slots[t][i % kSlots].exchange(nullptr);
         if (p != nullptr && i % 7 != 0) {
           objects.free(p);
@@ -262,7 +262,7 @@ TEST(LargeObjects, ChildrenOfBusyParentsGoOn) {
   }
   begun.wait();
   for (int round = 0; round < 60; ++round) {
-    test::wait_for_more(steps, 200);
+    progress.wait_for_more(200);
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {

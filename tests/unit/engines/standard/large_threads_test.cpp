@@ -163,7 +163,7 @@ TEST(StandardLargeThreads, AForkInTheMiddleLeavesAConsistentHeap) {
         E::process_start();  // as a library does: a fork in the middle of the start has no handlers yet
         Market market;
         std::atomic<bool> stop{false};
-        std::atomic<std::size_t> trades{0};
+        test::Progress trades;
         std::vector<std::thread> workers;
         std::latch begun(kWorkers);
         for (unsigned t = 0; t < kWorkers; ++t) {
@@ -171,7 +171,7 @@ TEST(StandardLargeThreads, AForkInTheMiddleLeavesAConsistentHeap) {
             std::mt19937 random(test::seed_of(t + 100));
             begun.count_down();
             // Counts on after a failure: the test waits for trades.
-            for (bool good = true; !stop; ++trades) {
+            for (bool good = true; !stop; trades.step()) {
               if (!good) continue;
               good = market.trade(random);
               EXPECT_TRUE(good);
@@ -180,7 +180,7 @@ TEST(StandardLargeThreads, AForkInTheMiddleLeavesAConsistentHeap) {
         }
         begun.wait();
         for (int round = 0; round < 25; ++round) {
-          test::wait_for_more(trades, static_cast<std::size_t>(round % 7));
+          trades.wait_for_more(1 + static_cast<std::size_t>(round % 7));
           const pid_t child = fork();
           ASSERT_GE(child, 0);
           if (child == 0) _exit(use_after_fork(market, kWorkers));
