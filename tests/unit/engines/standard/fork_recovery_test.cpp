@@ -13,6 +13,7 @@
 #include <latch>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "child.hpp"
@@ -30,12 +31,25 @@ constexpr int kWorkers = 4;
 constexpr std::size_t kSlots = 5000;
 using Slots = std::array<std::atomic<void*>, kSlots>;
 
+// The clock stands still but for what workers move it: so ticks of the decay come between their operations,
+// and between forks. One is due after half the decay time of 500 ms.
+constexpr unsigned kTickMs = 300;
+
 // Parks and revives spans all the time: 256-byte blocks replaced at random.
-void churn(Slots& slots, unsigned seed, const std::atomic<bool>& stop) {
-  while (!stop.load(std::memory_order_relaxed)) {
+void churn(Slots& slots, unsigned seed, test::Progress& progress, const std::atomic<bool>& stop) {
+  for (unsigned i = 1; !stop.load(std::memory_order_relaxed); ++i) {
     seed = seed * 1664525 + 1013904223;
     E::deallocate(slots[(seed >> 8) % kSlots].exchange(E::allocate(256)));
+    if (i % 1000 != 0) continue;
+    test::advance_clock(kTickMs / 4);
+    progress.step();
   }
+}
+
+// Whether the decay has ticked since the last call.
+bool has_ticked() {
+  static std::uint64_t seen = 0;
+  return E::pages.next_purge.load_relaxed() > std::exchange(seen, E::pages.next_purge.load_relaxed());
 }
 
 // In the child: new threads take the vanished threads' LABs, free all that is out, and allocate.
@@ -43,6 +57,7 @@ void use_the_heap(std::vector<std::unique_ptr<Slots>>& all) {
   test::in_threads(kWorkers, [&](unsigned) {
     E::allocate(256);
     for (auto& slots : all) {
+      test::advance_clock(kTickMs);
       for (auto& slot : *slots) {
         E::deallocate(slot.exchange(nullptr));
         void* p = E::allocate(256);
@@ -76,6 +91,7 @@ TEST(StandardFork, OtherHandlersMayAllocate) {
   std::atomic<bool> stop{false};
   std::vector<std::thread> others;
   std::latch begun(2);
+  test::Progress progress;
   for (int t = 0; t < 2; ++t) {
     others.emplace_back([&] {
       begun.count_down();
@@ -83,13 +99,17 @@ TEST(StandardFork, OtherHandlersMayAllocate) {
         std::vector<void*> blocks(200);
         for (void*& p : blocks) p = E::allocate(3000);
         for (void* p : blocks) E::deallocate(p);
+        test::advance_clock(kTickMs);
+        progress.step();
       }
     });
   }
   begun.wait();
+  (void)has_ticked();
   handlers_allocate = true;
   for (int round = 0; round < 50; ++round) {
     alarm(540);  // a deadlock ends the test
+    progress.wait_for_more(1);
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
@@ -102,6 +122,7 @@ TEST(StandardFork, OtherHandlersMayAllocate) {
     EXPECT_EQ(status, 0) << "round " << round;
   }
   handlers_allocate = false;
+  EXPECT_TRUE(has_ticked());
   alarm(0);
   stop = true;
   for (std::thread& other : others) other.join();
@@ -115,18 +136,28 @@ TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   E::process_start();
   std::atomic<bool> stop{false};
-  std::latch begun(1);
+  test::Progress progress;
   std::thread purger([&] {
     std::vector<void*> blocks(500);
-    begun.count_down();
-    while (!stop) {
-      for (void*& p : blocks) *static_cast<char*>(p = E::allocate(60000)) = 1;
-      for (void* p : blocks) E::deallocate(p);
-      E::trim();
+    for (unsigned i = 0; !stop; ++i) {
+      for (void*& p : blocks) {
+        *static_cast<char*>(p = E::allocate(60000)) = 1;
+        progress.step();
+      }
+      for (void* p : blocks) {
+        E::deallocate(p);
+        progress.step();
+      }
+      // By trims and by ticks.
+      if (i % 2 == 0) E::trim();
+      test::advance_clock(kTickMs);
     }
   });
-  begun.wait();
+  progress.wait_for_more(1);
+  (void)has_ticked();
+  alarm(540);  // a deadlock ends the test
   for (int round = 0; round < 60; ++round) {
+    progress.wait_for_more(100);
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
@@ -138,6 +169,8 @@ TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
     ASSERT_EQ(waitpid(child, &status, 0), child);
     EXPECT_EQ(status, 0) << "round " << round;
   }
+  alarm(0);
+  EXPECT_TRUE(has_ticked());
   stop = true;
   purger.join();
 }
@@ -371,14 +404,18 @@ TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
     for (auto& slot : *all.back()) slot.store(nullptr);
   }
   std::latch begun(kWorkers);
+  test::Progress progress;
   for (unsigned t = 0; t < kWorkers; ++t) {
     workers.emplace_back([&, t] {
       begun.count_down();
-      churn(*all[t], t * 7919 + 1, stop);
+      churn(*all[t], t * 7919 + 1, progress, stop);
     });
   }
   begun.wait();
+  (void)has_ticked();
+  alarm(540);  // a deadlock ends the test
   for (int round = 0; round < 60; ++round) {
+    progress.wait_for_more(1);
     const pid_t child = fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
@@ -392,6 +429,8 @@ TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
     ASSERT_TRUE(WIFEXITED(status)) << "child killed by signal " << WTERMSIG(status) << " in round " << round;
     ASSERT_EQ(WEXITSTATUS(status), 0) << "round " << round;
   }
+  alarm(0);
+  EXPECT_TRUE(has_ticked());
   stop = true;
   for (std::thread& worker : workers) worker.join();
   for (auto& slots : all) {

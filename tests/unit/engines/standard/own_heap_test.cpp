@@ -10,6 +10,7 @@
 
 #include <atomic>
 #include <cstring>
+#include <iterator>
 #include <latch>
 #include <memory>
 #include <string>
@@ -32,12 +33,15 @@ using Pages = standard::PageLayer<Standard>;
 
 constexpr std::size_t kSizes[] = {1, 16, 100, 1280, 1281, 5000, 32 * kKiB, 40 * kKiB, kMiB, 3 * kMiB};
 
+// Lets time pass as it allocates and frees: the clock stands still otherwise, and no tick of the decay, one
+// of which is due after half of 500 ms, would come between operations.
 struct Blocks {
   std::vector<std::pair<unsigned char*, std::size_t>> all;
 
   template <class Heap>
   void fill(Heap& heap, int rounds, unsigned seed) {
     for (int i = 0; i < rounds; ++i) {
+      test::advance_clock(kStepMs);
       for (const std::size_t size : kSizes) {
         auto* p = static_cast<unsigned char*>(heap.allocate(size));
         ASSERT_NE(p, nullptr);
@@ -51,6 +55,7 @@ struct Blocks {
   template <class Heap>
   void check_and_free(Heap& heap) {
     for (std::size_t i = 0; i < all.size(); ++i) {
+      if (i % std::size(kSizes) == 0) test::advance_clock(kStepMs);
       const auto [p, size] = all[i];
       const auto byte = static_cast<unsigned char>(mark + i);
       ASSERT_EQ(p[0], byte);
@@ -59,6 +64,7 @@ struct Blocks {
     }
     all.clear();
   }
+  static constexpr unsigned kStepMs = 100;
   unsigned mark = 0;
 };
 
@@ -232,6 +238,7 @@ TEST(StandardHeaps, DestroyLeavesWhatOthersHaveJustTaken) {
       ASSERT_NE(p, nullptr);
       p[0] = p[kSize - 1] = 1;
     }
+    test::advance_clock(300);
     for (char* p : blocks) {
       ASSERT_EQ(p[0] + p[kSize - 1], 2);
       heap.deallocate(p);
@@ -530,6 +537,7 @@ TEST(StandardHeaps, AForkBesideADestroyFindsTheHeapWholeOrGone) {
       for (int i = 0; i < round * 50; ++i) {
         mine.push_back(static_cast<unsigned char*>(kept.allocate(1024)));
         std::memset(mine.back(), 7, 1024);
+        test::advance_clock(10);
       }
       for (std::size_t i = 0; i < mine.size(); i += 2) kept.deallocate(mine[i]);
       const pid_t child = fork();
