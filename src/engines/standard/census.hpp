@@ -28,16 +28,20 @@ class Census {
       // A range that is just being taken: its record is not its own yet, or says free.
       if (!free && number + granules > index_of(pages_.end_of_spans())) return;
       const SpanRef span = pages_.span(SpanNumber{number});
-      const ClassId c{span->shown_class.load_relaxed()};
+      const std::size_t bytes = granules << Config::kGranuleBits;
       if (free || SpanWord{span->word.load_acquire()}.state() == SpanState::kFree) {
-        out.pooled_bytes += granules << Config::kGranuleBits;
-      } else if (!heap_.has(span)) {
+        out.pooled_bytes += bytes;
         return;
-      } else if (c == Classes::kLarge) {
-        out.large_bytes += granules << Config::kGranuleBits;
+      }
+      if (!heap_.has(span)) return;
+      // After the word, which says that the life with this class has begun. That may be another life than
+      // that of the range which the walk has seen: no more than this range is counted for it.
+      const ClassId c{span->shown_class.load_relaxed()};
+      if (c == Classes::kLarge) {
+        out.large_bytes += bytes;
         ++out.large_objects;
       } else {
-        out.small_bytes_carved += Classes::info(c).real_span;
+        out.small_bytes_carved += min_of(Classes::info(c).real_span, bytes);
       }
     });
     const ArenaStatistics arena = pages_.arena.statistics();
