@@ -1,4 +1,5 @@
-// Threads come and go: what they leave behind is bounded by what is live, not by how many there were.
+// Threads come and go: what they leave behind is bounded by what is live, not by how many there were. What
+// free memory stays warm is decided by the ticks of a clock: here it moves with the threads that there were.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 
+#include "support/clock.hpp"
 #include "support/harness.hpp"
 
 namespace {
@@ -56,12 +58,14 @@ void one_life(std::uint64_t seed) {
 void sequence(const Arguments&) {
   harness::judge_memory();
   harness::require_library_malloc();
+  harness::stop_clock();
   const unsigned total = harness::is_full_run() ? 1000000 : 30000;
   const unsigned warm = 5000;
   std::size_t settled = 0;
   std::size_t highest = 0;
   for (unsigned i = 0; i < total; ++i) {
     in_thread([i] { one_life(i); });
+    if (i % 10 == 0) harness::advance_clock(1);
     if (i == warm) settled = harness::memory().footprint();
     if (i > warm && i % 1000 == 0) highest = std::max(highest, harness::memory().footprint());
   }
@@ -74,6 +78,7 @@ void sequence(const Arguments&) {
 void batches(const Arguments&) {
   harness::judge_memory();
   harness::require_library_malloc();
+  harness::stop_clock();
   constexpr unsigned kBatch = 32;
   constexpr unsigned kBlocks = 64;
   static std::atomic<void*> handed_on[kBatch * kBlocks];
@@ -110,6 +115,7 @@ void batches(const Arguments&) {
       CHECK(result == 0, "pthread_create: %s", strerror(result));
     }
     for (pthread_t thread : threads) pthread_join(thread, nullptr);
+    harness::advance_clock(20);
     // The second half against the first: a residue of one page a thread would be 32 MiB between them.
     std::size_t& peak = round < rounds / 2 ? settled : highest;
     peak = std::max(peak, harness::memory().footprint());
@@ -144,6 +150,7 @@ void free_all_left() {
 void one_keeps_all(const Arguments&) {
   harness::judge_memory();
   harness::require_library_malloc();
+  harness::stop_clock();
   in_thread([] {
     for (unsigned i = 0; i < kLeavers; ++i) leave(i);
   });
@@ -154,8 +161,10 @@ void one_keeps_all(const Arguments&) {
 void each_leaves_one_child(const Arguments&) {
   harness::judge_memory();
   harness::require_library_malloc();
+  harness::stop_clock();
   for (unsigned i = 0; i < kLeavers; ++i) {
     in_thread([i] { leave(i); });
+    if (i % 10 == 0) harness::advance_clock(1);
   }
   print_peak();
   free_all_left();
