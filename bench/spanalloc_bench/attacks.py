@@ -25,7 +25,8 @@ from spanalloc_cli import libraries
 
 PROGRAM, CSV, META = "attacks", "attacks.csv", "attacks-meta.json"
 DOCUMENT = os.path.join(tree.SOURCE, "docs", "security.md")
-TIMEOUT_S = 10.0
+HANG_S = 10.0  # unless the caller says otherwise: a busy machine needs more
+LISTED_S = 600
 
 REFUSED, CAUGHT, NO_ANSWER, UNNOTICED, HANG, CRASH, HARM, FAILED = (
     "refused", "caught", "untried", "unnoticed", "hang", "crash", "harm", "failed")
@@ -36,7 +37,7 @@ MEANINGS = {
     CAUGHT: "the allocator ended it later, before any harm was seen",
     HARM: "a block was handed out twice, over another one, misaligned, or where the program has its own data",
     CRASH: "the process was ended by the processor (SIGSEGV and the like): something wrong had been followed",
-    HANG: f"it came to no end within {TIMEOUT_S:.0f} s",
+    HANG: "it came to no end within {hang_s:g} s",
     UNNOTICED: "neither the allocator nor the program noticed anything: ignored, lost, or not harmful yet",
     NO_ANSWER: "cannot be tried with this allocator",
 }
@@ -93,8 +94,8 @@ def catalogue(places) -> list[Attack]:
     """The attacks that the program knows."""
     program = os.path.join(tree.workloads(places), PROGRAM)
     try:
-        text = subprocess.run([program, "list"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S,
-                              env=execute.clean_environment(), check=True).stdout
+        text = subprocess.run([program, "list"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
+                              timeout=LISTED_S, env=execute.clean_environment(), check=True).stdout
     except (OSError, subprocess.SubprocessError):
         raise FileNotFoundError(f"{program} is not built: cmake --preset release && cmake --build --preset release") from None
     found = []
@@ -141,13 +142,13 @@ def _in_order(found):
 # ---- running ----
 
 
-def run_once(program, attack, size, allocator, timeout=TIMEOUT_S) -> End:
+def run_once(program, attack, size, allocator, hang_s=HANG_S) -> End:
     environment = {**execute.clean_environment(), **dict(allocator.environment), "LD_PRELOAD": allocator.path}
     process = subprocess.Popen([program, attack, str(size)], env=environment, stdin=subprocess.DEVNULL,
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     hung = False
     try:
-        out, errors = process.communicate(timeout=timeout)
+        out, errors = process.communicate(timeout=hang_s)
     except subprocess.TimeoutExpired:
         process.kill()
         out, errors = process.communicate()
@@ -198,11 +199,11 @@ def spread(pairs) -> tuple[int, int]:
     return varying.bit_count(), len(set(distances))
 
 
-def attack_once_and_again(program, attack, size, allocator, rounds=None) -> list[Row]:
+def attack_once_and_again(program, attack, size, allocator, rounds=None, hang_s=HANG_S) -> list[Row]:
     """The rows of one attack with one size on one allocator, the commonest first."""
     seen, ends = {}, []
     for _ in range(rounds or attack.repeat):
-        ends.append(run_once(program, attack.name, size, allocator))
+        ends.append(run_once(program, attack.name, size, allocator, hang_s))
         outcome = classify(ends[-1])
         seen[outcome] = seen.get(outcome, 0) + 1
         if outcome[0] == HANG:
@@ -233,7 +234,7 @@ class _Display:
             print(line, file=sys.stderr, flush=True)
 
 
-def run(places, attacks, chosen, rounds=None) -> list[Row]:
+def run(places, attacks, chosen, rounds=None, hang_s=HANG_S) -> list[Row]:
     """Every attack on every allocator."""
     program = os.path.join(tree.workloads(places), PROGRAM)
     execute.prepare_this_process()
@@ -247,7 +248,7 @@ def run(places, attacks, chosen, rounds=None) -> list[Row]:
     display = _Display(len(cells))
     rows = []
     with concurrent.futures.ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        waiting = [pool.submit(attack_once_and_again, program, *cell, rounds) for cell in cells]
+        waiting = [pool.submit(attack_once_and_again, program, *cell, rounds, hang_s) for cell in cells]
         try:
             for (attack, size, allocator), made in zip(cells, waiting):
                 rows += made.result()
@@ -261,7 +262,7 @@ def run(places, attacks, chosen, rounds=None) -> list[Row]:
 # ---- results ----
 
 
-def facts(attacks, chosen) -> dict:
+def facts(attacks, chosen, hang_s=HANG_S) -> dict:
     """What the outcomes depend on; and what their table needs besides."""
     return {
         "started": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()),
@@ -269,6 +270,7 @@ def facts(attacks, chosen) -> dict:
         "source": machine.git_commit(tree.SOURCE),
         "allocators": {c.name: {"version": machine.version_of(c), "path": tree.relative(c.path)} for c in chosen},
         "attacks": [dataclasses.asdict(attack) for attack in attacks],
+        "hang_s": hang_s,
     }
 
 
@@ -359,6 +361,11 @@ def table(rows, meta) -> tuple[list[str], list[tuple[str, list[list[str]]]]]:
     return ["attack", *names], list(groups.items())
 
 
+def _meanings(meta):
+    """{word: what it means in this run}."""
+    return {word: text.format(hang_s=meta.get("hang_s", HANG_S)) for word, text in MEANINGS.items()}
+
+
 def _versions(meta):
     """{allocator: its version without the package's name}."""
     return {name: known["version"].split()[-1] if known["version"] else "" for name, known in meta["allocators"].items()}
@@ -381,7 +388,7 @@ def print_table(rows, meta, console):
                 (styles[word] for word in styles if word in text), "")) else text for text in cells))
         shown.add_section()
     console.print(shown)
-    for word, meaning in MEANINGS.items():
+    for word, meaning in _meanings(meta).items():
         console.print(f"{word}: {meaning}", markup=False, highlight=False)
     console.print("*: not in each of its runs; the worst is shown", markup=False, highlight=False)
 
@@ -397,7 +404,7 @@ def markdown(rows, meta) -> str:
             lines.append(f"| {title} | " + " | ".join(_marked(text).replace("; ", "<br>") for text in cells) + " |")
         lines.append("")
     lines += ["| word | meaning |", "|---|---|"]
-    lines += [f"| {_marked(word)} | {meaning} |" for word, meaning in MEANINGS.items()]
+    lines += [f"| {_marked(word)} | {meaning} |" for word, meaning in _meanings(meta).items()]
     lines += ["| \\* | not in each of its runs; the worst is shown |", ""]
     where = meta["machine"]
     commit = meta["source"].get("commit", "")[:10]
@@ -417,7 +424,7 @@ def _marked(text):
 # ---- the command ----
 
 
-def command(places, *, names, attacks, with_, rounds, out, write_document, show, say, console):
+def command(places, *, names, attacks, with_, rounds, hang_s, out, write_document, show, say, console):
     from spanalloc_bench import readme
 
     folder = os.path.abspath(out) if out else tree.DEFAULT_OUT
@@ -430,8 +437,8 @@ def command(places, *, names, attacks, with_, rounds, out, write_document, show,
         chosen = contenders(places, names, with_)
         wanted = chosen_attacks(catalogue(places), attacks)
         began = time.monotonic()
-        meta = facts(wanted, chosen)
-        rows = run(places, wanted, chosen, rounds)
+        meta = facts(wanted, chosen, hang_s)
+        rows = run(places, wanted, chosen, rounds, hang_s)
         write(folder, rows, meta)
         say(f"took {progress.duration(time.monotonic() - began)}; outcomes: {os.path.join(folder, CSV)}")
     print_table(rows, meta, console)

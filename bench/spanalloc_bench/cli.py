@@ -442,6 +442,10 @@ def attacks_command(
         None, "--rounds", "-n", min=1, metavar="N",
         help="Processes a size and allocator. Default 5, and 100 of attacks that draw random numbers.",
     ),
+    hang_s: float = typer.Option(
+        10.0, "--hang", min=0.1, metavar="SECONDS",
+        help="A process that takes longer counts as one that hangs. A busy machine needs more.",
+    ),
     out: Optional[str] = typer.Option(
         None, "--out", "-o", metavar="DIR", help="Where the outcomes are kept. Default: out/bench of the source tree."
     ),
@@ -475,8 +479,8 @@ def attacks_command(
         if list_:
             _print_attacks(suite.chosen_attacks(suite.catalogue(_places), attacks))
             return
-        suite.command(_places, names=names, attacks=attacks, with_=with_ or (), rounds=rounds, out=out,
-                      write_document=write, show=show, say=_say, console=_console())
+        suite.command(_places, names=names, attacks=attacks, with_=with_ or (), rounds=rounds, hang_s=hang_s,
+                      out=out, write_document=write, show=show, say=_say, console=_console())
 
     _guarded(work, kept="An earlier run's outcomes are as they were.")
 

@@ -20,6 +20,7 @@ from spanalloc_cli import libraries  # noqa: E402
 
 PLACES = libraries.Places(os.environ["SPANALLOC_TEST_LIBRARIES"], os.path.dirname(COMMAND))
 PROGRAM = os.path.join(tree.workloads(PLACES), attacks.PROGRAM)
+HANG_S = 500  # less than what the whole command is given
 BEGUN, RETURNED = ("attacking",), ("attacking", "returned")
 
 META = {
@@ -163,10 +164,11 @@ class AttackTest(unittest.TestCase):
         folder = tempfile.mkdtemp(prefix="spanalloc-test-")
         self.addCleanup(shutil.rmtree, folder)
         arguments = ("--attacks", "double-free-reused,free-stack", "--allocators", "glibc", "--out", folder)
-        run = self.bench(*arguments, "--rounds", "2")
+        run = self.bench(*arguments, "--rounds", "2", "--hang", str(HANG_S))
         self.assertEqual(run.returncode, 0, run.stderr)
         rows, meta = attacks.read(folder)
-        self.assertEqual(list(meta["allocators"]), ["glibc"])
+        self.assertEqual((list(meta["allocators"]), meta["hang_s"]), (["glibc"], HANG_S))
+        self.assertIn(f"no end within {HANG_S} s", run.stdout)
         # Nobody can tell the first from a right free; the second is no address of a block.
         self.assertIn(Row("double-free-reused", 64, "glibc", HARM, "twice", 2), rows)
         self.assertIn(Row("free-stack", 64, "glibc", REFUSED, "SIGABRT", 2), rows)
@@ -179,7 +181,7 @@ class AttackTest(unittest.TestCase):
         known = {attack.name: attack for attack in attacks.catalogue(PLACES)}
         ours = allocators.named(PLACES, "standard")
         for size in known["double-free"].sizes:
-            rows = attacks.attack_once_and_again(PROGRAM, known["double-free"], size, ours, 1)
+            rows = attacks.attack_once_and_again(PROGRAM, known["double-free"], size, ours, 1, HANG_S)
             self.assertEqual([row.outcome for row in rows], [REFUSED], size)
 
     def test_a_hang_is_ended(self):
@@ -188,7 +190,7 @@ class AttackTest(unittest.TestCase):
             with open(slow, "w", encoding="utf-8") as file:
                 file.write("#!/bin/sh\necho attacking\nexec sleep 100000\n")
             os.chmod(slow, 0o755)
-            end = attacks.run_once(slow, "any", 64, allocators.named(PLACES, "standard"), timeout=0.5)
+            end = attacks.run_once(slow, "any", 64, allocators.named(PLACES, "standard"), hang_s=0.5)
         self.assertEqual(attacks.classify(end), (HANG, ""))
 
     def test_what_is_unknown_is_named_with_what_there_is(self):
