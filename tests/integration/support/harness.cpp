@@ -224,6 +224,13 @@ void expect_success(const Outcome& outcome, const char* what) {
 void limit_resource(int resource, std::size_t bytes) {
   const rlimit limit{bytes, bytes};
   CHECK(setrlimit(static_cast<__rlimit_resource>(resource), &limit) == 0, "setrlimit: %s", strerror(errno));
+  if (resource != RLIMIT_AS) return;
+  constexpr rlim_t kUsualStack = 8u << 20;
+  rlimit stack{};
+  CHECK(getrlimit(RLIMIT_STACK, &stack) == 0, "getrlimit: %s", strerror(errno));
+  if (stack.rlim_cur <= kUsualStack) return;
+  stack.rlim_cur = kUsualStack;
+  CHECK(setrlimit(RLIMIT_STACK, &stack) == 0, "setrlimit: %s", strerror(errno));
 }
 
 namespace {

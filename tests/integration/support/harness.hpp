@@ -72,7 +72,9 @@ Outcome run_forked(const std::function<void()>& body);
 /// Skips if the child skipped, fails if it did anything but exit with 0.
 void expect_success(const Outcome& outcome, const char* what);
 
-/// Sets a soft and hard resource limit of the calling process.
+/// Sets a soft and hard resource limit of the calling process. With one on address space the threads of what
+/// it executes next have stacks of no more than the usual 8 MiB: whoever runs the tests may have allowed much
+/// more, and a few would take all of it.
 void limit_resource(int resource, std::size_t bytes);
 
 /// Fills a block with bytes that depend on its address and size; `intact` tells whether they still stand.
