@@ -2,12 +2,13 @@
 # Installs a build into a scratch prefix and uses it as somebody else's project would: through pkg-config,
 # through the CMake package, and by preloading.
 #
-# usage: install_test.sh BUILD_FOLDER SOURCE_FOLDER
+# usage: install_test.sh BUILD_FOLDER SOURCE_FOLDER VERSION
 # Exit code 77, with the reason, when a tool is missing. CC and CMAKE name other tools.
 set -eu
 
 build=$1
 source=$2
+version=$3
 cc=${CC:-cc}
 cmake=${CMAKE:-cmake}
 pkg_config=$(command -v pkg-config || command -v pkgconf) || {
@@ -25,7 +26,14 @@ prefix=$scratch/prefix
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name spanalloc.pc)")
 export PKG_CONFIG_PATH
 
-echo "pkg-config: $("$pkg_config" --define-variable=prefix="$prefix" --modversion spanalloc)"
+for package in spanalloc spanalloc-pages; do
+  named=$("$pkg_config" --define-variable=prefix="$prefix" --modversion $package)
+  echo "pkg-config: $package $named"
+  [ "$named" = "$version" ] || {
+    echo "this is version $version"
+    exit 1
+  }
+done
 # shellcheck disable=SC2046  # flags are words
 "$cc" $("$pkg_config" --define-variable=prefix="$prefix" --cflags spanalloc) -fno-builtin \
   "$source/tests/conformance/symbols.c" -o "$scratch/by_pkg_config" \

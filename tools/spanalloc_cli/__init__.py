@@ -1,3 +1,3 @@
 """The `spanalloc` command: run a program on spanalloc, compare allocators, list what is there."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
