@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Checks a built library from outside: exports, dependencies, thread-local storage, size, archive members.
 
-usage: check_library.py shared LIBRARY
-       check_library.py archive ARCHIVE
+usage: check_library.py [--update] shared LIBRARY
+       check_library.py [--update] archive ARCHIVE
 
+The folder abi lists what libraries export: shared.txt for all shared ones, NAME.txt for the archive NAME. --update writes
+that list anew from the library.
 Prints what is wrong, one line each; exit code 0 when nothing is. Tools are taken from the environment
-variables NM, READELF, STRIP and AR when they are set.
+variables NM, READELF and STRIP when they are set.
 """
 import os
 import re
@@ -15,40 +17,14 @@ import tempfile
 
 MAX_STRIPPED_BYTES = 216 * 1000
 MAX_TLS_BYTES = 1024
-
-FAMILY = """
-malloc calloc realloc reallocarray free free_sized free_aligned_sized cfree posix_memalign aligned_alloc memalign
-valloc pvalloc malloc_usable_size malloc_trim mallinfo mallinfo2 mallopt malloc_info malloc_stats
-__libc_malloc __libc_calloc __libc_realloc __libc_free __libc_memalign __libc_valloc __libc_pvalloc __posix_memalign
-""".split()
-SP = """
-sp_malloc sp_calloc sp_realloc sp_free sp_aligned_alloc sp_posix_memalign sp_usable_size sp_owns sp_trim sp_stats
-sp_version sp_engine_name
-""".split()
-# In an archive apart from the family: who uses them alone gets no malloc.
-SP_PAGES = """
-sp_pages_create sp_pages_create_over sp_pages_metadata_bytes sp_pages_destroy sp_pages_status_text sp_pages_allocate
-sp_pages_allocate_aligned sp_pages_free sp_pages_grow sp_pages_shrink sp_pages_size_of sp_pages_region sp_pages_extend
-sp_pages_purge sp_pages_walk sp_pages_stats sp_pages_after_fork
-""".split()
-
-
-def operators():
-    """Mangled names of every replaceable operator new and delete (Itanium C++ ABI, 64-bit size_t)."""
-    nothrow, align, size = "RKSt9nothrow_t", "St11align_val_t", "m"
-    names = []
-    for new in ("_Znw", "_Zna"):
-        names += [new + size + rest for rest in ("", nothrow, align, align + nothrow)]
-    for delete in ("_ZdlPv", "_ZdaPv"):
-        names += [delete + rest for rest in ("", size, nothrow, align, size + align, align + nothrow)]
-    return names
-
-
-TOGETHER = set(FAMILY + SP + operators())
-ARCHIVED = TOGETHER | set(SP_PAGES)
-# A static program has libc's dlopen: the archive must not have another.
-SHARED_ONLY = {"dlopen"}
-EXPORTS = ARCHIVED | SHARED_ONLY
+LISTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "abi")
+LIST_HEAD = """\
+# What {what} exports, sorted. Names may be added. One that goes, or gets another meaning, breaks programs: that takes a
+# new major version, and an entry in CHANGELOG.md.
+# Written by tests/conformance/check_library.py --update; compared by conformance.library.
+"""
+# In archives apart from everything else: who uses the page manager alone gets no heap.
+PAGES = "sp_pages_"
 
 
 def run(tool, *arguments):
@@ -56,10 +32,45 @@ def run(tool, *arguments):
     return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def defined_symbols(path, *flags):
-    """(name, type letter) of each symbol that nm shows as defined."""
-    lines = (line.split() for line in run("nm", "--defined-only", *flags, path).splitlines())
-    return {(fields[2].split("@")[0], fields[1]) for fields in lines if len(fields) == 3}
+def listed(path):
+    with open(path, encoding="utf-8") as file:
+        return {line.strip() for line in file if line.strip() and not line.startswith("#")}
+
+
+def write_list(path, what, names):
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(LIST_HEAD.format(what=what))
+        file.writelines(f"{name}\n" for name in sorted(names))
+
+
+def compare(found, list_path, update, what):
+    if update:
+        write_list(list_path, what, found)
+    wanted, name = listed(list_path), os.path.basename(list_path)
+    problems = [f"exports {symbol}, which {name} does not list" for symbol in sorted(found - wanted)]
+    problems += [f"does not export {symbol}, which {name} lists" for symbol in sorted(wanted - found)]
+    if problems:
+        problems.append(f"if that is meant: check_library.py --update writes {name}; its first lines say what else to do")
+    return problems
+
+
+def exported_symbols(path):
+    """What nm shows a shared library to export; versions (A) are no symbols."""
+    lines = (line.split() for line in run("nm", "-D", "--defined-only", path).splitlines())
+    return {fields[2].split("@")[0] for fields in lines if len(fields) == 3 and fields[1] != "A"}
+
+
+def archived_symbols(path):
+    """{name: members that define it} of what an archive shows a program: neither hidden nor weak, which only inline
+    functions of the standard library are (builds that do not optimise have some)."""
+    definers, member = {}, None
+    for line in run("readelf", "-sW", path).splitlines():
+        if line.startswith("File: "):
+            member = line.rpartition("(")[2].rstrip(")")
+        fields = line.split()
+        if len(fields) == 8 and fields[4:6] == ["GLOBAL", "DEFAULT"] and fields[6] != "UND":
+            definers.setdefault(fields[7], []).append(member)
+    return definers
 
 
 def padding_of_large_pages(path):
@@ -72,11 +83,9 @@ def padding_of_large_pages(path):
     return sum(max(0, behind[0] - sum(before)) for before, behind in zip(places, places[1:]))
 
 
-def check_shared(path):
-    problems = []
-    exported = {name for name, letter in defined_symbols(path, "-D") if letter != "A"}
-    problems += [f"exports {name}, which is not part of the interface" for name in sorted(exported - EXPORTS)]
-    problems += [f"does not export {name}" for name in sorted(EXPORTS - exported)]
+def check_shared(path, update):
+    exported = exported_symbols(path)
+    problems = compare(exported, os.path.join(LISTS, "shared.txt"), update, "every shared library")
 
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "-dW", path))
     allowed = re.compile(r"libc\.so\.6|ld-linux-.*\.so\.\d")
@@ -102,39 +111,34 @@ def check_shared(path):
     return problems
 
 
-def check_archive(path):
-    """One member defines the family, another the page manager: a static link takes all of either or nothing."""
-    definers = {}
-    with tempfile.TemporaryDirectory() as folder:
-        archive = os.path.abspath(path)
-        members = run("ar", "t", archive).split()
-        subprocess.run([os.environ.get("AR") or "ar", "x", archive], check=True, cwd=folder)
-        for member in members:
-            for name, letter in defined_symbols(os.path.join(folder, member)):
-                if letter in "TWV" and name in EXPORTS:
-                    definers.setdefault(name, []).append(member)
-    problems = [f"no member defines {name}" for name in sorted(ARCHIVED - set(definers))]
-    problems += [f"{member} defines {name}, which is for shared libraries only"
-                 for name in sorted(SHARED_ONLY) for member in definers.get(name, ())]
-    homes = {part: {tuple(definers.get(name, ())) for name in names}
-             for part, names in (("family", TOGETHER), ("page manager", SP_PAGES))}
+def check_archive(path, update):
+    """One member defines the heap's functions, another the page manager's: a static link takes all of either or nothing."""
+    definers, name = archived_symbols(path), os.path.basename(path)
+    problems = compare(set(definers), os.path.join(LISTS, f"{name}.txt"), update, name)
+    parts = {"heap": {}, "page manager": {}}
+    for symbol, members in definers.items():
+        parts["page manager" if symbol.startswith(PAGES) else "heap"][symbol] = tuple(members)
+    homes = {part: set(found.values()) for part, found in parts.items() if found}
     problems += [f"the {part} is spread over members: {sorted(found)}" for part, found in homes.items()
                  if len(found) != 1 or any(len(home) != 1 for home in found)]
-    if homes["family"] & homes["page manager"]:
-        problems.append("the page manager comes with the family")
-    print(f"{os.path.basename(path)}: {len(members)} members, "
+    if homes.get("heap", set()) & homes.get("page manager", set()):
+        problems.append("the page manager comes with the heap")
+    print(f"{name}: {len(definers)} exports, "
           + ", ".join(f"{part} in {sorted(found)}" for part, found in homes.items()))
     return problems
 
 
 def main(arguments):
     checks = {"shared": check_shared, "archive": check_archive}
-    if len(arguments) != 2 or arguments[0] not in checks:
+    update = arguments[:1] == ["--update"]
+    rest = arguments[update:]
+    if len(rest) != 2 or rest[0] not in checks:
         print(__doc__, file=sys.stderr)
         return 2
-    problems = checks[arguments[0]](arguments[1])
+    kind, path = rest
+    problems = checks[kind](path, update)
     for problem in problems:
-        print(f"{arguments[1]}: {problem}", file=sys.stderr)
+        print(f"{path}: {problem}", file=sys.stderr)
     return 1 if problems else 0
 
 
