@@ -56,7 +56,7 @@ def _symbols(path) -> tuple[list[int], list[tuple[int, str]]]:
 
 
 def place(site) -> str:
-    """"libspanalloc.so: spanalloc::SpinLock::lock()" of a site or a line of the plugin's result."""
+    """"libspanalloc.so.0.2.0: spanalloc::SpinLock::lock()" of a site or a line of the plugin's result."""
     if "object" not in site:
         return "heap" if site.get("moves") else f"{site['address']:#x}"
     name = os.path.basename(site["object"])

@@ -20,9 +20,10 @@ MAX_TLS_BYTES = 1024
 LISTS = os.path.join(os.path.dirname(os.path.abspath(__file__)), "abi")
 LIST_HEAD = """\
 # What {what} exports, sorted. Names may be added. One that goes, or gets another meaning, breaks programs: that takes a
-# new major version, and an entry in CHANGELOG.md.
+# new major version, which sonames end with, and an entry in CHANGELOG.md.
 # Written by tests/conformance/check_library.py --update; compared by conformance.library.
 """
+SONAME = "soname "
 # In archives apart from everything else: who uses the page manager alone gets no heap.
 PAGES = "sp_pages_"
 
@@ -40,7 +41,7 @@ def listed(path):
 def write_list(path, what, names):
     with open(path, "w", encoding="utf-8") as file:
         file.write(LIST_HEAD.format(what=what))
-        file.writelines(f"{name}\n" for name in sorted(names))
+        file.writelines(f"{name}\n" for name in sorted(names, key=lambda name: (not name.startswith(SONAME), name)))
 
 
 def compare(found, list_path, update, what):
@@ -58,6 +59,11 @@ def exported_symbols(path):
     """What nm shows a shared library to export; versions (A) are no symbols."""
     lines = (line.split() for line in run("nm", "-D", "--defined-only", path).splitlines())
     return {fields[2].split("@")[0] for fields in lines if len(fields) == 3 and fields[1] != "A"}
+
+
+def soname(path):
+    found = re.search(r"\(SONAME\).*\[(.*)\]", run("readelf", "-dW", path))
+    return found.group(1) if found else ""
 
 
 def archived_symbols(path):
@@ -84,8 +90,11 @@ def padding_of_large_pages(path):
 
 
 def check_shared(path, update):
-    exported = exported_symbols(path)
-    problems = compare(exported, os.path.join(LISTS, "shared.txt"), update, "every shared library")
+    exported, name = exported_symbols(path), soname(path)
+    promised = exported | {f"{SONAME}*.so{name.partition('.so')[2]}"}
+    problems = compare(promised, os.path.join(LISTS, "shared.txt"), update, "every shared library")
+    if not os.path.basename(os.path.realpath(path)).startswith(f"{name}."):
+        problems.append(f"has soname {name}, which is not its file's name without the version")
 
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "-dW", path))
     allowed = re.compile(r"libc\.so\.6|ld-linux-.*\.so\.\d")
