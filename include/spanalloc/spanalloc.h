@@ -2,10 +2,17 @@
  * shares out a region of the caller's.
  *
  * The heap is that of the malloc of the library it comes with. A block from sp_malloc may be given to free
- * and the other way round when malloc is spanalloc's too (libspanalloc.so preloaded or linked). Units are
- * bytes. Any thread may call any function at any time; none may be called from a signal handler. errno is
- * untouched on success and by functions that free. A pointer that is no living block of this heap ends the
- * process with one line on stderr that names it.
+ * and the other way round when malloc is spanalloc's too (libspanalloc.so preloaded or linked).
+ *
+ * What holds for all of the heap's functions:
+ *   - Sizes and alignments are bytes. Every block is aligned to at least 16. Any thread may free it.
+ *   - Any thread may call any function at any time, also before main and in a fork's child. None may be
+ *     called from a signal handler. Freeing or resizing a block while another call works on it is a mistake.
+ *   - errno is changed only by a function that fails and says so.
+ *   - A pointer to free, resize or measure that is no living block of this heap ends the process, wherever
+ *     that is noticed, with one line on stderr that names it (docs/security.md).
+ *
+ * tests/conformance/abi lists what programs may rely on; within a major version it is only added to.
  */
 #ifndef SPANALLOC_SPANALLOC_H
 #define SPANALLOC_SPANALLOC_H
@@ -21,37 +28,42 @@ extern "C" {
 
 #define SPANALLOC_PUBLIC __attribute__((visibility("default")))
 
-/* `size` bytes aligned to 16; a unique block when size is 0. NULL with errno ENOMEM when memory is out or
- * size is above PTRDIFF_MAX. */
+/* `size` bytes aligned to 16, of any contents; a unique block when size is 0. NULL with errno ENOMEM when
+ * memory is out or size is above PTRDIFF_MAX. */
 SPANALLOC_PUBLIC void* sp_malloc(size_t size) SPANALLOC_NOEXCEPT;
 
-/* count * size zero bytes. NULL with errno ENOMEM when memory is out or the product overflows. */
+/* count * size zero bytes aligned to 16; a unique block when that is 0. NULL with errno ENOMEM when memory is
+ * out or the product overflows or is above PTRDIFF_MAX. */
 SPANALLOC_PUBLIC void* sp_calloc(size_t count, size_t size) SPANALLOC_NOEXCEPT;
 
-/* Makes the block `size` bytes large, moving it when need be; min(old, new) bytes of content stay. NULL
- * block: as sp_malloc. size 0: frees the block and returns NULL. NULL with errno ENOMEM when memory is out:
- * then the block is as it was. */
+/* Makes the block `size` bytes large, moving it when need be, then to an address aligned to 16 whatever the
+ * old one was aligned to; min(old, new) bytes of content stay. NULL block: as sp_malloc. size 0: frees the
+ * block and returns NULL, errno untouched. NULL with errno ENOMEM when memory is out or size is above
+ * PTRDIFF_MAX: then the block is as it was. */
 SPANALLOC_PUBLIC void* sp_realloc(void* block, size_t size) SPANALLOC_NOEXCEPT;
 
-/* Frees the block; NULL is ignored. */
+/* Frees the block, whichever function and thread it is from; NULL is ignored. */
 SPANALLOC_PUBLIC void sp_free(void* block) SPANALLOC_NOEXCEPT;
 
-/* `size` bytes aligned to `alignment`, a power of two; size need not be a multiple of it. NULL with errno
- * EINVAL when alignment is no power of two, ENOMEM when memory is out. */
+/* `size` bytes aligned to `alignment`, a power of two; size need not be a multiple of it; a unique block when
+ * size is 0. NULL with errno EINVAL when alignment is no power of two, ENOMEM when memory is out or size +
+ * alignment is above PTRDIFF_MAX. */
 SPANALLOC_PUBLIC void* sp_aligned_alloc(size_t alignment, size_t size) SPANALLOC_NOEXCEPT;
 
-/* The same by posix_memalign's rules: 0 and the block in *out, or EINVAL (alignment is no power of two or no
- * multiple of sizeof(void*)) or ENOMEM, *out and errno untouched. */
+/* The same by posix_memalign's rules: returns 0 and puts the block into *out; or returns EINVAL (alignment is
+ * no power of two or no multiple of sizeof(void*)) or ENOMEM, *out as it was. errno is untouched always. */
 SPANALLOC_PUBLIC int sp_posix_memalign(void** out, size_t alignment, size_t size) SPANALLOC_NOEXCEPT;
 
-/* Bytes that may be used from the block's start, at least what was asked for; 0 for NULL. */
+/* Bytes that may be read and written from the block's start, at least what was asked for; 0 for NULL. */
 SPANALLOC_PUBLIC size_t sp_usable_size(const void* block) SPANALLOC_NOEXCEPT;
 
-/* 1 if the address lies in a span that this heap has in use, or is the start of one of its large objects; 0
- * otherwise. Takes any address. */
+/* 1 if the address lies in a span that this heap has in use (a block need not be there), or is the start of
+ * one of its large objects; 0 otherwise. Takes any address. By the time that it returns the answer may be old
+ * if other threads use the heap. */
 SPANALLOC_PUBLIC int sp_owns(const void* address) SPANALLOC_NOEXCEPT;
 
-/* Gives what can be given back to the kernel: 1 if anything was, 0 otherwise. */
+/* Gives the memory back to the kernel that no block needs: 1 if there was any, 0 otherwise. Takes time: it
+ * looks at all that is free. */
 SPANALLOC_PUBLIC int sp_trim(void) SPANALLOC_NOEXCEPT;
 
 /* The heap's books. Each figure is exact at some instant during the call, together they are an estimate while
@@ -67,13 +79,14 @@ struct sp_statistics {
   size_t spans_lost_to_fork; /* spans of threads that a fork left behind */
 };
 
-/* Fills *out; size is sizeof *out as the caller knows it. Fields this library does not know become 0. */
+/* Fills *out; size is sizeof *out as the caller knows it. Fields this library does not know become 0. May
+ * take time in proportion to the heap's size. */
 SPANALLOC_PUBLIC void sp_stats(struct sp_statistics* out, size_t size) SPANALLOC_NOEXCEPT;
 
-/* "major.minor.patch"; a constant. */
+/* The library's version, "major.minor.patch"; a constant string. */
 SPANALLOC_PUBLIC const char* sp_version(void) SPANALLOC_NOEXCEPT;
 
-/* Name of the engine behind this library, for instance "standard"; a constant. */
+/* Name of the engine behind this library, for instance "standard"; a constant string. */
 SPANALLOC_PUBLIC const char* sp_engine_name(void) SPANALLOC_NOEXCEPT;
 
 /* ---- The page manager ----------------------------------------------------------------------------------
@@ -95,7 +108,8 @@ SPANALLOC_PUBLIC const char* sp_engine_name(void) SPANALLOC_NOEXCEPT;
  *   - Bad input is answered with a status that names it, and changes nothing. No function ends the process.
  *     Two calls at once for one block (a free and a grow, say) are a mistake that is not always found.
  *
- * Sizes are bytes, rounded up to whole units where a block is asked for. errno is never touched.
+ * Sizes, alignments and units are bytes; a block's size is rounded up to whole units. errno is never touched.
+ * Errors are those that each function lists.
  *
  * Threads: any number may use a manager at once, unless a function says otherwise; the one that creates a
  * manager hands it to the others (by a lock, a release store, the start of a thread), and destroying it is
@@ -129,7 +143,7 @@ enum sp_pages_status {
   SP_PAGES_UNSUPPORTED     /* not for a region of the caller */
 };
 
-/* A sentence about a status; a constant, also for numbers that are none. */
+/* A few words about a status; a constant string, also for numbers that are none. Any thread, at any time. */
 SPANALLOC_PUBLIC const char* sp_pages_status_text(enum sp_pages_status status) SPANALLOC_NOEXCEPT;
 
 #define SP_PAGES_METADATA_ZERO 1u /* the metadata buffer reads as zero */
@@ -175,8 +189,8 @@ SPANALLOC_PUBLIC enum sp_pages_status sp_pages_destroy(sp_pages* pages) SPANALLO
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_allocate(sp_pages* pages, size_t bytes, void** out,
                                                         int* zero) SPANALLOC_NOEXCEPT;
 
-/* The same at an address that is a multiple of `alignment`, a power of two (SP_PAGES_BAD_ALIGNMENT
- * otherwise). Nothing is wasted: what is before and behind stays free. */
+/* The same at an address that is a multiple of `alignment` and of the unit. Nothing is wasted: what is before
+ * and behind stays free. Errors: the same, and SP_PAGES_BAD_ALIGNMENT (no power of two). */
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_allocate_aligned(sp_pages* pages, size_t bytes,
                                                                 size_t alignment, void** out,
                                                                 int* zero) SPANALLOC_NOEXCEPT;
@@ -193,8 +207,9 @@ SPANALLOC_PUBLIC enum sp_pages_status sp_pages_free(sp_pages* pages, void* block
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_grow(sp_pages* pages, void* block, size_t bytes,
                                                     int* zero) SPANALLOC_NOEXCEPT;
 
-/* Takes back what the block has beyond `bytes`, rounded up to whole units.
- * Errors: SP_PAGES_BAD_SIZE (0, or above the present size), _NOT_A_BLOCK, _NULL, _BAD_MANAGER. */
+/* Takes back what the block has beyond `bytes`, rounded up to whole units. That counts as not zero. Errors:
+ * SP_PAGES_BAD_SIZE (0, or above the present size), _NOT_A_BLOCK, _NULL, _BAD_MANAGER; nothing has changed
+ * then. */
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_shrink(sp_pages* pages, void* block,
                                                       size_t bytes) SPANALLOC_NOEXCEPT;
 
@@ -206,9 +221,11 @@ SPANALLOC_PUBLIC size_t sp_pages_size_of(const sp_pages* pages, const void* bloc
 SPANALLOC_PUBLIC void* sp_pages_region(const sp_pages* pages) SPANALLOC_NOEXCEPT;
 
 /* Adds `bytes` free bytes, a multiple of the unit, that follow the region's end: memory of the caller (flags:
- * 0 or SP_PAGES_REGION_ZERO), or more of what sp_pages_create has reserved (zero; flags 0).
- * Errors: SP_PAGES_NO_ROOM (beyond what the metadata or the reservation has room for), _BUSY, _BAD_SIZE,
- * _BAD_FLAGS, _REFUSED, _NULL, _BAD_MANAGER; nothing has changed then. */
+ * 0 or SP_PAGES_REGION_ZERO), or more of what sp_pages_create has reserved (zero; flags 0). One thread at a
+ * time; beside it others may allocate and free.
+ * Errors: SP_PAGES_NO_ROOM (beyond what the metadata or the reservation has room for), _BUSY (another thread
+ * is in it), _BAD_SIZE (0, or no multiple), _BAD_FLAGS, _REFUSED, _NULL, _BAD_MANAGER; nothing has changed
+ * then. */
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_extend(sp_pages* pages, size_t bytes,
                                                       unsigned flags) SPANALLOC_NOEXCEPT;
 
@@ -218,7 +235,7 @@ SPANALLOC_PUBLIC enum sp_pages_status sp_pages_extend(sp_pages* pages, size_t by
  * read as zero afterwards. With SP_PAGES_PURGE_IDLE only memory that lay untouched since the last such
  * call: called every so often this makes memory decay. *bytes, unless null, becomes what was given back;
  * memory that the system will not take (locked memory) stays as it is. Errors: SP_PAGES_UNSUPPORTED (a region
- * of the caller), _BAD_FLAGS, _NULL, _BAD_MANAGER. */
+ * of the caller), _BAD_FLAGS, _NULL, _BAD_MANAGER; *bytes is then as it was. */
 SPANALLOC_PUBLIC enum sp_pages_status sp_pages_purge(sp_pages* pages, unsigned flags,
                                                      size_t* bytes) SPANALLOC_NOEXCEPT;
 
@@ -230,9 +247,9 @@ enum sp_pages_state {
 
 struct sp_pages_block {
   void* start;
-  size_t bytes;
+  size_t bytes; /* a multiple of the unit */
   enum sp_pages_state state;
-  int zero; /* free blocks: all of it is known to read as zero */
+  int zero; /* 1: free, and all of it is known to read as zero; 0 otherwise */
 };
 
 /* Calls visit(&block, context) for the region's blocks in order of address. Not a snapshot: a block that
