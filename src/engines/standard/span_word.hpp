@@ -1,13 +1,26 @@
-// The one word per span that decides everything two threads could disagree about: who owns the span, in which
-// state it is, how many of its blocks are out, and the list of blocks freed by other threads. Every
-// transition is one compare-and-swap on it, so "the last free" and "the span is free now" are the same atomic
-// step.
+// One word a span, which decides what two threads could disagree about: who owns the span, in which state it
+// is, how many of its blocks are out, and the list of blocks freed by other threads. Every transition is one
+// compare-and-swap on it, so "the last free" and "the span is free now" are the same atomic step.
 //
-//   bits 63..40  owner: number of the LAB, a thread's or an orphanage
+//   bits 63..40  owner: number of the LAB, a thread's or an orphanage; kNobody of spans of one block
 //   bits 39..38  state
-//   bit  36      listed: a remote free has happened since the owner last settled the span
+//   bit  37      always 0
+//   bit  36      listed: a remote free has happened since the owner last settled the span, that is, counted
+//                its own frees into the word
 //   bits 35..16  remote head: the mark of the block that another thread freed last (none: there is no list)
-//   bits 15..0   outstanding
+//   bits 15..0   outstanding: blocks that count as out
+//
+// What a word says that is not of a hot or parked span of several blocks:
+//
+//   all bits 0                        never used, or its heap was destroyed
+//   of a LAB, free                    emptied: the LAB that it was in; the remote list stays with it
+//   of nobody, parked, 1 outstanding  a span of one block, whose block is out (kSingleInUse)
+//   of nobody, free                   the same, freed: of whoever has taken it, in a pool, or the arena's;
+//                                     and what a fork's child finds free (kSpareTaken)
+//   of a LAB, free, listed, no head   the same, freed: a spare of that LAB (spare_of)
+//
+// spare_spans.hpp has the last three. (An emptied span may be listed, too. Then it has a head: whoever sets
+// that bit frees a block.)
 //
 // Equation, for a span that is not free:
 //   capacity = outstanding + length(remote list) + published
@@ -30,9 +43,9 @@
 namespace spanalloc::standard {
 
 enum class SpanState : std::uint64_t {
-  kFree = 0,  ///< in the pool, with the arena, on its way there, or expected (never used: the record is zero)
-  kHot = 1,   ///< the owner allocates from it
-  kParked = 2,  ///< owned, not hot: floating or reusable, by the LAB list that it stands on
+  kFree = 0,    ///< never used, with the arena, in a pool, a spare, or on its way to one of these
+  kHot = 1,     ///< the owner allocates from it, or has just used it up (warm)
+  kParked = 2,  ///< on one of the owner's lists; of nobody: its one block is out
 };
 
 struct SpanWord {
@@ -91,7 +104,7 @@ inline constexpr LabNumber kNobody = SpanWord::kMaxOwner;
 
 /// What a remote free leaves to do.
 enum class RemoteFree {
-  kDone,     ///< nothing
+  kDone,     ///< nothing, as far as the word tells
   kEmptied,  ///< parked -> free: the caller claimed the span; it unlinks it and gives it to the pool
   kListed,   ///< first one since the owner settled: the caller puts the span on the owner's attention list
   kBadFree,  ///< the span is free, or all its blocks are: the pointer was freed before

@@ -4,15 +4,16 @@
 // The span's word says whose spare it is, so that any thread may take one away that its LAB has no use for:
 //
 //   in use --LAB's thread, free--> spare of the LAB     the place is written first, then the word
-//   in use --any thread, free--> taken                  when it is too large
+//   in use --any thread, free--> taken                  when it cannot be a spare; or as any remote free
 //   of nobody, from the pool --LAB's thread--> spare of the LAB     several at a time
 //   spare of the LAB --its thread, malloc--> in use
 //   spare of the LAB --anybody--> taken                 to be put into the pool
 //
-// each by one compare-and-swap from exactly the former word. A place is only a guess: it may name a span that
-// was taken, and says nothing then. Only the LAB's thread makes a span its spare, so what it reads of a
-// record before its compare-and-swap is still so after it. A fork's child finds each spare at a place, or in
-// the hands of a thread that was inside (InsideHeap).
+// each by one compare-and-swap from exactly the former word (but from the pool by a store: nobody else has
+// the span). A place is only a guess: it may name a span that was taken, and says nothing then. Only the
+// LAB's thread makes a span its spare, so what it reads of a record before its compare-and-swap is still so
+// after it. A fork's child finds each spare at a place, or in the hands of a thread that was inside
+// (InsideHeap).
 #pragma once
 
 #include <cstddef>
