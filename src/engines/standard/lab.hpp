@@ -22,27 +22,30 @@
 
 namespace spanalloc::standard {
 
-/// The lists of parked spans; all fields but the flag are guarded by the lock. Zero-initialisable.
+/// The lists of parked spans, changed under the lock only, and read without it where a field says so.
+/// Zero-initialisable.
 template <unsigned kClassCount>
 struct SpanLists {
   using List = IntrusiveList<SpanNumber>;
-  using SharedList = IntrusiveList<SpanNumber, Atomic<SpanNumber>>;  // a look without the lock is a hint
+  // Whether it is empty any thread looks, without the lock: a hint.
+  using SharedList = IntrusiveList<SpanNumber, Atomic<SpanNumber>>;
 
   SpinLock lock;
-  Atomic<std::uint32_t> attention_waiting{0};  ///< shared: 1 when the attention list may hold something
+  /// 1 when the attention list may hold something. Any thread looks at it: a hint.
+  Atomic<std::uint32_t> attention_waiting{0};
   /// 0: a thread's. Else these are the lists of orphanage number orphanage - 1 of a heap: of spans whose
-  /// threads have ended. Constant while a heap has the LAB.
+  /// threads have ended. Constant while a heap has the LAB: any thread reads it.
   Plain<std::uint32_t> orphanage{0};
-  /// Of an orphanage: its heap's, see Orphanages. Constant while a heap has the LAB.
+  /// Of an orphanage: its heap's, see Orphanages. Constant, as above.
   Plain<Atomic<std::uint64_t>*> orphans_of_class{nullptr};
-  /// Of an orphanage: how many of its spans are `uncounted`. Others: a hint.
+  /// Of an orphanage: how many of its spans are `uncounted`. Any thread looks at it: a hint.
   Atomic<std::uint32_t> uncounted{0};
   List attention;
   List full;
   List floating[kClassCount];
   SharedList reusable[kClassCount];
   /// Bit c: class c may have spans that are floating or reusable. So that a thread's end need not look at all
-  /// of them.
+  /// of them. The owner reads it without the lock: nobody else sets a bit of its LAB.
   static constexpr unsigned kWords = (kClassCount + 63) / 64;
   Plain<std::uint64_t> classes[kWords];
 
