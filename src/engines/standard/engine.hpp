@@ -10,12 +10,14 @@
 //
 //   deallocate ----- hit: a block of a span of one's own, by the thread's map: push on the span's list, count
 //       | the count is at its end: look_after -> settle_own, or flush_run
-//       | miss: deallocate_missed: a span of one block becomes a spare, or goes to the pool
-//       +-> deallocate_others: another thread's span: gather, which gives the next frees into the span the
-//       |     same short path; or SpanProtocol::free_remote
+//       | miss: deallocate_missed: a span of one block becomes a spare
+//       +-> deallocate_single: there is no room for it: older spares go to the pool, or the span does
+//       +-> deallocate_others: another thread's span: the first free goes to it at once, by free_into_hot or
+//       |     publish_run -> SpanProtocol::free_remote; the second one begins a run (gather), which gives the
+//       |     next frees into the span the same short path
 //       +-> deallocate_by_record: all else (null; fatal: deallocate_outside_spans)
 //             deallocate_own: one's own span that the map did not show
-//             deallocate_remote: another heap's span, or by a thread without a LAB
+//             deallocate_remote: another heap's span, a large object, or by a thread without a LAB
 //
 // One list a span, in its record, whoever uses it: malloc pops the list of the class's hot span, free pushes
 // on the list of whichever span of the thread's the block lies in. So a free asks neither which class a block

@@ -141,9 +141,9 @@ SPANALLOC_INLINE void Frontend<Config>::count_carved(SpanRef span, const ClassIn
   expect_emptying(span, info, before == 0 ? 1 : before);
 }
 
-// A hot span whose list has just ended: `out` of its blocks may be. When three quarters of as many have come
-// back it is looked at whether the thread is giving the span up; see settle_hot(). Each time its list goes on
-// with blocks that were not on it before, and not again until then: a program that goes on in the span pays
+// A hot span whose list has just ended: `out` of its blocks may be. When half as many have come back it is
+// looked at whether the thread is giving the span up; see settle_hot(). Each time its list goes on with
+// blocks that were not on it before, and not again until then: a program that goes on in the span pays
 // nothing. Not where it is little: what leaves a thread that works on costs more than it gives.
 template <class Config>
 SPANALLOC_INLINE void Frontend<Config>::expect_emptying(SpanRef span, const ClassInfo& info,

@@ -50,8 +50,9 @@ void Frontend<Config>::deallocate_missed(void* p, Frontend& self) {
   self.pass_by_clock(*lab);
 }
 
-// The only block of its span, of which no spare can be made: there is no room, or it is not in use. The older
-// spares make room, which then does for several frees; or the span is too large for all of it.
+// The only block of its span, which was not made a spare: there is no room, or the span is not in use. The
+// older spares go to the pool, which makes room for several frees; or, if the span is too large even then, it
+// goes there itself.
 template <class Config>
 [[gnu::noinline]] inline void Frontend<Config>::deallocate_single(void* p, Frontend& self, SpanRef span) {
   const unsigned granules = Classes::info(span->class_id()).granules;
@@ -179,9 +180,9 @@ template <class Config>
   }
 }
 
-// Enough blocks of a warm span are back. If it was not warm before, the thread may be giving it up: then it
-// is looked at again when three quarters are, and parked. (The count goes on below 0 otherwise: unpublished()
-// is right modulo 2^32.)
+// An eighth of a warm span's blocks are back. If it has grown since it was parked or warm before, the thread
+// may be giving it up: then it is looked at again when three quarters are back, and parked. (The count goes
+// on below 0 otherwise: unpublished() is right modulo 2^32.)
 template <class Config>
 [[gnu::noinline]] inline void Frontend<Config>::settle_warm(SpanRef span, unsigned place) {
   const ClassInfo& info = Classes::info(span->class_id());
