@@ -440,8 +440,7 @@ std::string tables() {
        << "; loans, a hot span of another thread each, " << mib(MemoryBound::hot_bytes()) << " |\n"
        << "| c | " << mib(MemoryBound::kProcess) << " | " << mib(MemoryBound::kProcess)
        << " | what the first call opens of tables and page tables |\n"
-       << "| a core | 2 x " << mib(Standard::kPoolBytesARow)
-       << " for each of 1, 2 and 4 granules | nothing | "
+       << "| a core | " << mib(Standard::kPoolBytesARow) << " for each of 1, 2 and 4 granules | nothing | "
        << "free spans in the pool, of this tick of the decay clock and of the one before |\n";
   text << "\n| classes | blocks | blocks a span | granules that a block pins at once | pages that it pins at "
           "rest |\n"
