@@ -97,11 +97,17 @@ std::string table_of_classes() {
          "Printed by a test from `src/engines/standard/size_classes.hpp`; after a change "
          "there:\n"
          "`SPANALLOC_WRITE_DOCS=1 build/release/tests/unit/unit_tests --gtest_filter=StandardClasses.*`\n\n"
-         "A request gets the smallest block that holds it. *Unused*: the largest part of a block that a "
-         "request "
-         "of its\nclass leaves unused. *Tail*: what of a real span is no block. Requests above "
-      << kMaxBlock / kKiB << " KiB have a span of whole granules of " << kGranule / kKiB
-      << " KiB each.\n\n"
+         "A request gets the smallest block that holds it. The blocks of a class lie side by side in "
+         "*spans*. "
+         "A *virtual\nspan* is the address space of one: whole granules of "
+      << kGranule / kKiB
+      << " KiB. Its *real span* is what its blocks fill of\nthat, up to the end of a page. (From class "
+      << index_of(Classes::kFirstSingle)
+      << " on a span has one block, which may begin further\non: `single_blocks.hpp`.)\n\n"
+         "*Unused*: the largest part of a block that a request of its class leaves unused. *Tail*: what of a "
+         "real span\nis no block. Requests above "
+      << kMaxBlock / kKiB
+      << " KiB have a span of their own, of as many granules as they need.\n\n"
          "| class | requests (bytes) | block | unused | blocks a span | real span (KiB) | tail | virtual "
          "span "
          "(KiB) |\n"
