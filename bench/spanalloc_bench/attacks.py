@@ -10,8 +10,10 @@ No figure here depends on how fast anything is, so the processes run side by sid
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import csv
 import dataclasses
+import io
 import json
 import os
 import signal
@@ -19,7 +21,7 @@ import subprocess
 import sys
 import time
 
-from spanalloc_bench import allocators, execute, machine, old_names, progress, tree, verify
+from spanalloc_bench import allocators, execute, machine, old_names, packed, progress, tree, verify
 from spanalloc_bench.model import Allocator, Kind
 from spanalloc_cli import libraries
 
@@ -280,20 +282,20 @@ def write(folder, rows, meta):
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow([field.name for field in dataclasses.fields(Row)])
         writer.writerows(dataclasses.astuple(row) for row in rows)
+    with contextlib.suppress(FileNotFoundError):
+        os.remove(os.path.join(folder, CSV + packed.SUFFIX))  # an earlier run's
     with open(os.path.join(folder, META), "w", encoding="utf-8") as file:
         json.dump(meta, file, indent=1)
         file.write("\n")
 
 
 def read(folder) -> tuple[list[Row], dict]:
-    path = os.path.join(folder, CSV)
-    if not os.path.isfile(path):
+    if not packed.path(folder, CSV):
         raise FileNotFoundError(f"{folder} holds no outcomes: there is no {CSV}. `spanalloc bench attacks` makes one")
-    with open(path, encoding="utf-8", newline="") as file:
-        rows = [
-            Row(**{**line, "allocator": old_names.today(line["allocator"]), "size": int(line["size"]), "runs": int(line["runs"])})
-            for line in csv.DictReader(file)
-        ]
+    rows = [
+        Row(**{**line, "allocator": old_names.today(line["allocator"]), "size": int(line["size"]), "runs": int(line["runs"])})
+        for line in csv.DictReader(io.StringIO(packed.content(folder, CSV).decode(), newline=""))
+    ]
     with open(os.path.join(folder, META), encoding="utf-8") as file:
         return rows, old_names.today(json.load(file))
 

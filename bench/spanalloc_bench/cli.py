@@ -254,10 +254,10 @@ def report_command(
     """
 
     def work():
-        from spanalloc_bench import summary
+        from spanalloc_bench import packed, summary
 
         where = os.path.abspath(folder) if folder else tree.DEFAULT_OUT
-        if not os.path.isfile(os.path.join(where, store.SAMPLES)):
+        if not packed.path(where, store.SAMPLES):
             raise FileNotFoundError(f"{where} holds no results: there is no {store.SAMPLES}. `spanalloc bench run` makes one")
         if only:
             ids = dict.fromkeys(sample.case for sample in store.samples(where))

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 import json
 import os
 
-from spanalloc_bench import allocators, old_names
+from spanalloc_bench import allocators, old_names, packed
 from spanalloc_bench.model import OK
 
 CSV = "manycore.csv"
@@ -171,20 +172,19 @@ DIFFERENCES = ("operations", "cycles", "allocator_moves", *COUNTS)
 def read(folder) -> dict[tuple, Row]:
     """Every line of manycore.csv by its key; a later one replaces an earlier one. A line cut short by a kill is passed
     over."""
-    path = os.path.join(folder, CSV)
-    if not os.path.isfile(path):
+    path = packed.path(folder, CSV)
+    if path is None:
         return {}
     rows = {}
-    with open(path, newline="", encoding="utf-8") as file:
-        lines = csv.reader(file)
-        if tuple(next(lines, ())) != FIELDS:
-            raise allocators.BadChoice(f"{path}: its columns are not those of this version; choose another --out")
-        for values in lines:
-            if len(values) != len(FIELDS):
-                continue
-            row = Row(**{name: _decoded(name, text) for name, text in zip(FIELDS, values)})
-            row.allocator = old_names.today(row.allocator)
-            rows[row.key] = row
+    lines = csv.reader(io.StringIO(packed.content(folder, CSV).decode(), newline=""))
+    if tuple(next(lines, ())) != FIELDS:
+        raise allocators.BadChoice(f"{path}: its columns are not those of this version; choose another --out")
+    for values in lines:
+        if len(values) != len(FIELDS):
+            continue
+        row = Row(**{name: _decoded(name, text) for name, text in zip(FIELDS, values)})
+        row.allocator = old_names.today(row.allocator)
+        rows[row.key] = row
     return rows
 
 
@@ -200,6 +200,7 @@ def _decoded(name, text):
 
 def append(folder, row):
     path = os.path.join(folder, CSV)
+    packed.unpack(folder, CSV)
     new = not os.path.isfile(path)
     if not new:
         with open(path, "rb+") as file:  # what a kill left of a line

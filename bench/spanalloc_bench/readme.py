@@ -6,7 +6,7 @@ import os
 import re
 import sys
 
-from spanalloc_bench import analyse, store, tables, units, words
+from spanalloc_bench import analyse, packed, store, tables, units, words
 from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, NOTABLE, START_UP_KIB, TIME
 from spanalloc_bench.model import Kind
 
@@ -21,7 +21,7 @@ def newest(results) -> str | None:
     """The folder below `results` whose run started last; None where there is none."""
     folders = [os.path.join(results, name) for name in os.listdir(results)] if os.path.isdir(results) else []
     runs = [(store.read_meta(folder).get("started") or "", folder) for folder in folders
-            if os.path.isfile(os.path.join(folder, store.SAMPLES))]
+            if packed.path(folder, store.SAMPLES)]
     return max(runs)[1] if runs else None
 
 

@@ -1,4 +1,5 @@
-"""The folder of one run: samples.csv (every raw sample, one line each) and meta.json (under what they were taken).
+"""The folder of one run: samples.csv (every raw sample, one line each; samples.csv.xz where results are kept) and
+meta.json (under what they were taken).
 
 A line is written by a single write and pushed to the disk's cache at once, so a run that is killed loses at most the
 sample it was taking. What a kill in the middle of a write leaves behind has no newline at its end: reading passes over
@@ -16,8 +17,9 @@ import os
 import types
 import typing
 
-from spanalloc_bench import old_names
+from spanalloc_bench import old_names, packed
 from spanalloc_bench.model import UNAVAILABLE, Sample
+from spanalloc_bench.packed import Damaged
 
 FIELDS = tuple(field.name for field in dataclasses.fields(Sample))
 _TYPES = typing.get_type_hints(Sample)
@@ -71,18 +73,10 @@ def _lines(found):
     return _line(FIELDS) + b"".join(map(_sample_line, found))
 
 
-def _whole_lines(path):
-    """The file's bytes up to its last newline; b"" when there is none."""
-    try:
-        with open(path, "rb") as file:
-            content = file.read()
-    except FileNotFoundError:
-        return b""
+def _whole_lines(folder):
+    """The bytes of samples.csv up to its last newline; b"" when there is none."""
+    content = packed.content(folder, SAMPLES)
     return content[: content.rfind(b"\n") + 1]
-
-
-class Damaged(Exception):
-    """samples.csv is not what this version writes; the text says where."""
 
 
 class InUse(Exception):
@@ -91,8 +85,8 @@ class InUse(Exception):
 
 def samples(folder) -> list[Sample]:
     """Every sample of the folder in the order of writing. A later one of the same cell replaces an earlier one."""
-    path = os.path.join(folder, SAMPLES)
-    rows = csv.reader(io.StringIO(_whole_lines(path).decode(errors="replace"), newline=""))
+    path = packed.path(folder, SAMPLES)
+    rows = csv.reader(io.StringIO(_whole_lines(folder).decode(errors="replace"), newline=""))
     header = next(rows, None)
     if header is None:
         return []
@@ -137,18 +131,9 @@ def read_meta(folder) -> dict:
         raise Damaged(f"{os.path.join(folder, META)}: {error}") from None
 
 
-def _replace(path, content):
-    """Writes a file so that a kill leaves either the old one or the new one."""
-    with open(path + ".new", "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(path + ".new", path)
-
-
 def write_meta(folder, meta):
     os.makedirs(folder, exist_ok=True)
-    _replace(os.path.join(folder, META), (json.dumps(meta, indent=1) + "\n").encode())
+    packed.replace(os.path.join(folder, META), (json.dumps(meta, indent=1) + "\n").encode())
 
 
 class Store:
@@ -168,10 +153,11 @@ class Store:
 
     def _open(self):
         path = os.path.join(self.folder, SAMPLES)
-        content = _whole_lines(path)
+        packed.unpack(self.folder, SAMPLES)
+        content = _whole_lines(self.folder)
         if content and not content.startswith(_line(FIELDS)):  # a file without the newest columns
             content = _lines(self._cells.values())
-            _replace(path, content)
+            packed.replace(path, content)
         whole = len(content)
         self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         os.ftruncate(self._file, whole)
@@ -204,7 +190,7 @@ class Store:
         with open(os.path.join(self.folder, SET_ASIDE), "ab") as file:
             file.write(b"".join(map(_sample_line, out)) if file.tell() else _lines(out))
         os.close(self._file)
-        _replace(os.path.join(self.folder, SAMPLES), _lines(s for s in self._cells.values() if not unwanted(s)))
+        packed.replace(os.path.join(self.folder, SAMPLES), _lines(s for s in self._cells.values() if not unwanted(s)))
         self._cells = {key: s for key, s in self._cells.items() if not unwanted(s)}
         self._open()
         return len(out)

@@ -11,7 +11,7 @@ import io
 import json
 import os
 
-from spanalloc_bench import old_names, store
+from spanalloc_bench import old_names, packed, store
 
 CSV, META = "soak.csv", "soak-meta.json"
 
@@ -50,12 +50,7 @@ def _text(rows) -> str:
 
 def read(folder) -> list[Sample]:
     """The samples; a last line that was cut off by a kill does not count."""
-    path = os.path.join(folder, CSV)
-    try:
-        with open(path, encoding="utf-8", newline="") as file:
-            content = file.read()
-    except FileNotFoundError:
-        return []
+    path, content = packed.path(folder, CSV), packed.content(folder, CSV).decode()
     found = []
     lines = csv.DictReader(io.StringIO(content[:content.rfind("\n") + 1]))
     for number, line in enumerate(lines, 2):
@@ -102,11 +97,13 @@ class Folder:
 
     def keep_only(self, programs):
         """Drops the samples of all other programs."""
+        packed.unpack(self.path, CSV)
         kept = [sample for sample in read(self.path) if sample.program in programs]
         _replace(os.path.join(self.path, CSV), _text([list(_FIELDS), *map(dataclasses.astuple, kept)]))
 
     def append(self, samples):
         if self._file is None:
+            packed.unpack(self.path, CSV)
             self._file = open(os.path.join(self.path, CSV), "a", encoding="utf-8")
         self._file.write(_text(map(dataclasses.astuple, samples)))
         self._file.flush()

@@ -1,0 +1,56 @@
+"""A table of a run's folder, as NAME while runs add to it, or as NAME.xz where results are kept. This is the one place
+that knows of both. Where both are there NAME counts: it is what NAME.xz was unpacked to."""
+
+from __future__ import annotations
+
+import lzma
+import os
+
+SUFFIX = ".xz"
+
+
+class Damaged(Exception):
+    """A file of a run's folder is not what was written; the text says where."""
+
+
+def path(folder, name) -> str | None:
+    """Where the table is; None where there is none."""
+    plain = os.path.join(folder, name)
+    return next((found for found in (plain, plain + SUFFIX) if os.path.isfile(found)), None)
+
+
+def content(folder, name) -> bytes:
+    """What the table holds, not compressed; b"" where there is none."""
+    found = path(folder, name)
+    if found is None:
+        return b""
+    with open(found, "rb") as file:
+        stored = file.read()
+    if not found.endswith(SUFFIX):
+        return stored
+    try:
+        return lzma.decompress(stored, lzma.FORMAT_XZ)
+    except lzma.LZMAError as error:
+        raise Damaged(f"{found}: {error}") from None
+
+
+def pack(table: bytes) -> bytes:
+    """The bytes of NAME.xz."""
+    return lzma.compress(table, lzma.FORMAT_XZ, preset=9 | lzma.PRESET_EXTREME)
+
+
+def unpack(folder, name):
+    """For whoever adds to the table: makes NAME of NAME.xz. A kill leaves the one, the other or both."""
+    plain = os.path.join(folder, name)
+    if path(folder, name) == plain + SUFFIX:
+        replace(plain, content(folder, name))
+        os.remove(plain + SUFFIX)
+
+
+def replace(target, new: bytes):
+    """Writes a file so that a kill leaves either the old one or the new one."""
+    with open(target + ".new", "wb") as file:
+        file.write(new)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(target + ".new", target)
