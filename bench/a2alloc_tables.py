@@ -21,6 +21,7 @@ import subprocess
 import sys
 
 import common
+from spanalloc_bench.figures import records
 
 DESIGN = os.path.join(common.SOURCE, "src", "engines", "a2alloc", "DESIGN.md")
 SHIPPED, CLASSES = "a2alloc", "a2alloc-size-classes"
@@ -98,16 +99,6 @@ def parameters(program, rounds):
 # ---- the future work ----
 
 
-def figure(folder, name):
-    """The figure's record; None when it has not been run."""
-    try:
-        with open(os.path.join(folder, "figures", f"{name}.json"), encoding="utf-8") as file:
-            return json.load(file)
-    except FileNotFoundError:
-        print(f"{folder} lacks a figure; run:  spanalloc bench figure {name} --out {folder}", file=sys.stderr)
-        return None
-
-
 def numbers(outcome):
     """{(row, column): number}; of a row that ran twice, what ran in turn with the variants."""
     found = {}
@@ -121,10 +112,11 @@ def numbers(outcome):
 
 
 def future(folder):
-    found = []
+    known_figures, found = records.of_folder(folder), []
     for name in (FUTURE_COUNTS, FUTURE):
-        outcome = figure(folder, name)
+        outcome = known_figures.get(name)
         if outcome is None:
+            print(f"{folder} lacks a figure; run:  spanalloc bench figure {name} --out {folder}", file=sys.stderr)
             continue
         known = numbers(outcome)
         columns = list(dict.fromkeys(column for row, column in known if row in CONFIGS))

@@ -12,6 +12,8 @@ from PIL import Image
 
 from spanalloc_bench import analyse, drawings, medians, plots, store, tables, words
 from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, MIN_ROUNDS, TIE, TIME, WIN
+from spanalloc_bench.figures import draw as draw_figure
+from spanalloc_bench.figures import records
 from spanalloc_bench.model import Kind
 
 REPORT = "report.html"
@@ -328,12 +330,18 @@ allocators people use; for these, the best of all others.</p>""")
 
 def _paper_figures(folder) -> list[str]:
     """The papers' figures that were run into this folder, one folded part each."""
-    path, found = os.path.join(folder, FIGURES), []
-    names = sorted(name for name in os.listdir(path) if name.endswith(".json")) if os.path.isdir(path) else []
+    path, found = os.path.join(folder, FIGURES), {}
+    names = [name for name in os.listdir(path) if name.endswith(".json")] if os.path.isdir(path) else []
     for name in names:
         with open(os.path.join(path, name), encoding="utf-8") as file:
-            found.append(_paper_figure(json.load(file), path))
-    return found
+            found[name.removesuffix(".json")] = json.load(file)
+    for name, data in records.from_samples(folder).items():
+        found[name] = records.outcome(data)
+        picture = os.path.join(path, f"{name}.png")
+        if found[name]["data"] and not os.path.isfile(picture):
+            os.makedirs(path, exist_ok=True)
+            draw_figure.png(data, picture)
+    return [_paper_figure(found[name], path) for name in sorted(found)]
 
 
 _ANSWERS = {"holds": WIN, "does not hold": LOSS}

@@ -396,8 +396,8 @@ def disturbed(run, round_):
             else v if isinstance(v, dict) else noise(v, round_) for k, v in run.items()}
 
 
-def data_of(figure, shapes, missing=None, cores=CORES, rounds=ROUNDS, machine=None):
-    """A figure's data; `shapes` are taken in turn, round by round."""
+def samples_of(figure, shapes, cores=CORES, rounds=ROUNDS):
+    """(samples of the figure's contenders, those of its variants); `shapes` are taken in turn, round by round."""
     rows = figure.stand_ins(cores) if figure.stand_ins else []
     alone = ALONE_KIB if any(row.name == PROCESS for row in rows) else 0.0
 
@@ -412,8 +412,14 @@ def data_of(figure, shapes, missing=None, cores=CORES, rounds=ROUNDS, machine=No
             found.append(sample(row.case, "glibc", round_, disturbed(shape(row.name, point), round_)))
         return found
 
-    apart = Data(figure, cores, filled(figure.variants), missing, machine=machine) if figure.variants else None
-    return Data(figure, cores, filled(figure.allocators), missing, machine=machine, variants=apart)
+    return filled(figure.allocators), filled(figure.variants) if figure.variants else []
+
+
+def data_of(figure, shapes, missing=None, cores=CORES, rounds=ROUNDS, machine=None):
+    """A figure's data of such samples."""
+    samples, together = samples_of(figure, shapes, cores, rounds)
+    apart = Data(figure, cores, together, missing, machine=machine) if figure.variants else None
+    return Data(figure, cores, samples, missing, machine=machine, variants=apart)
 
 
 def keys():

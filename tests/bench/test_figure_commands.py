@@ -1,10 +1,12 @@
 """What the figures' commands take, run and leave behind: docs/papers.md, JSON, PNG, tables."""
 
 import contextlib
+import dataclasses
 import io
 import json
 import os
 import re
+import shutil
 import sys
 import tempfile
 import unittest
@@ -13,11 +15,11 @@ from unittest import mock
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-from figure_shapes import BY_PARAMETERS, CANNOT, FRAGMENTED, SHAPES, data_of, keys  # noqa: E402
-from spanalloc_bench.figures import codesize, judges  # noqa: E402
+from figure_shapes import BY_PARAMETERS, CANNOT, FRAGMENTED, SHAPES, data_of, keys, samples_of  # noqa: E402
+from spanalloc_bench.figures import codesize, judges, records  # noqa: E402
 from spanalloc_bench.figures.catalogue import FIGURES, PAPERS  # noqa: E402
 from spanalloc_bench.figures.data import Data  # noqa: E402
-from spanalloc_bench import allocators  # noqa: E402
+from spanalloc_bench import allocators, store  # noqa: E402
 
 
 DRAWN = ("scalloc-6a", "scalloc-7b", "scalloc-12a", "scalloc-11", "scalloc-7.4", "supermalloc-5", "supermalloc-12",
@@ -200,6 +202,104 @@ class OutcomeTest(unittest.TestCase):
         shown = io.StringIO()
         run.show(data, record, Console(file=shown, width=200))
         self.assertEqual(shown.getvalue().count("by construction"), 5)
+
+
+class KeptTest(unittest.TestCase):
+    """Where only samples and notes are kept, the verdicts are made of these."""
+
+    RUN = ("scalloc-7b", "supermalloc-12")
+    MISSING = {"supermalloc": "not built: not there", "hoard": "absent: not packaged"}
+    FACTS = {("standard", codesize.TEXT): 80716, ("jemalloc", codesize.TEXT): 675212.5}
+
+    def setUp(self):
+        try:
+            from spanalloc_bench.figures import run
+        except ImportError as error:
+            self.skipTest(f"the suite's Python packages are not here: {error}")
+        scratch = tempfile.TemporaryDirectory()
+        self.addCleanup(scratch.cleanup)
+        self.folder = scratch.name
+        machine = {"processor": "Some processor", "transparent_hugepages": "madvise"}
+        for name in self.RUN:
+            figure = FIGURES[name]
+            samples, apart = map(self.whole, samples_of(figure, [SHAPES[name]], cores=2))
+            self.add("", samples)
+            self.add(records.VARIANTS, apart)
+            run.keep(records.data_of(figure, 2, machine, self.MISSING, {}, (), samples, apart), self.folder)
+        run.keep(records.data_of(FIGURES["supermalloc-1"], 2, machine, self.MISSING, self.FACTS, (), [], []), self.folder)
+
+    @staticmethod
+    def whole(samples):
+        """A program counts in whole numbers."""
+        return [dataclasses.replace(sample, operations=round(1000 * sample.operations),
+                                    peak_live_bytes=round(sample.peak_live_bytes)) for sample in samples]
+
+    def add(self, below, samples):
+        with store.Store(os.path.join(self.folder, below)) as results:
+            for sample in samples:
+                results.append(sample)
+
+    def strip(self):
+        """What is kept of the folder."""
+        records.write_notes(self.folder, records.notes(self.folder))
+        shutil.rmtree(os.path.join(self.folder, "figures"))
+
+    def test_the_document_is_the_same(self):
+        from spanalloc_bench.figures import papers
+
+        before = papers(self.folder)
+        self.strip()
+        self.assertEqual(papers(self.folder), before)
+        self.assertFalse(os.path.exists(os.path.join(self.folder, "figures")))
+        self.assertIn("Measured on: Some processor, 2 cores.", before)
+        self.assertIn("absent: hoard", before)
+        self.assertIn("machine code, bytes of standard 80,716", before)
+
+    def test_records_are_the_same_and_hold_what_is_in_no_sample(self):
+        before = records.of_folder(self.folder)
+        self.assertEqual(set(before), {*self.RUN, "supermalloc-1"})
+        self.strip()
+        after = records.of_folder(self.folder)
+        for name, record in before.items():
+            self.assertEqual(after[name], json.loads(json.dumps(record)), name)
+        facts = {(entry["row"], entry["measure"]): entry["value"] for entry in after["supermalloc-1"]["data"]}
+        self.assertEqual(facts, self.FACTS)
+
+    def test_a_figure_that_is_run_again_counts_instead(self):
+        from spanalloc_bench.figures import run
+
+        self.strip()
+        run.keep(Data(FIGURES["supermalloc-1"], 4, [], facts={("standard", codesize.TEXT): 7}), self.folder)
+        after = records.of_folder(self.folder)
+        self.assertEqual((after["supermalloc-1"]["cores"], after["scalloc-7b"]["cores"]), (4, 2))
+        self.assertEqual(records.notes(self.folder)["supermalloc-1"]["facts"][0]["value"], 7)
+
+    def test_without_the_samples_there_are_no_verdicts(self):
+        self.strip()
+        os.remove(os.path.join(self.folder, store.SAMPLES))
+        verdicts = {claim["verdict"] for claim in records.of_folder(self.folder)["supermalloc-12"]["claims"]}
+        self.assertNotIn("holds", verdicts)
+
+    def test_notes_of_another_version_count_as_not_run(self):
+        self.strip()
+        path = os.path.join(self.folder, records.NOTES)
+        with open(path, encoding="utf-8") as file:
+            found = json.load(file)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump({**found, "format": found["format"] - 1}, file)
+        self.assertEqual(records.of_folder(self.folder), {})
+
+    def test_the_report_draws_them(self):
+        from spanalloc_bench import report
+
+        self.strip()
+        with open(report.write(self.folder), encoding="utf-8") as file:
+            page = file.read()
+        for name, said in (*((name, "holds") for name in self.RUN), ("supermalloc-1", "80,716")):
+            part = page[page.index(f'id="figure-{name}"'):].partition("</details>")[0]
+            self.assertIn("data:image/png;base64", part, name)
+            self.assertIn(said, part)
+        self.assertFalse(any(name.endswith(".json") for name in os.listdir(os.path.join(self.folder, "figures"))))
 
 
 class DrawCase(unittest.TestCase):

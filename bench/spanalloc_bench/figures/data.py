@@ -125,6 +125,7 @@ class Data:
         self.facts = dict(facts or {})
         self.machine = dict(machine or {})
         self.variants = variants
+        self.given = tuple(given)
         rows = figure.stand_ins(cores) if figure.stand_ins else []
         stand_ins = {row.case.id: (row.name, row.beside.id) for row in rows}
         self.stand_ins = frozenset(row.name for row in rows)

@@ -1,14 +1,14 @@
-"""docs/papers.md: every claim of the four papers, its verdict and the command, from figures/*.json of one folder."""
+"""docs/papers.md: every claim of the four papers, its verdict and the command, from the figures of one folder."""
 
 from __future__ import annotations
 
 import collections
-import json
 import os
 
-from spanalloc_bench.figures import judges
+from spanalloc_bench import store
+from spanalloc_bench.figures import judges, records
 from spanalloc_bench.figures.catalogue import FIGURES, PAPERS
-from spanalloc_bench.figures.figure import FOLDER, FORMAT, Answer
+from spanalloc_bench.figures.figure import Answer
 
 NOT_RUN = "not run"
 _SLACK = f"{100 * (judges.SLACK - 1):.0f} %"
@@ -47,27 +47,9 @@ Peers are those that Debian packages, so younger than the papers' by years.
 """
 
 
-def _records(folder):
-    """{figure id: record}; records of another version count as not run."""
-    found = {}
-    for figure in FIGURES.values():
-        try:
-            with open(os.path.join(folder, FOLDER, f"{figure.id}.json"), encoding="utf-8") as file:
-                record = json.load(file)
-        except FileNotFoundError:
-            continue
-        if record.get("format") == FORMAT:
-            found[figure.id] = record
-    return found
-
-
 def _origin(folder) -> str:
     """Which results these are: the folder, and the commit that its runs were made at."""
-    try:
-        with open(os.path.join(folder, "meta.json"), encoding="utf-8") as file:
-            commit = json.load(file).get("git", {}).get("commit")
-    except (FileNotFoundError, ValueError):
-        commit = None
+    commit = store.read_meta(folder).get("git", {}).get("commit")
     return f" Results: {os.path.basename(os.path.normpath(folder))}{f', commit {commit[:7]}' if commit else ''}."
 
 
@@ -102,16 +84,16 @@ def _figure_lines(figure, record):
 
 def papers(folder) -> str:
     """The whole of docs/papers.md as markdown; the same for the same folder."""
-    records = _records(folder)
+    found = records.of_folder(folder)
     counts = {key: collections.Counter() for key in PAPERS}
     bodies = collections.defaultdict(list)
     for figure in FIGURES.values():
-        verdicts, lines = _figure_lines(figure, records.get(figure.id))
+        verdicts, lines = _figure_lines(figure, found.get(figure.id))
         counts[figure.paper].update(verdicts)
         bodies[figure.paper] += lines
     columns = [*(answer.value for answer in Answer), NOT_RUN]
     out = [_HEAD]
-    machines = sorted({f"{record['processor']}, {record['cores']} cores" for record in records.values()})
+    machines = sorted({f"{record['processor']}, {record['cores']} cores" for record in found.values()})
     if machines:
         out += [f"Measured on: {'; '.join(machines)}.{_origin(folder)}", ""]
     out += [f"| paper | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]

@@ -14,7 +14,7 @@ from typing import Callable
 from spanalloc_bench.model import Case, Sample
 
 FOLDER = "figures"  # below a run's folder: ID.json, ID.png
-FORMAT = 2          # of ID.json
+FORMAT = 3          # of ID.json
 PROCESS = "process alone"  # a row: the same program, hardly allocating, under glibc
 
 

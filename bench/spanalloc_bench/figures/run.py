@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import os
 import re
-import statistics
 
 from spanalloc_bench import allocators, schedule, store, tree
 from spanalloc_bench import machine as machines
-from spanalloc_bench.figures import codesize, derived, draw, verdicts
+from spanalloc_bench.figures import codesize, draw
 from spanalloc_bench.figures.data import Data
-from spanalloc_bench.figures.figure import FOLDER, FORMAT, Figure
+from spanalloc_bench.figures.figure import FOLDER, Figure
+from spanalloc_bench.figures.records import VARIANTS, data_of, outcome
 from spanalloc_bench.model import Allocator, Kind
 from spanalloc_cli import libraries
 
-VARIANTS = "variants"  # below a run's folder
 ABSENT = "absent: not packaged; name one with --with {}=PATH"
 BUILD_VARIANTS = "scripts/bench --build-only --ablations   (or -DSPANALLOC_ABLATIONS=ON in a build of yours)"
 # Seconds that every run, and that every program's first run under an allocator, takes besides.
@@ -178,82 +176,23 @@ def measure(places, figure: Figure, rounds, folder, say, *, with_=(), nbbs=None,
     for some, whole in _rows(cases, row, beside or {}):
         _run(places, some, whole, rounds, folder, say, renewal)
     missing = {allocator.name: allocator.missing for allocator in row if allocator.missing}
-    apart = None
+    apart_folder = os.path.join(folder, VARIANTS)
     variants = [_named(places, name) for name in figure.variants]
     if variants:
         missing.update({allocator.name: allocator.missing for allocator in variants if allocator.missing})
         gone = [allocator.name for allocator in variants[1:] if allocator.missing]
         if gone:
             say(f"{', '.join(gone)}: not built; the claims about them wait for:  {BUILD_VARIANTS}")
-        apart_folder = os.path.join(folder, VARIANTS)
         points = [point.case for point in figure.points(count)]
         if len(_present(variants)) > 1:
             _run(places, points, variants, rounds, apart_folder, say, renewal)
-        # What the process alone needs is the same beside both.
-        shared = {row.case.id for row in figure.stand_ins(count)} if figure.stand_ins else set()
-        samples = [*store.samples(apart_folder), *(s for s in store.samples(folder) if s.case in shared)]
-        apart = Data(figure, count, samples, missing, machine=machines.describe())
     facts = figure.facts(places, row) if figure.facts else {}
     given = [allocator.name for allocator in row if allocator.name not in figure.allocators]
-    return Data(figure, count, store.samples(folder), missing, facts, machines.describe(), apart, given)
+    return data_of(figure, count, machines.describe(), missing, facts, given, store.samples(folder),
+                   store.samples(apart_folder))
 
 
 # ---- the outcome ----
-
-
-def _plain(value):
-    """Numbers as JSON keeps them, with the digits that mean something."""
-    if isinstance(value, float):
-        return None if math.isnan(value) else float(f"{value:.6g}")
-    return value
-
-
-def _rounded(table):
-    return {**table, "rows": [{**row, "values": [_plain(value) for value in row["values"]]} for row in table["rows"]]}
-
-
-def _judged(claim, data):
-    def of(subject):
-        verdict = verdicts.verdict(claim, data, subject)
-        return {"verdict": verdict.answer.value, "evidence": verdict.evidence}
-
-    return {
-        "name": claim.name, "text": claim.text, "place": claim.place, "own": claim.own, "subject": claim.subject,
-        **of(claim.subject),
-        "beside": {name: of(name) for name in claim.beside},
-    }
-
-
-def _numbers(data):
-    found = []
-    for label, source, name in derived.rows(data):
-        for point in source.points:
-            for measure in data.figure.measures:
-                values = sorted(source.values(name, measure, point).values())
-                if values:
-                    median = statistics.median(values)
-                    found.append({
-                        "row": label, "case": point.case.id, "series": point.series, "x": point.x,
-                        "measure": measure.name, "unit": measure.unit, "rounds": len(values),
-                        "median": _plain(median * measure.scale), "mean": _plain(statistics.fmean(values) * measure.scale),
-                        "low": _plain(values[0] * measure.scale), "high": _plain(values[-1] * measure.scale),
-                    })
-    found += [{"row": name, "measure": key, "value": amount} for (name, key), amount in data.facts.items()]
-    return found
-
-
-def outcome(data: Data) -> dict:
-    """The figure's record: what was measured, what is claimed, what became of it."""
-    figure = data.figure
-    numbers = _numbers(data)
-    return {
-        "format": FORMAT, "id": figure.id, "paper": figure.paper, "number": figure.number, "title": figure.title,
-        "command": f"spanalloc bench figure {figure.id}",
-        "cores": data.cores, "processor": data.machine.get("processor", ""),
-        "rounds": max((n["rounds"] for n in numbers if "rounds" in n), default=0),
-        "absent": data.missing, "claims": [_judged(claim, data) for claim in figure.claims],
-        "shown": [_rounded(table.record()) for table in derived.tables(data)], "data": numbers,
-    }
 
 
 def keep(data: Data, folder) -> dict:

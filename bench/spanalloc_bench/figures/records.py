@@ -1,0 +1,158 @@
+"""A figure's record: what was measured, what is claimed, what became of it.
+
+    samples, and what no sample says (its note)  ->  Data  ->  the record
+
+Whoever runs a figure gets its record as figures/ID.json. Where results are kept there is none of these, but one
+figures.json with all notes: the records are made anew, by the claims and judges of today."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import statistics
+
+from spanalloc_bench import old_names, store
+from spanalloc_bench.figures import derived, verdicts
+from spanalloc_bench.figures.catalogue import FIGURES
+from spanalloc_bench.figures.data import Data
+from spanalloc_bench.figures.figure import FOLDER, FORMAT, Figure
+
+VARIANTS = "variants"    # below a run's folder: the runs that a paper's variants made in turn
+NOTES = "figures.json"   # in a folder of kept results
+_MACHINE = ("processor", "transparent_hugepages")
+_NOTED = ("cores", *_MACHINE, "absent", "given")
+
+
+# ---- the data ----
+
+
+def data_of(figure: Figure, cores, machine, missing, facts, given, samples, apart) -> Data:
+    """The figure's data; `apart` are the samples of the folder VARIANTS."""
+    variants = None
+    if figure.variants:
+        # What the process alone needs is the same beside both.
+        shared = {row.case.id for row in figure.stand_ins(cores)} if figure.stand_ins else set()
+        together = [*apart, *(sample for sample in samples if sample.case in shared)]
+        variants = Data(figure, cores, together, missing, machine=machine)
+    return Data(figure, cores, samples, missing, facts, machine, variants, given)
+
+
+def note(record) -> dict:
+    """What a record has from elsewhere than from samples: the machine, who was missing, who was given, counts."""
+    return {**{key: record[key] for key in _NOTED}, "facts": [entry for entry in record["data"] if "value" in entry]}
+
+
+def _noted_data(figure, noted, samples, apart) -> Data:
+    facts = {(entry["row"], entry["measure"]): entry["value"] for entry in noted["facts"]}
+    machine = {key: noted[key] for key in _MACHINE}
+    return data_of(figure, noted["cores"], machine, noted["absent"], facts, noted["given"], samples, apart)
+
+
+# ---- the record ----
+
+
+def _plain(value):
+    """Numbers as JSON keeps them, with the digits that mean something."""
+    if isinstance(value, float):
+        return None if math.isnan(value) else float(f"{value:.6g}")
+    return value
+
+
+def _rounded(table):
+    return {**table, "rows": [{**row, "values": [_plain(value) for value in row["values"]]} for row in table["rows"]]}
+
+
+def _judged(claim, data):
+    def of(subject):
+        verdict = verdicts.verdict(claim, data, subject)
+        return {"verdict": verdict.answer.value, "evidence": verdict.evidence}
+
+    return {
+        "name": claim.name, "text": claim.text, "place": claim.place, "own": claim.own, "subject": claim.subject,
+        **of(claim.subject),
+        "beside": {name: of(name) for name in claim.beside},
+    }
+
+
+def _numbers(data):
+    found = []
+    for label, source, name in derived.rows(data):
+        for point in source.points:
+            for measure in data.figure.measures:
+                values = sorted(source.values(name, measure, point).values())
+                if values:
+                    median = statistics.median(values)
+                    found.append({
+                        "row": label, "case": point.case.id, "series": point.series, "x": point.x,
+                        "measure": measure.name, "unit": measure.unit, "rounds": len(values),
+                        "median": _plain(median * measure.scale), "mean": _plain(statistics.fmean(values) * measure.scale),
+                        "low": _plain(values[0] * measure.scale), "high": _plain(values[-1] * measure.scale),
+                    })
+    found += [{"row": name, "measure": key, "value": amount} for (name, key), amount in data.facts.items()]
+    return found
+
+
+def outcome(data: Data) -> dict:
+    """The figure's record."""
+    figure = data.figure
+    numbers = _numbers(data)
+    return {
+        "format": FORMAT, "id": figure.id, "paper": figure.paper, "number": figure.number, "title": figure.title,
+        "command": f"spanalloc bench figure {figure.id}",
+        "cores": data.cores, "processor": data.machine.get("processor", ""),
+        "transparent_hugepages": data.machine.get("transparent_hugepages", ""),
+        "rounds": max((n["rounds"] for n in numbers if "rounds" in n), default=0),
+        "absent": data.missing, "given": list(data.given), "claims": [_judged(claim, data) for claim in figure.claims],
+        "shown": [_rounded(table.record()) for table in derived.tables(data)], "data": numbers,
+    }
+
+
+# ---- a folder's ----
+
+
+def _read(path) -> dict:
+    """A file of records or notes; {} where there is none, or one of another version."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            found = old_names.today(json.load(file))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise store.Damaged(f"{path}: {error}") from None
+    return found if found.get("format") == FORMAT else {}
+
+
+def written(folder) -> dict[str, dict]:
+    """{figure's id: record} of the folder's figures/ID.json."""
+    found = {name: _read(os.path.join(folder, FOLDER, f"{name}.json")) for name in FIGURES}
+    return {name: record for name, record in found.items() if record}
+
+
+def notes(folder) -> dict[str, dict]:
+    """{figure's id: note} of every figure that was run into the folder."""
+    found = _read(os.path.join(folder, NOTES)).get("figures", {})
+    found.update({name: note(record) for name, record in written(folder).items()})
+    return {name: found[name] for name in FIGURES if name in found}
+
+
+def write_notes(folder, found):
+    with open(os.path.join(folder, NOTES), "w", encoding="utf-8") as file:
+        json.dump({"format": FORMAT, "figures": found}, file, indent=1)
+        file.write("\n")
+
+
+def from_samples(folder) -> dict[str, Data]:
+    """{figure's id: data} of every figure that was run into the folder and has no figures/ID.json there."""
+    there = written(folder)
+    left = {name: noted for name, noted in notes(folder).items() if name not in there}
+    if not left:
+        return {}
+    samples, apart = store.samples(folder), store.samples(os.path.join(folder, VARIANTS))
+    return {name: _noted_data(FIGURES[name], noted, samples, apart) for name, noted in left.items()}
+
+
+def of_folder(folder) -> dict[str, dict]:
+    """{figure's id: record} of every figure that was run into the folder: as it was judged then, or, where only samples
+    are kept, as it is judged now."""
+    return {**written(folder), **{name: outcome(data) for name, data in from_samples(folder).items()}}
