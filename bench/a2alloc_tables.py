@@ -31,7 +31,7 @@ PARAMETERS = (
     ("K", (("k-0", "0"), ("k-2", "2"), ("k-4", "4"), (SHIPPED, "**8**"), ("k-16", "16"), ("k-32", "32"))),
     ("F", (("f-0", "0: none is evicted"), ("f-1", "1"), (SHIPPED, "**3**"), ("f-7", "7"), ("f-15", "15"),
            ("f-10000", "10000: all are"))),
-    ("a2alloc", (("size-16k", "16 KiB"), ("size-32k", "32 KiB"), (SHIPPED, "**64 KiB**"), ("size-128k", "128 KiB"),
+    ("superblock", (("size-16k", "16 KiB"), ("size-32k", "32 KiB"), (SHIPPED, "**64 KiB**"), ("size-128k", "128 KiB"),
                     ("size-256k", "256 KiB"))),
     ("K with size classes", (("classes-k-8", "8"), ("classes-k-16", "16"), (CLASSES, "**32**"), ("classes-k-64", "64"))),
 )
