@@ -37,6 +37,7 @@ app = typer.Typer(
     spanalloc bench run              the full suite and its report, about an hour
     spanalloc bench figure list      the figures and tables of the papers, each a command of its own
     spanalloc bench list             all cases and contenders
+    spanalloc bench keep             a run's samples in little room, to be kept
     spanalloc bench attacks          what allocators do when memory is misused
     spanalloc bench soak             whether the memory of servers grows in forty minutes of changing load
     spanalloc bench peers            builds newer allocators than the system has, to be compared with
@@ -271,6 +272,32 @@ def report_command(
             summary.print_case_tables(where, _console())
 
     _guarded(work)
+
+
+@app.command("keep", context_settings=HELP_SETTINGS)
+def keep_command(
+    folder: str = typer.Argument(..., metavar="DIR", help="A run's folder."),
+    destination: str = typer.Argument(..., metavar="DESTINATION", help="The folder to be made, for example in bench/results."),
+    pictures: Optional[List[str]] = typer.Option(
+        None, "--picture", metavar="NAME", help="Also this picture of DIR, which a document shows. May be repeated."
+    ),
+):
+    """Copy from a run's folder what no command makes again: its samples, compressed, and what they were taken under.
+
+    report, papers, attacks --show, soak --report and manycore --report read DESTINATION as they read DIR, and make tables,
+    verdicts and pictures again. DIR stays as it is.
+
+    \b
+    Example:  spanalloc bench keep out/bench bench/results/2030-01-31-my-machine --picture standing.png
+    """
+
+    def work():
+        from spanalloc_bench import keep
+
+        kept = keep.keep(folder, destination, pictures or ())
+        print(f"{destination}: {kept.files} files, {kept.lines:,} lines, {kept.bytes / 1e6:.2f} MB")
+
+    _guarded(work, kept="Nothing was changed.")
 
 
 @app.command("list", context_settings=HELP_SETTINGS)

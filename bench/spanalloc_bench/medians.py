@@ -27,9 +27,9 @@ def table(folder):
     return out.reset_index()
 
 
-def write(folder) -> str:
-    """Writes it into the run's folder; returns its path."""
-    path = os.path.join(folder, MEDIANS)
+def write(folder, target=None) -> str:
+    """Writes it into the run's folder, or into another one; returns its path."""
+    path = os.path.join(target or folder, MEDIANS)
     table(folder).to_csv(path + ".new", index=False, float_format="%.9g")
     os.replace(path + ".new", path)
     return path

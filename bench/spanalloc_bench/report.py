@@ -331,10 +331,9 @@ allocators people use; for these, the best of all others.</p>""")
 def _paper_figures(folder) -> list[str]:
     """The papers' figures that were run into this folder, one folded part each."""
     path, found = os.path.join(folder, FIGURES), {}
-    names = [name for name in os.listdir(path) if name.endswith(".json")] if os.path.isdir(path) else []
-    for name in names:
-        with open(os.path.join(path, name), encoding="utf-8") as file:
-            found[name.removesuffix(".json")] = json.load(file)
+    for name in records.files(folder):
+        with open(os.path.join(path, f"{name}.json"), encoding="utf-8") as file:
+            found[name] = json.load(file)
     for name, data in records.from_samples(folder).items():
         found[name] = records.outcome(data)
         picture = os.path.join(path, f"{name}.png")

@@ -136,18 +136,35 @@ def write_meta(folder, meta):
     packed.replace(os.path.join(folder, META), (json.dumps(meta, indent=1) + "\n").encode())
 
 
+class Hold:
+    """Holds a folder until it is closed: for one writer, or with LOCK_SH for any number of readers. InUse where somebody
+    else has it."""
+
+    def __init__(self, folder, how=fcntl.LOCK_EX):
+        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(self._folder, how | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self.close()
+            raise InUse(f"another run is writing into {folder}; wait for its end or choose another folder") from None
+
+    def close(self):
+        os.close(self._folder)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+
 class Store:
     """A run's folder, open for adding samples. One process at a time: InUse for a second one."""
 
     def __init__(self, folder):
         self.folder = os.fspath(folder)
         os.makedirs(self.folder, exist_ok=True)
-        self._lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise InUse(f"another run is writing into {self.folder}; wait for its end or choose another --out") from None
+        self._hold = Hold(self.folder)
         self._cells = {(s.case, s.allocator, s.round): s for s in samples(self.folder)}
         self._open()
 
@@ -197,7 +214,7 @@ class Store:
 
     def close(self):
         os.close(self._file)
-        os.close(self._lock)
+        self._hold.close()
 
     def __enter__(self):
         return self

@@ -1,5 +1,6 @@
 """Kept results: tables are read compressed as they are plain, and a run goes on from either."""
 
+import json
 import os
 import shutil
 import sys
@@ -9,7 +10,9 @@ import unittest
 SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
-from spanalloc_bench import attacks, manycore_rows, packed, store  # noqa: E402
+from spanalloc_bench import allocators, attacks, keep, manycore, manycore_rows, medians, packed, store  # noqa: E402
+from spanalloc_bench.figures import records as figures  # noqa: E402
+from spanalloc_bench.figures.figure import FORMAT  # noqa: E402
 from spanalloc_bench.model import Sample  # noqa: E402
 from spanalloc_bench.soak import records  # noqa: E402
 
@@ -130,6 +133,123 @@ class PackedTest(Folder):
         with records.Folder(self.folder) as soak:
             soak.append([sample("node")])
         self.assertEqual([s.program for s in records.read(self.folder)], ["redis", "mariadb", "node"])
+
+
+class KeepTest(Folder):
+    """`spanalloc bench keep`; its medians need pandas."""
+
+    def setUp(self):
+        try:
+            import pandas  # noqa: F401
+        except ImportError as missing:
+            self.skipTest(f"{missing}: bench/requirements.txt is not installed")
+        super().setUp()
+        self.run_, self.kept = self.path("run"), self.path("results", "kept")
+
+    def tree(self, folder):
+        """{path below the folder: content} of all its files."""
+        found = {}
+        for below, _, names in os.walk(folder):
+            for name in names:
+                with open(os.path.join(below, name), "rb") as file:
+                    found[os.path.relpath(os.path.join(below, name), folder)] = file.read()
+        return found
+
+    def add(self, folder, *rounds):
+        with store.Store(folder) as results:
+            for round_ in rounds:
+                results.append(Sample("case", "glibc", round_, 1, elapsed_s=0.1 * round_, peak_kib=100.0 * round_))
+        store.write_meta(folder, {"format": 1, "allocators": [], "git": {"commit": "0123456789"}})
+
+    def put(self, name, content):
+        with open(os.path.join(self.run_, name), "w", encoding="utf-8") as file:
+            file.write(content)
+
+    def test_what_is_kept_says_the_same_in_less_room(self):
+        self.add(self.run_, *range(1, 400))
+        for name in ("report.html", "standing.png", "group-x.png", store.SET_ASIDE):
+            self.put(name, name)
+        medians.write(self.run_)
+        before = self.tree(self.run_)
+        counted = keep.keep(self.run_, self.kept, ["standing.png"])
+        after = self.tree(self.kept)
+        self.assertEqual(self.tree(self.run_), before)
+        self.assertEqual(set(after), {store.SAMPLES + ".xz", store.META, medians.MEDIANS, "standing.png"})
+        self.assertEqual(store.samples(self.kept), store.samples(self.run_))
+        for name in (store.META, medians.MEDIANS, "standing.png"):
+            self.assertEqual(after[name], before[name], name)
+        self.assertLess(len(after[store.SAMPLES + ".xz"]), len(before[store.SAMPLES]) / 3)
+        self.assertEqual(counted, keep.Kept(4, sum(c.count(b"\n") for c in after.values()), sum(map(len, after.values()))))
+
+    def test_medians_are_of_the_samples_that_are_kept(self):
+        self.add(self.run_, 1)
+        medians.write(self.run_)
+        self.add(self.run_, 2, 3)
+        keep.keep(self.run_, self.kept)
+        with open(os.path.join(self.kept, medians.MEDIANS), encoding="utf-8") as file:
+            self.assertIn("\ncase,glibc,3,3,0.2,", file.read())
+
+    def test_a_run_goes_on_from_what_is_kept_and_that_can_be_kept_again(self):
+        self.add(self.run_, 1)
+        keep.keep(self.run_, self.kept)
+        keep.keep(self.kept, self.path("again"))
+        self.assertEqual(self.tree(self.path("again")), self.tree(self.kept))
+        self.add(self.kept, 2)
+        self.assertEqual([sample.round for sample in store.samples(self.kept)], [1, 2])
+
+    def test_every_kind_of_results_is_kept(self):
+        os.mkdir(self.run_)
+        row = manycore_rows.Row("larson", "glibc", 4, "short", "0004", "", "", "", "f", operations=7)
+        manycore_rows.append(self.run_, row)
+        attacks.write(self.run_, [attacks.Row("double-free", 64, "glibc", "refused", "SIGABRT", 5)], {"attacks": []})
+        with records.Folder(self.run_) as soak:
+            soak.meta = {"settings": {"seed": 1}}
+            soak.keep_only([])
+            soak.append([records.Sample("redis", "glibc", 5.0, 0, "rest", 1000, 24, 500, 0.5, 0.0)])
+            soak.write_meta()
+        self.put(manycore.META, '{"qemu": "7"}')
+        keep.keep(self.run_, self.kept)
+        self.assertEqual(set(os.listdir(self.kept)),
+                         {f"{name}.xz" for name in (manycore_rows.CSV, attacks.CSV, records.CSV)}
+                         | {manycore.META, attacks.META, records.META})
+        for read in (manycore_rows.read, manycore.read_meta, attacks.read, records.read, records.read_meta):
+            self.assertEqual(read(self.kept), read(self.run_))
+            self.assertTrue(read(self.kept))
+
+    def test_figures_are_kept_by_what_their_samples_do_not_say(self):
+        record = {"format": FORMAT, "cores": 2, "processor": "P", "transparent_hugepages": "never", "absent": {"hoard": "why"},
+                  "given": [], "data": [{"row": "standard", "measure": "machine code, bytes", "value": 7}, {"median": 1.0}]}
+        os.makedirs(os.path.join(self.run_, "figures"))
+        self.put("figures/supermalloc-1.json", json.dumps({**record, "claims": ["judged then"]}))
+        self.put("figures/supermalloc-1.png", "a picture")
+        self.add(os.path.join(self.run_, figures.VARIANTS), 1)
+        keep.keep(self.run_, self.kept)
+        self.assertEqual(set(self.tree(self.kept)), {figures.NOTES, *(
+            os.path.join(figures.VARIANTS, name) for name in (store.SAMPLES + ".xz", store.META))})
+        facts = record.pop("data")[:1]
+        del record["format"]
+        self.assertEqual(figures.notes(self.kept), {"supermalloc-1": {**record, "facts": facts}})
+
+    def test_what_cannot_be_kept_is_refused_and_nothing_is_written(self):
+        def refused(error, said, *arguments):
+            with self.assertRaisesRegex(error, said):
+                keep.keep(*arguments)
+
+        os.mkdir(self.run_)
+        refused(FileNotFoundError, "holds no results", self.run_, self.kept)
+        self.add(self.run_, 1)
+        before = self.tree(self.folder)
+        refused(allocators.BadChoice, "holds something already", self.run_, self.run_)
+        refused(allocators.BadChoice, "holds something already", self.run_, os.path.join(self.run_, store.META))
+        for name in ("standing.png", "../run/meta.json", self.run_):
+            refused(allocators.BadChoice, "no file of that name", self.run_, self.kept, [name])
+        with store.Store(self.run_):
+            refused(store.InUse, "another run", self.run_, self.kept)
+        self.assertEqual(self.tree(self.folder), before)
+        os.mkdir(os.path.join(self.run_, "figures"))
+        self.put("figures/scalloc-6a.json", json.dumps({"format": FORMAT - 1}))
+        refused(allocators.BadChoice, "another version, scalloc-6a for one", self.run_, self.kept)
+        self.assertFalse(os.path.exists(self.kept))
 
 
 if __name__ == "__main__":

@@ -123,6 +123,13 @@ def _read(path) -> dict:
     return found if found.get("format") == FORMAT else {}
 
 
+def files(folder) -> set[str]:
+    """Ids of the figures that have a figures/ID.json, of whatever version."""
+    path = os.path.join(folder, FOLDER)
+    names = os.listdir(path) if os.path.isdir(path) else []
+    return {name.removesuffix(".json") for name in names if name.endswith(".json")}
+
+
 def written(folder) -> dict[str, dict]:
     """{figure's id: record} of the folder's figures/ID.json."""
     found = {name: _read(os.path.join(folder, FOLDER, f"{name}.json")) for name in FIGURES}

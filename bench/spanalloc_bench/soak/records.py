@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import fcntl
 import hashlib
 import io
 import json
@@ -86,12 +85,7 @@ class Folder:
     def __init__(self, path):
         self.path = path
         os.makedirs(path, exist_ok=True)
-        self._lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._lock)
-            raise store.InUse(f"another run is writing into {path}; wait for its end or choose another --out") from None
+        self._hold = store.Hold(path)
         self.meta = read_meta(path)
         self._file = None
 
@@ -117,4 +111,4 @@ class Folder:
     def __exit__(self, *exception):
         if self._file is not None:
             self._file.close()
-        os.close(self._lock)
+        self._hold.close()
