@@ -1,7 +1,7 @@
 """`spanalloc bench keep`: of a run's folder what no command makes again, in little room.
 
     samples, simulations, outcomes  ->  compressed; runs, reports and verdicts go on from them
-    what they were taken under      ->  as it is
+    what they were taken under      ->  the same, in fewer lines
     figures/ID.json                 ->  figures.json, without what the samples say
     medians.csv                     ->  made anew: the one table that is there to be read
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import fcntl
+import json
 import os
 import shutil
 import tempfile
@@ -19,7 +20,7 @@ from spanalloc_bench.figures import records as figures
 from spanalloc_bench.soak import records as soak
 
 TABLES = (store.SAMPLES, manycore_rows.CSV, attacks.CSV, soak.CSV)
-AS_THEY_ARE = (store.META, manycore.META, attacks.META, soak.META)
+METAS = (store.META, manycore.META, attacks.META, soak.META)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,9 +72,11 @@ def _fill(folder, target):
             packed.replace(os.path.join(target, name + packed.SUFFIX), packed.pack(table))
             if packed.content(target, name) != table:
                 raise OSError(f"{name} did not come back from {target}")
-    for name in AS_THEY_ARE:
+    for name in METAS:
         if os.path.isfile(os.path.join(folder, name)):
-            shutil.copyfile(os.path.join(folder, name), os.path.join(target, name))
+            with open(os.path.join(folder, name), encoding="utf-8") as file:
+                meta = json.load(file)
+            packed.replace(os.path.join(target, name), packed.laid_out(meta).encode())
 
 
 def count(paths) -> Kept:

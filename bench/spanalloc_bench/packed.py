@@ -3,6 +3,7 @@ that knows of both. Where both are there NAME counts: it is what NAME.xz was unp
 
 from __future__ import annotations
 
+import json
 import lzma
 import os
 
@@ -37,6 +38,22 @@ def content(folder, name) -> bytes:
 def pack(table: bytes) -> bytes:
     """The bytes of NAME.xz."""
     return lzma.compress(table, lzma.FORMAT_XZ, preset=9 | lzma.PRESET_EXTREME)
+
+
+def laid_out(record: dict) -> str:
+    """The record as JSON, with a line for each entry of its parts and none for what is in these: a tenth of the lines that
+    indenting it takes."""
+    def part(value):
+        if isinstance(value, dict) and value:
+            lines = [f"{json.dumps(key)}: {json.dumps(item)}" for key, item in value.items()]
+        elif isinstance(value, list) and value:
+            lines = [json.dumps(item) for item in value]
+        else:
+            return json.dumps(value)
+        ends = "{}" if isinstance(value, dict) else "[]"
+        return ends[0] + "\n  " + ",\n  ".join(lines) + "\n " + ends[1]
+
+    return "{\n " + ",\n ".join(f"{json.dumps(key)}: {part(value)}" for key, value in record.items()) + "\n}\n"
 
 
 def unpack(folder, name):

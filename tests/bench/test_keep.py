@@ -95,6 +95,13 @@ class PackedTest(Folder):
                 use(self.folder)
         self.assertEqual(self.contents(), before)
 
+    def test_a_record_in_few_lines_is_the_same_record(self):
+        record = {"a": 1, "b": {"c": {"d": [1, {"e": None}]}, "f": "\n\u00e9"}, "g": [{"h": 1.5}, [2]], "i": {}, "j": [], "k": ""}
+        text = packed.laid_out(record)
+        self.assertEqual(json.loads(text), record)
+        self.assertEqual(list(json.loads(text)), list(record))
+        self.assertEqual(text.count("\n"), 2 + len(record) + 4 + 2)
+
     def test_simulations_are_read_and_go_on(self):
         def row(length):
             return manycore_rows.Row("larson", "glibc", 4, length, "0004", "arguments", "", "", "f", operations=7)
@@ -176,7 +183,8 @@ class KeepTest(Folder):
         self.assertEqual(self.tree(self.run_), before)
         self.assertEqual(set(after), {store.SAMPLES + ".xz", store.META, medians.MEDIANS, "standing.png"})
         self.assertEqual(store.samples(self.kept), store.samples(self.run_))
-        for name in (store.META, medians.MEDIANS, "standing.png"):
+        self.assertEqual(store.read_meta(self.kept), store.read_meta(self.run_))
+        for name in (medians.MEDIANS, "standing.png"):
             self.assertEqual(after[name], before[name], name)
         self.assertLess(len(after[store.SAMPLES + ".xz"]), len(before[store.SAMPLES]) / 3)
         self.assertEqual(counted, keep.Kept(4, sum(c.count(b"\n") for c in after.values()), sum(map(len, after.values()))))

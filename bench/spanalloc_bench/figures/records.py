@@ -12,7 +12,7 @@ import math
 import os
 import statistics
 
-from spanalloc_bench import old_names, store
+from spanalloc_bench import old_names, packed, store
 from spanalloc_bench.figures import derived, verdicts
 from spanalloc_bench.figures.catalogue import FIGURES
 from spanalloc_bench.figures.data import Data
@@ -144,9 +144,7 @@ def notes(folder) -> dict[str, dict]:
 
 
 def write_notes(folder, found):
-    with open(os.path.join(folder, NOTES), "w", encoding="utf-8") as file:
-        json.dump({"format": FORMAT, "figures": found}, file, indent=1)
-        file.write("\n")
+    packed.replace(os.path.join(folder, NOTES), packed.laid_out({"format": FORMAT, "figures": found}).encode())
 
 
 def from_samples(folder) -> dict[str, Data]:
