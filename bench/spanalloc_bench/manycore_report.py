@@ -10,7 +10,7 @@ import os
 import shutil
 import subprocess
 
-from spanalloc_bench import manycore, manycore_rows, plots, simulator, units, words
+from spanalloc_bench import manycore, manycore_rows, packed, plots, simulator, units, words
 from spanalloc_bench.model import OK
 
 JSON, HTML = "manycore.json", "manycore.html"
@@ -354,4 +354,4 @@ def write(folder, rows):
         file.write("\n")
     with open(os.path.join(folder, HTML), "w", encoding="utf-8") as file:
         file.write(fragment(rows, drawings, meta))
-    print(f"Results: {folder}/{manycore_rows.CSV}, {JSON}, manycore-*.png")
+    print(f"Results: {packed.path(folder, manycore_rows.CSV) or folder}, {JSON}, manycore-*.png")

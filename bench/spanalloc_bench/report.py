@@ -10,7 +10,7 @@ import os
 
 from PIL import Image
 
-from spanalloc_bench import analyse, drawings, medians, plots, store, tables, words
+from spanalloc_bench import analyse, drawings, medians, packed, plots, store, tables, words
 from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, MIN_ROUNDS, TIE, TIME, WIN
 from spanalloc_bench.figures import draw as draw_figure
 from spanalloc_bench.figures import records
@@ -311,7 +311,8 @@ faster: fresh memory costs page faults); for memory the program's own peak of li
 allocators people use; for these, the best of all others.</p>""")
 
     def raw(self):
-        self.add("raw", "Raw data", f"<h2>Raw data</h2><p>Every sample is a line of <code>{store.SAMPLES}</code> "
+        samples = os.path.basename(packed.path(self.folder, store.SAMPLES))
+        self.add("raw", "Raw data", f"<h2>Raw data</h2><p>Every sample is a line of <code>{samples}</code> "
                  f"beside this page, what it was taken under is in <code>{store.META}</code>, the medians of each case and "
                  f"contender, with user and system time, faults and switches, in <code>{medians.MEDIANS}</code>. "
                  "<code>spanalloc bench run</code> continues this run or makes another. Every plot of this page is a PNG beside it.</p>")
