@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -258,6 +259,47 @@ class KeepTest(Folder):
         self.put("figures/scalloc-6a.json", json.dumps({"format": FORMAT - 1}))
         refused(allocators.BadChoice, "another version, scalloc-6a for one", self.run_, self.kept)
         self.assertFalse(os.path.exists(self.kept))
+
+
+class RecordedTest(unittest.TestCase):
+    """The results that the repository keeps."""
+
+    MOST_LINES, MOST_BYTES = 20_000, 5_000_000
+    RESULTS = os.path.join(SOURCE, "bench", "results")
+
+    def files(self):
+        """What is tracked or will be; outside a repository, all that there is."""
+        git = ["git", "-c", f"safe.directory={SOURCE}", "-C", SOURCE, "ls-files", "-z", "--cached", "--others",
+               "--exclude-standard", "--", "bench/results"]
+        if os.path.exists(os.path.join(SOURCE, ".git")) and shutil.which("git"):
+            run = subprocess.run(git, stdout=subprocess.PIPE, text=True, check=True)
+            found = [os.path.join(SOURCE, name) for name in run.stdout.split("\0") if name]
+            return [path for path in found if os.path.isfile(path)]
+        return [os.path.join(below, name) for below, _, names in os.walk(self.RESULTS) for name in names]
+
+    def folders(self, name):
+        """The folders that hold the table of that name."""
+        return sorted(below for below, _, _ in os.walk(self.RESULTS) if packed.path(below, name))
+
+    def test_they_take_little_room(self):
+        found = keep.count(self.files())
+        self.assertGreater(found.files, 10)
+        self.assertLessEqual(found.lines, self.MOST_LINES, "keep newer runs in the place of older ones: bench/results/README.md")
+        self.assertLessEqual(found.bytes, self.MOST_BYTES, "keep newer runs in the place of older ones: bench/results/README.md")
+
+    def test_every_table_can_be_read(self):
+        for name, read in ((store.SAMPLES, store.samples), (manycore_rows.CSV, manycore_rows.read),
+                           (attacks.CSV, attacks.read), (records.CSV, records.read)):
+            self.assertTrue(self.folders(name), name)
+            for folder in self.folders(name):
+                self.assertTrue(read(folder), folder)
+
+    def test_the_document_of_the_papers_is_what_the_samples_say(self):
+        from spanalloc_bench.figures import papers
+
+        (folder,) = (folder for folder in self.folders(store.SAMPLES) if figures.notes(folder))
+        with open(os.path.join(SOURCE, "docs", "papers.md"), encoding="utf-8") as file:
+            self.assertEqual(papers(folder), file.read(), f"spanalloc bench papers --results {folder} --write")
 
 
 if __name__ == "__main__":
