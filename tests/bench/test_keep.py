@@ -239,6 +239,30 @@ class KeepTest(Folder):
         del record["format"]
         self.assertEqual(figures.notes(self.kept), {"supermalloc-1": {**record, "facts": facts}})
 
+    def test_the_command_says_what_that_takes_and_refuses_in_one_line(self):
+        try:
+            import rich  # noqa: F401
+            import typer  # noqa: F401
+        except ImportError as missing:
+            self.skipTest(f"{missing}: tools/requirements.txt is not installed")
+        code = ("import sys; from spanalloc_bench import cli; from spanalloc_cli import libraries; "
+                "cli.main(libraries.Places('/nonexistent', '/nonexistent'), sys.argv[1:])")
+
+        def command(*words):
+            return subprocess.run([sys.executable, "-c", code, "keep", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                  env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path[:2])}, text=True, timeout=600,
+                                  check=False)
+
+        self.add(self.run_, 1)
+        self.put("standing.png", "a picture")
+        run = command(self.run_, self.kept, "--picture", "standing.png")
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.assertRegex(run.stdout, rf"^{self.kept}: 4 files, \d+ lines, 0\.00 MB\n$")
+        self.assertEqual(len(self.tree(self.kept)), 4)
+        run = command(self.run_, self.kept)
+        self.assertEqual((run.returncode, run.stdout), (125, ""))
+        self.assertRegex(run.stderr, r"^spanalloc bench: .* holds something already; choose another folder\n$")
+
     def test_what_cannot_be_kept_is_refused_and_nothing_is_written(self):
         def refused(error, said, *arguments):
             with self.assertRaisesRegex(error, said):
