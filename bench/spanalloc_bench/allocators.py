@@ -20,18 +20,14 @@ PEER_PACKAGES = {
     "jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4", "mimalloc": "libmimalloc2.0",
     "tbbmalloc": "libtbbmalloc2",
 }
-# What --ablations adds, by the name of their libraries (src/api/CMakeLists.txt).
-ABLATIONS = (
-    "standard-no-runs", "standard-reuse-80",
-    "scalloc-no-madvise", "scalloc-no-virtual-spans", "scalloc-no-madvise-no-virtual-spans",
-    "scalloc-single-stack", "scalloc-lazy-reclaim", "scalloc-clab", "scalloc-reuse-100",
-)
+# What --ablations adds.
+ABLATIONS = tuple(name for name, library in libraries.LIBRARIES.items()
+                  if "compared" in library.traits and name not in libraries.SHIPPED_CONFIGS)
 # The product under another setting, by name only.
 SETTINGS = {
     **{f"standard-thp-{use}": ("standard", (("SPANALLOC_THP", use),)) for use in ("always", "never")},
     "standard-background": ("standard", (("SPANALLOC_BACKGROUND", "1"),)),
 }
-KHEAP = "kheap"  # the a2alloc report's baseline, which every build has
 FLOOR = "bump"
 MMAP = "mmap"
 PAGE_MANAGERS = ("mmap", "tree", "tree-recursive", "static")
@@ -57,7 +53,8 @@ def _ours(places, name) -> Allocator:
     kind = Kind.OURS if name in libraries.SHIPPED_CONFIGS else Kind.ABLATION
     if os.path.isfile(path):
         return Allocator(name, os.path.realpath(path), kind)
-    build = _BUILD if kind is Kind.OURS or name == KHEAP else _BUILD_ABLATIONS
+    in_every_build = name in libraries.LIBRARIES and not {"ships", "built"}.isdisjoint(libraries.LIBRARIES[name].traits)
+    build = _BUILD if in_every_build else _BUILD_ABLATIONS
     return Allocator(name, path, kind, missing=f"not built: {build}")
 
 

@@ -1,18 +1,39 @@
 """Which allocators there are: our configs, and others that are installed on this machine."""
 
+import collections
 import glob
 import json
 import os
 import re
 
+
+class Library(collections.namedtuple("Library", "name folder engine config traits")):
+    """A line of libraries.txt, which says what its words mean."""
+
+    def value(self, trait):
+        """What stands behind a trait's `=`; None where the library has no such trait."""
+        return next((word[len(trait) + 1:] for word in self.traits if word.startswith(f"{trait}=")), None)
+
+
+def _read_list():
+    """{name: Library}, in the order of the list: installed beside this file, else the source tree's."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    path = os.path.join(here, "libraries.txt")
+    if not os.path.exists(path):
+        path = os.path.join(here, "..", "..", "src", "engines", "libraries.txt")
+    with open(path, encoding="utf-8") as file:
+        lines = [line.split() for line in file if line.strip() and not line.startswith("#")]
+    return {name: Library(name, folder, engine, config, tuple(traits)) for name, folder, engine, config, *traits in lines}
+
+
+LIBRARIES = _read_list()
 DEFAULT_CONFIG = "standard"
-SHIPPED_CONFIGS = ("standard", "scalloc", "a2alloc")
-# Those compared where nobody says which. The a2alloc engine is there to be read, and for the figures of its report:
-# it searches lists, and takes minutes for what others do in a second.
-COMPARED_CONFIGS = ("standard", "scalloc")
+SHIPPED_CONFIGS = tuple(name for name, library in LIBRARIES.items() if "ships" in library.traits)
+# Those compared where nobody says which.
+COMPARED_CONFIGS = tuple(name for name in SHIPPED_CONFIGS if "compared" in LIBRARIES[name].traits)
 # What configs were called before 0.2. Their libraries' old names are links, for one release; results that were recorded
 # keep them, and are read by them.
-OLD_NAMES = {"oopsla15": "scalloc", "superblock": "a2alloc"}
+OLD_NAMES = {library.value("was"): name for name, library in LIBRARIES.items() if library.value("was")}
 
 # Shared objects that define the malloc family, by the name used in tables. The first that exists counts.
 OTHER_ALLOCATORS = {

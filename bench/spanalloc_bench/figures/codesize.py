@@ -7,6 +7,7 @@ import re
 import struct
 
 from spanalloc_bench import tree
+from spanalloc_cli import libraries
 
 TEXT, LINES = "machine code, bytes", "source, lines"
 _SECTION_HEADERS, _ENTRY = struct.Struct("<QIHHHHHH"), struct.Struct("<IIQQQQIIQQ")
@@ -83,9 +84,9 @@ def sizes(places, allocators):
         size = text_bytes(_implementation(allocator.path))
         if size:
             found[allocator.name, TEXT] = size
-        library = f"api/lib_{allocator.name.replace('-', '_')}.cpp"
-        if allocator.ours and os.path.isfile(os.path.join(source, library)):
-            roots = (library, "api/new_handler.cpp", "os/linux.cpp", "thread/lifecycle.cpp")
+        if allocator.name in libraries.SHIPPED_CONFIGS:
+            roots = ("api/lib.cpp.in", f"engines/{libraries.LIBRARIES[allocator.name].folder}/engine.hpp",
+                     "api/new_handler.cpp", "os/linux.cpp", "thread/lifecycle.cpp")
             found[allocator.name, LINES] = _count_lines(_closure(source, roots))
     return found
 

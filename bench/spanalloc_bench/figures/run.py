@@ -6,6 +6,7 @@ import dataclasses
 import json
 import os
 import re
+import statistics
 
 from spanalloc_bench import allocators, schedule, store, tree
 from spanalloc_bench import machine as machines
@@ -35,21 +36,9 @@ def _named(places, name) -> Allocator:
     if name in UNPACKAGED and name not in libraries.other_allocators():
         return Allocator(name, "", Kind.PEER, missing=ABSENT.format(name))
     found = allocators.named(places, name)
-    if found.missing and found.ours and not has_source(name):
+    if found.missing and found.ours and name not in libraries.LIBRARIES:
         return dataclasses.replace(found, missing="not built: this engine does not exist yet")
     return found
-
-
-def has_source(name) -> bool:
-    """Whether a library of ours can be built: from a file of src/api, or as a config that its CMakeLists.txt names
-    (scalloc-no-madvise: ScallocNoMadvise)."""
-    api = os.path.join(tree.SOURCE, "src", "api")
-    stem = "lib_standard" if name == libraries.DEFAULT_CONFIG else f"lib_{name.replace('-', '_')}"
-    if os.path.isfile(os.path.join(api, f"{stem}.cpp")):
-        return True
-    config = "".join(part[:1].upper() + part[1:] for part in name.split("-"))
-    with open(os.path.join(api, "CMakeLists.txt"), encoding="utf-8") as file:
-        return config in re.findall(r"\w+", file.read())
 
 
 def check(places, with_=(), nbbs=None):
