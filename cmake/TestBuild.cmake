@@ -1,12 +1,13 @@
 # What the tests of the engines share, as the target `spanalloc_test`: tests/support, how much they are optimised, and
 # which engines a typed test runs over. docs/ci.md says which build tests which.
 set(SPANALLOC_TEST_ENGINES all CACHE STRING
-    "Engines of typed tests beside standard and scalloc: all, none, or a list of reference (the test double), \
-a2alloc, a2alloc-classes, kheap, scalloc-ablations")
+    "Engines of typed tests beside the typed ones of src/engines/libraries.txt: all, none, or a list of those that are \
+typed-by-name there, reference (the test double), and scalloc-ablations")
 set(SPANALLOC_TEST_OPTIMISATION -O2 CACHE STRING
     "Optimisation of the tests in a release build. -O2: the engines compiled into them are then as in the libraries")
 
-set(_engines reference a2alloc a2alloc-classes kheap scalloc-ablations)
+spanalloc_libraries_that(_engines typed-by-name)
+list(APPEND _engines reference scalloc-ablations)
 set(_chosen ${SPANALLOC_TEST_ENGINES})
 if(_chosen STREQUAL "all")
   set(_chosen ${_engines})
@@ -25,12 +26,34 @@ add_library(spanalloc_test INTERFACE)
 target_include_directories(spanalloc_test INTERFACE ${PROJECT_SOURCE_DIR}/tests/support)
 target_sources(spanalloc_test INTERFACE $<TARGET_OBJECTS:spanalloc_keep_core>)
 target_compile_options(spanalloc_test INTERFACE $<$<CONFIG:Release>:${SPANALLOC_TEST_OPTIMISATION}>)
-foreach(_engine IN LISTS _engines)
+target_include_directories(spanalloc_test INTERFACE ${PROJECT_BINARY_DIR}/generated)
+set(tested_includes "")
+set(tested_engines "")
+set(shipped_engines "")
+foreach(_name IN LISTS SPANALLOC_LIBRARIES)
+  set(_traits "${SPANALLOC_${_name}_TRAITS}")
+  if(NOT "typed" IN_LIST _traits AND NOT _name IN_LIST _chosen)
+    continue()
+  endif()
+  set(_type "${SPANALLOC_${_name}_ENGINE}<${SPANALLOC_${_name}_CONFIG}>")
+  list(APPEND tested_includes "#include \"engines/${SPANALLOC_${_name}_FOLDER}/engine.hpp\"")
+  list(APPEND tested_engines ${_type})
+  if("ships" IN_LIST _traits)
+    list(APPEND shipped_engines ${_type})
+  endif()
+endforeach()
+list(REMOVE_DUPLICATES tested_includes)
+list(JOIN tested_includes "\n" tested_includes)
+list(JOIN tested_engines ", " tested_engines)
+list(JOIN shipped_engines ", " shipped_engines)
+configure_file(${PROJECT_SOURCE_DIR}/tests/support/tested_engines.hpp.in ${PROJECT_BINARY_DIR}/generated/tested_engines.hpp
+               @ONLY)
+# What is no library: SPANALLOC_TEST_REFERENCE, SPANALLOC_TEST_SCALLOC_ABLATIONS.
+foreach(_engine IN ITEMS reference scalloc-ablations)
   set(_wanted 0)
   if(_engine IN_LIST _chosen)
     set(_wanted 1)
   endif()
-  # scalloc-ablations: SPANALLOC_TEST_SCALLOC_ABLATIONS
   string(TOUPPER ${_engine} _name)
   string(REPLACE "-" "_" _name ${_name})
   target_compile_definitions(spanalloc_test INTERFACE SPANALLOC_TEST_${_name}=${_wanted})

@@ -7,20 +7,12 @@
 
 #include "api/malloc_api.hpp"
 #include "engine_list.hpp"
-#include "engines/a2alloc/engine.hpp"
-#include "engines/scalloc/engine.hpp"
-#include "engines/standard/engine.hpp"
 #include "reference_engine.hpp"
+#include "tested_engines.hpp"
 
 namespace spanalloc::test {
 
-/// The engines that ship, and those built for comparison that differ from them in kind. A build may leave out
-/// some of the latter.
-using TestedEngines = Joined<::testing::Types<StandardEngine, ScallocEngine<Scalloc>>,
-                             TypesIf<SPANALLOC_TEST_A2ALLOC, A2allocEngine<A2allocReport>>,
-                             TypesIf<SPANALLOC_TEST_A2ALLOC_CLASSES, A2allocEngine<A2allocClasses>>,
-                             TypesIf<SPANALLOC_TEST_KHEAP, A2allocEngine<Kheap>>>;
-/// Those and the test double, which shows what belongs to api/ alone.
+/// The engines of this build, and the test double, which shows what belongs to api/ alone.
 using AllEngines = Joined<TypesIf<SPANALLOC_TEST_REFERENCE, ReferenceEngine>, TestedEngines>;
 
 /// Short names for suites whose binary is compiled without RTTI. A filter of GoogleTest's takes what is

@@ -6,7 +6,6 @@
 
 #include "api/malloc_api.hpp"
 #include "census_check.hpp"
-#include "engine_list.hpp"
 #include "engines/a2alloc/engine.hpp"
 #include "engines/scalloc/engine.hpp"
 #include "engines/standard/engine.hpp"
@@ -15,6 +14,7 @@
 #include "refusal_workload.hpp"
 #include "sanitizers.hpp"
 #include "seed_report.hpp"
+#include "tested_engines.hpp"
 
 namespace spanalloc::test {
 namespace {
@@ -91,15 +91,13 @@ class Refusals : public ::testing::Test {
   static constexpr bool kStandard = std::is_same_v<E, StandardEngine>;
   void SetUp() override { SKIP_WHERE_CALLS_ARE_NOT_OURS(); }
 };
-using Engines = Joined<::testing::Types<StandardEngine, ScallocEngine<Scalloc>>,
-                       TypesIf<SPANALLOC_TEST_A2ALLOC, A2allocEngine<A2allocReport>>>;
 struct Names {
   template <class E>
   static std::string GetName(int) {
     return E::kName;
   }
 };
-TYPED_TEST_SUITE(Refusals, Engines, Names);
+TYPED_TEST_SUITE(Refusals, ShippedEngines, Names);
 
 // All engines make all of these calls, and are refused each of them.
 constexpr std::initializer_list<kernel::Call> kEveryCall = {kernel::kMmap, kernel::kMunmap, kernel::kMprotect,
