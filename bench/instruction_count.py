@@ -26,8 +26,9 @@ ROUNDS = 500
 PAIRS_A_ROUND = 100
 # In the last round of a thread's specific destructors, 64 bytes, one pair after the other.
 LAST_ROUND = (64, "last-round")
-# The design's targets: of SIZES and ORDERS, and of LAST_ROUND. Judged by where the toolchain's counts are not recorded.
-TARGETS = {"standard": (48.2, 1800.0), "scalloc": (70.0, 600.0)}
+# The designs' targets: of SIZES and ORDERS, and of LAST_ROUND. Judged by where the toolchain's counts are not recorded.
+TARGETS = {name: tuple(map(float, library.value("instructions").split(",")))
+           for name, library in libraries.LIBRARIES.items() if library.value("instructions")}
 
 
 def pair_count(counter, program, library, size, order):

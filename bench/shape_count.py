@@ -347,7 +347,7 @@ def main():
 
     rows = build.allocators()
     peers = {name for name, _, ours in rows if not ours}
-    # Without being asked, those of ours that are compared elsewhere: the a2alloc engine takes minutes.
+    # Without being asked, those of ours that are compared elsewhere.
     contenders = [
         (name, path) for name, path, ours in rows if not ours or options.only or name in libraries.COMPARED_CONFIGS
     ]

@@ -2,7 +2,7 @@
 # list. Of each: SPANALLOC_<name>_FOLDER, _ENGINE, _CONFIG, _TRAITS, and _TARGET, its target where the build has it.
 set(_list ${PROJECT_SOURCE_DIR}/src/engines/libraries.txt)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_list})
-set(_known "ships|built|compared|typed|typed-by-name|locks|slow|was=[a-z0-9-]+")
+set(_known "ships|built|compared|typed|typed-by-name|locks|slow|instructions=[0-9.]+,[0-9.]+|was=[a-z0-9-]+")
 file(STRINGS ${_list} _lines REGEX "^[^#]")
 set(SPANALLOC_LIBRARIES "")
 foreach(_line IN LISTS _lines)

@@ -167,7 +167,7 @@ def run_command(
     ),
     with_: Optional[List[str]] = WITH,
     ablations: bool = typer.Option(
-        False, "--ablations", help="Also the ablations of standard and scalloc, where they are built: about twice the time."
+        False, "--ablations", help="Also the ablations of what is compared, where they are built: about twice the time."
     ),
     out: Optional[str] = OUT,
     again: bool = AGAIN,

@@ -72,9 +72,10 @@ def of_cases(samples, meta) -> dict[str, CaseFacts]:
 
 def _guessed_kind(name) -> Kind:
     """For a folder without meta.json."""
-    fixed = {**dict.fromkeys(libraries.SHIPPED_CONFIGS, Kind.OURS), "kheap": Kind.ABLATION, "glibc": Kind.SYSTEM,
-             FLOOR: Kind.BASELINE}
-    return fixed.get(name, Kind.ABLATION if name.startswith(tuple(f"{config}-" for config in libraries.SHIPPED_CONFIGS)) else Kind.PEER)
+    fixed = {**dict.fromkeys(libraries.LIBRARIES, Kind.ABLATION), **dict.fromkeys(libraries.SHIPPED_CONFIGS, Kind.OURS),
+             "glibc": Kind.SYSTEM, FLOOR: Kind.BASELINE}
+    variant = name.startswith(tuple(f"{config}-" for config in libraries.SHIPPED_CONFIGS))
+    return fixed.get(name, Kind.ABLATION if variant else Kind.PEER)
 
 
 def of_allocators(samples, meta) -> dict[str, AllocatorFacts]:

@@ -30,9 +30,10 @@ from spanalloc_bench import machine as this_machine
 from spanalloc_bench.cases import acdc
 from spanalloc_bench.manycore_rows import COUNTS, CSV, LONG, SHORT, TURNS, Row, append, read
 from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, OK, Allocator
+from spanalloc_cli import libraries
 
 CORES, QUICK_CORES = (1, 2, 4, 8, 16, 32, 64), (1, 2, 4, 16)
-ALLOCATORS = ("standard", "scalloc", "glibc", "jemalloc", "tcmalloc", "mimalloc", "tbbmalloc", "bump")
+ALLOCATORS = (*libraries.COMPARED_CONFIGS, "glibc", "jemalloc", "tcmalloc", "mimalloc", "tbbmalloc", "bump")
 QUICK_ALLOCATORS = ("standard", "glibc", "mimalloc", "bump")
 MOST_CORES = 120  # a chain of larson needs two cores when a thread follows another; the plugin has 256
 TIMEOUT_S = 900.0

@@ -29,6 +29,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocat
 
 from spanalloc_bench import units
 from spanalloc_bench.analyse import PERCENTILES
+from spanalloc_cli import libraries
 
 # What an SVG shown in a browser and a PNG made here look alike in: DejaVu's widths are Verdana's.
 SETTINGS = {
@@ -50,12 +51,11 @@ class Style:
     ours: bool = False
 
 
+# Ours that ship, in the order of their list, are warm.
+_OURS = (("#d55e00", "o"), ("#e69f00", "s"), ("#b59a00", "h"), ("#8b1a4f", "p"), ("#a0522d", "8"), ("#e75480", "*"))
 # Okabe and Ito's colours, which colour-blind readers tell apart; the markers differ too.
 _STYLES = {
-    "standard": Style("#d55e00", "o", ours=True),
-    "scalloc": Style("#e69f00", "s", ours=True),
-    "supermalloc": Style("#8b1a4f", "p", ours=True),
-    "a2alloc": Style("#b59a00", "h", ours=True),
+    **{name: Style(*look, ours=True) for name, look in zip(libraries.SHIPPED_CONFIGS, itertools.cycle(_OURS))},
     "glibc": Style("#333333", "X"),
     "jemalloc": Style("#0072b2", "^"),
     "tcmalloc": Style("#009e73", "v"),
