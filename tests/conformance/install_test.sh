@@ -94,9 +94,13 @@ test -n "$(find "$prefix" -path '*/man3/sp_pages.3')" || {
   exit 1
 }
 
-echo "preloaded: scalloc"
 "$cc" -fno-builtin "$source/tests/conformance/symbols.c" -o "$scratch/plain"
-LD_PRELOAD=$libdir/libspanalloc-scalloc.so "$scratch/plain" scalloc
+for name in $(awk '/^[^#]/ && / ships/ { print $1 }' "$source/src/engines/libraries.txt"); do
+  echo "preloaded: $name"
+  library=$libdir/libspanalloc-$name.so
+  [ "$name" != standard ] || library=$libdir/libspanalloc.so
+  LD_PRELOAD=$library "$scratch/plain" "$name"
+done
 
 echo "preloaded under the names of before 0.2"
 LD_PRELOAD=$libdir/libspanalloc-oopsla15.so "$scratch/plain" scalloc

@@ -5,8 +5,13 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import tempfile
 import unittest
+
+sys.path.insert(0, os.path.join(os.environ["SPANALLOC_TEST_SOURCE"], "tools"))
+
+from spanalloc_cli import libraries  # noqa: E402
 
 COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 BUILD = os.path.dirname(os.path.dirname(COMMAND))
@@ -143,6 +148,7 @@ class CompareTest(unittest.TestCase):
         _, record = self.compare(rounds=1)
         names = [row["name"] for row in record["rows"]]
         self.assertEqual(names[:3], ["glibc", "standard", "scalloc"])
+        self.assertEqual(names[1:1 + len(libraries.COMPARED_CONFIGS)], list(libraries.COMPARED_CONFIGS))
         self.assertNotIn("a2alloc", names)
         _, record = self.compare("--with", "a2alloc", rounds=1)
         self.assertEqual([row["name"] for row in record["rows"]], ["glibc", "standard", "a2alloc"])
@@ -225,7 +231,8 @@ class ListTest(unittest.TestCase):
     def test_configs_and_paths(self):
         run = spanalloc("list")
         self.assertEqual(run.returncode, 0, run.stderr)
-        for text in (STANDARD, "libspanalloc-scalloc.so", "libspanalloc-a2alloc.so", "libc.so.6"):
+        others = [f"libspanalloc-{name}.so" for name in libraries.SHIPPED_CONFIGS if name != "standard"]
+        for text in (STANDARD, *others, "libc.so.6"):
             self.assertIn(text, run.stdout)
 
     def test_version(self):

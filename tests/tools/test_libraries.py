@@ -1,0 +1,51 @@
+"""The list of libraries, src/engines/libraries.txt, against what it speaks of: the configs, the manual."""
+
+import os
+import re
+import sys
+import unittest
+
+SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
+sys.path.insert(0, os.path.join(SOURCE, "tools"))
+
+from spanalloc_cli import libraries  # noqa: E402
+
+
+def read(*path):
+    with open(os.path.join(SOURCE, *path), encoding="utf-8") as file:
+        return file.read()
+
+
+class LibrariesTest(unittest.TestCase):
+    def test_standard_is_the_first(self):
+        self.assertEqual(libraries.SHIPPED_CONFIGS[0], libraries.DEFAULT_CONFIG)
+        self.assertEqual(libraries.COMPARED_CONFIGS[0], libraries.DEFAULT_CONFIG)
+
+    def test_each_config_bears_its_librarys_name(self):
+        for name, library in libraries.LIBRARIES.items():
+            with self.subTest(name):
+                text = read("src", "engines", library.folder, "config.hpp")
+                body = re.search(rf"^struct {library.config}\b.*?^}};", text, re.MULTILINE | re.DOTALL)
+                self.assertIsNotNone(body, f"no struct {library.config} in {library.folder}/config.hpp")
+                self.assertIn(f'kName = "{name}"', body.group())
+
+    def test_no_two_lines_are_of_one_library(self):
+        lines = [line.split() for line in read("src", "engines", "libraries.txt").splitlines()
+                 if line and not line.startswith("#")]
+        names = [line[0] for line in lines]
+        types = [tuple(line[2:4]) for line in lines]
+        self.assertEqual(len(set(names)), len(names))
+        self.assertEqual(len(set(types)), len(types))
+
+    def test_the_manual_names_what_ships(self):
+        of_the_command, of_the_libraries = read("docs", "man", "spanalloc.1"), read("docs", "man", "spanalloc.7")
+        for name in libraries.SHIPPED_CONFIGS:
+            with self.subTest(name):
+                written = name.replace("-", "\\-")
+                self.assertRegex(of_the_command, rf"(?m)^\.BR? {re.escape(written)}( |$)")
+                suffix = "" if name == libraries.DEFAULT_CONFIG else f"\\-{written}"
+                self.assertIn(f"libspanalloc{suffix}.so", of_the_libraries)
+
+
+if __name__ == "__main__":
+    unittest.main()
