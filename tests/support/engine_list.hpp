@@ -27,4 +27,15 @@ struct JoinTypes<::testing::Types<First...>, ::testing::Types<Second...>, Lists.
 template <class... Lists>
 using Joined = typename JoinTypes<Lists...>::type;
 
+template <template <class> class Engine, class Configs>
+struct MakeEngines;
+template <template <class> class Engine, class... Configs>
+struct MakeEngines<Engine, ::testing::Types<Configs...>> {
+  using type = ::testing::Types<Engine<Configs>...>;
+};
+
+/// An engine's types for a list of configs.
+template <template <class> class Engine, class Configs>
+using EnginesOf = typename MakeEngines<Engine, Configs>::type;
+
 }  // namespace spanalloc::test

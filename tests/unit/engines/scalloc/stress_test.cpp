@@ -5,8 +5,10 @@
 #include <cstring>
 #include <memory>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
+#include "engine_configs.hpp"
 #include "engine_list.hpp"
 #include "engines/scalloc/test_support.hpp"
 #include "seed_report.hpp"
@@ -103,12 +105,9 @@ struct Exchange {
 template <class E>
 class ScallocStress : public testing::Test {};
 
-using Engines = test::Joined<
-    testing::Types<ScallocEngine<Scalloc>>,
-    test::TypesIf<SPANALLOC_TEST_SCALLOC_ABLATIONS, ScallocEngine<ScallocNoMadvise>,
-                  ScallocEngine<ScallocNoVirtualSpans>, ScallocEngine<ScallocNoMadviseNoVirtualSpans>,
-                  ScallocEngine<ScallocSingleStack>, ScallocEngine<ScallocLazyReclaim>,
-                  ScallocEngine<ScallocClab>, ScallocEngine<ScallocReuse100>>>;
+using Engines = std::conditional_t<SPANALLOC_TEST_SCALLOC_ABLATIONS,
+                                   test::EnginesOf<ScallocEngine, test::configs::scalloc>,
+                                   testing::Types<ScallocEngine<Scalloc>>>;
 TYPED_TEST_SUITE(ScallocStress, Engines);
 
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "child.hpp"
+#include "engine_configs.hpp"
 #include "memory_pattern.hpp"
 #include "os_calls.hpp"
 #include "owned_heap.hpp"
@@ -656,8 +657,7 @@ TEST(StandardHeaps, AHeapWithoutStorageFreesOthersBlocks) {
 // A config is a few lines; each is an engine of its own kind.
 template <class Config>
 class StandardConfigs : public testing::Test {};
-using Configs = testing::Types<Standard, StandardNoRuns, StandardReuse80>;
-TYPED_TEST_SUITE(StandardConfigs, Configs);
+TYPED_TEST_SUITE(StandardConfigs, test::configs::standard);
 
 TYPED_TEST(StandardConfigs, Work) {
   static_assert(Engine<StandardEngineOf<TypeParam>>);
