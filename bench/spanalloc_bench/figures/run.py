@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import re
-import statistics
 
 from spanalloc_bench import allocators, schedule, store, tree
 from spanalloc_bench import machine as machines
