@@ -11,8 +11,8 @@
 //
 // Hence two things. A block that is taken off a list and has no link there is on it a second time, or was
 // written to after its free: it is not handed out. And one that is given back and has a link there is on a
-// list already, but for a chance of 2^-49, or a program that has copied the word from elsewhere: to be looked
-// for. What that catches, and when, is docs/security.md.
+// list already, but for a chance of 2^-48 at most, or a program that has copied the word from elsewhere: to
+// be looked for. What that catches, and when, is docs/security.md.
 #pragma once
 
 #include <cstddef>

@@ -17,8 +17,8 @@ struct Standard {
   // --- Spans -----------------------------------------------------------------------------------------------
   static constexpr unsigned kGranuleBits = 16;  // the arena is counted in granules of 64 KiB
   static constexpr unsigned kMaxOrder = 2;      // log2 of the granules of a span of several blocks, at most
-  /// Of a span of several blocks, where one of kMaxOrder has room for so many; and at least. (To use a span
-  /// up and empty it again costs some 2,000 instructions.)
+  /// A span of several blocks has at least so many; one of kMaxOrder, if that has no room for them, at least
+  /// kMinBlocks. (To use a span up and empty it again costs some 2,000 instructions.)
   static constexpr unsigned kWantedBlocks = 16;
   static constexpr unsigned kMinBlocks = 8;
   /// Of a real span of several blocks at most so much is no block: its tail, and its granules' records.

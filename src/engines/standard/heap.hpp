@@ -232,7 +232,7 @@ class Heap {
     return true;
   }
 
-  /// What a LAB has of spare spans goes to the pool.
+  /// What a LAB has of this heap's spare spans goes to the pool.
   void take_spares(Lab& lab, unsigned core) {
     lab.spares.for_each([&](Span& span) {
       if (owns_record(span) && lab.spares.take_away(span)) put_in_pool(spare_of_record(span), core);
@@ -243,7 +243,7 @@ class Heap {
   /// A span for class `c` of one block, from the core's own stack alone; and the calling thread's LAB gets
   /// spares of that class at once, up to half of what it may have. None: the stack is empty.
   FreshSpan take_pooled_singles(ClassId c, Lab& lab, unsigned core);
-  /// The same for all LABs of the heap, or for `at_most` of them, in turn.
+  /// take_spares() of all LABs, or of `at_most` of them, in turn.
   void take_all_spares(unsigned core, std::uint32_t at_most = UINT32_MAX);
 
   /// Of the thread that has `lab` (nullptr: of one without).

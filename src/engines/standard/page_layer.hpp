@@ -37,7 +37,7 @@ namespace spanalloc::standard {
 template <class Config>
 class Heap;
 
-/// All functions but start() and destroy(): thread-safe. Zero-initialised but for the function.
+/// All functions but destroy(): thread-safe. Zero-initialised but for the functions it is given.
 template <class Config>
 class PageLayer : public thread::ForkWatch {
  public:
@@ -60,7 +60,8 @@ class PageLayer : public thread::ForkWatch {
 
   // --- Start and end ---------------------------------------------------------------------------------------
 
-  /// Reserves everything; idempotent. False: not even tables could be had.
+  /// Finds places for the arena and the tables; idempotent. False: there are none, or no memory to begin
+  /// with.
   bool start() {
     if (SPANALLOC_LIKELY(is_started())) return true;
     return start_slow();

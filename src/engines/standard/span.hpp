@@ -20,8 +20,9 @@ namespace spanalloc::standard {
 /// Which of its LAB's lists a span stands on; kFull: one of no free block, passed by when memory was out.
 enum class ListId : std::uint8_t { kNone = 0, kFloating, kReusable, kAttention, kFull };
 
-/// Life: expected -> hot -> parked (floating, reusable) -> free -> hot ...; single-block spans: free ->
-/// parked. What is constant while the span is not free is written by Heap::begin_life().
+/// Life: never used -> hot -> parked (on one of the lists) -> free -> hot ...; of a span of one block: free
+/// -> parked -> free, maybe as a spare. What is constant while the span is not free is written by
+/// Heap::begin_life().
 ///
 /// The first line is the owner's, whose short paths write to it, and to nothing else of the record. Others
 /// read and write the second one, and look into the first only for what a parked span's owner has freed.
@@ -30,8 +31,8 @@ enum class ListId : std::uint8_t { kNone = 0, kFloating, kReusable, kAttention, 
 /// yet.
 struct alignas(kCacheLine) Span : Intake {
   Atomic<std::uint32_t> quota;   ///< owner, if parked under the lock: what `left` was when it was set
-  Atomic<std::uint32_t> carved;  ///< owner: blocks 1..carved have been on a list; the rest is untouched; who
-                                 ///< holds a block sees that it was carved
+  Atomic<std::uint32_t> carved;  ///< owner: the first blocks, so many, were on a list or out; the rest is
+                                 ///< untouched; who holds a block sees that it was carved
   bool zero;                     ///< owner of a hot one: what was never carved reads as zero
   std::uint8_t idle;    ///< of a span of one block, whoever has it: pages of 4 KiB around the block that are
                         ///< in memory; see SlackBound
