@@ -44,12 +44,14 @@ LD_LIBRARY_PATH=$libdir "$scratch/by_pkg_config" standard
 # What is linked asks for the soname. The name without a number is for the linker, for preloading, and for what was
 # linked before 0.2, when there was no other.
 major=${version%%.*}
-for name in spanalloc spanalloc-scalloc spanalloc-a2alloc; do
-  [ "$(readlink "$libdir/lib$name.so")" = "lib$name.so.$major" ] &&
-    [ "$(readlink "$libdir/lib$name.so.$major")" = "lib$name.so.$version" ] || {
-    echo "lib$name.so does not lead to lib$name.so.$version by lib$name.so.$major"
-    exit 1
-  }
+for name in "$libdir"/libspanalloc*.so; do
+  case $(readlink -f "$name") in
+    *.so."$version") ;;
+    *)
+      echo "$name leads to no library of version $version"
+      exit 1
+      ;;
+  esac
 done
 mkdir "$scratch/runtime"
 cp -P "$libdir/libspanalloc.so.$major" "$libdir/libspanalloc.so.$version" "$scratch/runtime"
