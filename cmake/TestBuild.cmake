@@ -5,6 +5,8 @@ set(SPANALLOC_TEST_ENGINES all CACHE STRING
 typed-by-name there, reference (the test double), and scalloc-ablations")
 set(SPANALLOC_TEST_OPTIMISATION -O2 CACHE STRING
     "Optimisation of the tests in a release build. -O2: the engines compiled into them are then as in the libraries")
+# Most of what a build compiles, and compiled by -O2 once more with --full.
+set(SPANALLOC_UNIT_OPTIMISATION -O1 CACHE STRING "The same of tests/unit, which is compiled in two thirds of the time so")
 
 spanalloc_libraries_that(_engines typed-by-name)
 list(APPEND _engines reference scalloc-ablations)
@@ -25,7 +27,9 @@ add_library(spanalloc_keep_core OBJECT ${PROJECT_SOURCE_DIR}/tests/support/keep_
 add_library(spanalloc_test INTERFACE)
 target_include_directories(spanalloc_test INTERFACE ${PROJECT_SOURCE_DIR}/tests/support)
 target_sources(spanalloc_test INTERFACE $<TARGET_OBJECTS:spanalloc_keep_core>)
-target_compile_options(spanalloc_test INTERFACE $<$<CONFIG:Release>:${SPANALLOC_TEST_OPTIMISATION}>)
+# On the interface, and by a property of who links it: a target's own options would come before these.
+target_compile_options(spanalloc_test INTERFACE
+  $<$<CONFIG:Release>:$<IF:$<BOOL:$<TARGET_PROPERTY:SPANALLOC_UNIT>>,${SPANALLOC_UNIT_OPTIMISATION},${SPANALLOC_TEST_OPTIMISATION}>>)
 target_include_directories(spanalloc_test INTERFACE ${PROJECT_BINARY_DIR}/generated)
 set(tested_includes "")
 set(tested_engines "")
