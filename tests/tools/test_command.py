@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
 sys.path.insert(0, os.path.join(os.environ["SPANALLOC_TEST_SOURCE"], "tools"))
@@ -164,6 +165,12 @@ class CompareTest(unittest.TestCase):
         for text in ("allocator", "glibc", "spanalloc standard", "spanalloc scalloc", "peak memory", "page faults"):
             self.assertIn(text, run.stdout)
         self.assertNotIn("\033", run.stdout + run.stderr)
+
+    def test_a_log_is_not_filled_with_a_line_a_run(self):
+        began = time.monotonic()
+        run, _ = self.compare("--with", "scalloc", rounds=20)
+        self.assertEqual(run.returncode, 0, run.stderr)
+        self.assertLessEqual(run.stderr.count("\n"), (time.monotonic() - began) // 10)
 
     def test_row_of_another_library(self):
         run, record = self.compare("--with", f"mine={STANDARD}", rounds=1)

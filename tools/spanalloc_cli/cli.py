@@ -5,6 +5,7 @@ import signal
 import os
 import shutil
 import sys
+import time
 from typing import List, Optional
 
 import typer
@@ -29,6 +30,7 @@ app = typer.Typer(
     help="Run programs on spanalloc, and see what that gains over the allocator they have.",
 )
 _places = None
+PROGRESS_EVERY_S = 10.0  # where no terminal shows a bar
 _SUITE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "bench")
 
 
@@ -121,13 +123,26 @@ def _contenders(chosen):
     return list(unique.values())
 
 
+def _seldom(total):
+    """What Comparison.run_all calls where no terminal shows a bar: a line every ten seconds, so that a log stays short
+    and a long comparison does not look as if it hung."""
+    done, last = 0, time.monotonic()
+
+    def advance(text):
+        nonlocal done, last
+        if text is None:
+            done += 1
+        elif time.monotonic() - last >= PROGRESS_EVERY_S:
+            last = time.monotonic()
+            print(f"[{done}/{total}] {text}", file=sys.stderr, flush=True)
+
+    return advance
+
+
 def _run_with_progress(comparison):
     total = len(comparison.contenders) * (comparison.rounds + 1)
     if not sys.stderr.isatty():
-        def say(text):
-            if text:
-                print(text, file=sys.stderr, flush=True)
-        comparison.run_all(say)
+        comparison.run_all(_seldom(total))
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
