@@ -17,6 +17,9 @@ from spanalloc_cli import libraries  # noqa: E402
 COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 BUILD = os.path.dirname(os.path.dirname(COMMAND))
 STANDARD = os.path.join(BUILD, "lib", "libspanalloc.so")
+# Of one run with --json, as docs/man/spanalloc.1 describes it.
+RUN_KEYS = {"exit_code", "signal", "timed_out", "wall_s", "user_s", "system_s", "peak_kib", "peak_rss_kib",
+            "peak_page_tables_kib", "minor_faults", "major_faults", "voluntary_switches", "involuntary_switches", "processes"}
 
 
 def spanalloc(*arguments, **options):
@@ -25,6 +28,19 @@ def spanalloc(*arguments, **options):
         [COMMAND, *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         check=False, **options,
     )
+
+
+def launcher_in(folder):
+    """A copy of the launcher that looks for its libraries in the folder."""
+    with open(COMMAND, encoding="utf-8") as file:
+        launcher = file.read()
+    if os.path.join(BUILD, "lib") not in launcher:
+        raise AssertionError(f"{COMMAND} does not name its folder of libraries")
+    copy = os.path.join(folder, "spanalloc")
+    with open(copy, "w", encoding="utf-8") as file:
+        file.write(launcher.replace(os.path.join(BUILD, "lib"), folder))
+    os.chmod(copy, 0o755)
+    return copy
 
 
 class RunTest(unittest.TestCase):
@@ -101,14 +117,7 @@ class RunTest(unittest.TestCase):
     def test_library_that_is_not_built(self):
         """A launcher in a tree without libraries says how to build them."""
         with tempfile.TemporaryDirectory() as folder:
-            with open(COMMAND, encoding="utf-8") as file:
-                launcher = file.read()
-            self.assertIn(os.path.join(BUILD, "lib"), launcher)
-            copy = os.path.join(folder, "spanalloc")
-            with open(copy, "w", encoding="utf-8") as file:
-                file.write(launcher.replace(os.path.join(BUILD, "lib"), folder))
-            os.chmod(copy, 0o755)
-            run = subprocess.run([copy, "run", "--", "true"], stderr=subprocess.PIPE, text=True, check=False)
+            run = subprocess.run([launcher_in(folder), "run", "--", "true"], stderr=subprocess.PIPE, text=True, check=False)
         self.assertEqual(run.returncode, 125)
         self.assertIn("cmake --build --preset release", run.stderr)
 
@@ -120,27 +129,30 @@ class RunTest(unittest.TestCase):
 
 
 class CompareTest(unittest.TestCase):
+    def table(self, *arguments, command=("true",), rounds=3):
+        return spanalloc("compare", "-n", str(rounds), *arguments, "--", *command)
+
     def compare(self, *arguments, command=("true",), rounds=3):
-        with tempfile.TemporaryDirectory() as folder:
-            file = os.path.join(folder, "out.json")
-            run = spanalloc("compare", "-n", str(rounds), "--json", file, *arguments, "--", *command)
-            record = None
-            if os.path.exists(file):
-                with open(file, encoding="utf-8") as text:
-                    record = json.load(text)
-        return run, record
+        """The run with --json, and what it printed; None where it printed nothing."""
+        run = self.table("--json", *arguments, command=command, rounds=rounds)
+        return run, json.loads(run.stdout) if run.stdout else None
 
     def test_json_holds_every_run(self):
         run, record = self.compare("--with", "scalloc")
         self.assertEqual(run.returncode, 0, run.stderr)
-        self.assertEqual(record["command"], ["true"])
+        self.assertEqual(set(record), {"format", "spanalloc", "command", "rounds", "machine", "order", "rows"})
+        self.assertEqual((record["format"], record["command"], record["rounds"]), (1, ["true"], 3))
+        self.assertEqual(f"spanalloc {record['spanalloc']}", spanalloc("--version").stdout.strip())
         self.assertEqual([row["name"] for row in record["rows"]], ["glibc", "standard", "scalloc"])
         for row in record["rows"]:
+            self.assertEqual(set(row), {"name", "path", "ours", "problem", "malloc_defined_by", "processes_verified",
+                                        "processes_looked_at", "median", "ratio_to_glibc", "runs"})
             self.assertIsNone(row["problem"])
             self.assertEqual(os.path.realpath(row["malloc_defined_by"]), row["path"])
             self.assertEqual(len(row["runs"]), 3)
             self.assertEqual(set(row["median"]), {"wall_s", "cpu_s", "peak_kib", "page_faults"})
             for one in row["runs"]:
+                self.assertGreater(set(one), RUN_KEYS)
                 self.assertEqual((one["exit_code"], one["signal"]), (0, 0))
                 self.assertGreater(one["peak_kib"], 100)
         self.assertEqual(record["rows"][0]["ratio_to_glibc"]["wall_s"], 1)
@@ -161,14 +173,14 @@ class CompareTest(unittest.TestCase):
         self.assertEqual(record["order"], [first, first[1:] + first[:1], first[2:] + first[:2]])
 
     def test_table_without_colours(self):
-        run, _ = self.compare("--with", "scalloc", rounds=1)
+        run = self.table("--with", "scalloc", rounds=1)
         for text in ("allocator", "glibc", "spanalloc standard", "spanalloc scalloc", "peak memory", "page faults"):
             self.assertIn(text, run.stdout)
         self.assertNotIn("\033", run.stdout + run.stderr)
 
     def test_a_log_is_not_filled_with_a_line_a_run(self):
         began = time.monotonic()
-        run, _ = self.compare("--with", "scalloc", rounds=20)
+        run = self.table("--with", "scalloc", rounds=20)
         self.assertEqual(run.returncode, 0, run.stderr)
         self.assertLessEqual(run.stderr.count("\n"), (time.monotonic() - began) // 10)
 
@@ -201,9 +213,13 @@ class CompareTest(unittest.TestCase):
         command = ("sh", "-c", "case $LD_PRELOAD in *scalloc*) kill -SEGV $$ ;; esac")
         run, record = self.compare("--with", "scalloc", command=command, rounds=1)
         self.assertEqual(run.returncode, 1)
-        self.assertEqual(record["rows"][2]["problem"], "killed by SIGSEGV")
-        self.assertIn("killed by SIGSEGV", run.stdout)
+        crashed = record["rows"][2]
+        self.assertEqual([crashed[key] for key in ("problem", "median", "ratio_to_glibc", "runs")],
+                         ["killed by SIGSEGV", None, None, []])
         self.assertIsNone(record["rows"][1]["problem"])
+        run = self.table("--with", "scalloc", command=command, rounds=1)
+        self.assertEqual(run.returncode, 1)
+        self.assertIn("killed by SIGSEGV", run.stdout)
 
     def test_exit_code_under_one_allocator(self):
         command = ("sh", "-c", "case $LD_PRELOAD in *scalloc*) exit 3 ;; esac")
@@ -241,6 +257,25 @@ class ListTest(unittest.TestCase):
         others = [f"libspanalloc-{name}.so" for name in libraries.SHIPPED_CONFIGS if name != "standard"]
         for text in (STANDARD, *others, "libc.so.6"):
             self.assertIn(text, run.stdout)
+
+    def test_json(self):
+        run = spanalloc("list", "--json")
+        self.assertEqual(run.returncode, 0, run.stderr)
+        record = json.loads(run.stdout)
+        self.assertEqual(set(record), {"format", "spanalloc", "allocators"})
+        self.assertEqual(record["format"], 1)
+        found = {row["name"]: (row["kind"], row["path"]) for row in record["allocators"]}
+        self.assertEqual(found["standard"], ("spanalloc", STANDARD))
+        self.assertEqual(found["glibc"][0], "C library")
+        self.assertTrue(found["glibc"][1].endswith("/libc.so.6"))
+        self.assertTrue(all(kind == "other" and os.path.isfile(path) for name, (kind, path) in found.items()
+                            if kind not in ("spanalloc", "C library")))
+
+    def test_json_of_what_is_not_built(self):
+        with tempfile.TemporaryDirectory() as folder:
+            run = subprocess.run([launcher_in(folder), "list", "--json"], stdout=subprocess.PIPE, text=True, check=True)
+        found = {row["name"]: row["path"] for row in json.loads(run.stdout)["allocators"] if row["kind"] == "spanalloc"}
+        self.assertEqual(found, dict.fromkeys(libraries.SHIPPED_CONFIGS))
 
     def test_version(self):
         self.assertRegex(spanalloc("--version").stdout, r"^spanalloc \d+\.\d+")

@@ -30,6 +30,7 @@ app = typer.Typer(
     help="Run programs on spanalloc, and see what that gains over the allocator they have.",
 )
 _places = None
+JSON_FORMAT = 1  # becomes 2 when a key of --json goes or means something else; a new key leaves it
 PROGRESS_EVERY_S = 10.0  # where no terminal shows a bar
 _SUITE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "bench")
 
@@ -46,6 +47,12 @@ def _console():
     columns = os.environ.get("COLUMNS", "")
     width = int(columns) if columns.isdecimal() and int(columns) > 0 else 140
     return Console(width=width, no_color=True, highlight=False)
+
+
+def _print_json(facts):
+    """What --json prints, and all that it prints. Scripts read it, by its description in docs/man/spanalloc.1."""
+    json.dump({"format": JSON_FORMAT, "spanalloc": VERSION, **facts}, sys.stdout, indent=1)
+    print()
 
 
 def _print_version(wanted: bool):
@@ -203,7 +210,9 @@ def compare_command(
         "or NAME=PATH of any shared object that defines malloc. May be repeated. Default: glibc, standard, scalloc, "
         "and every other allocator found.",
     ),
-    json_file: Optional[str] = typer.Option(None, "--json", metavar="FILE", help="Write every run's figures to FILE."),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print JSON instead of the table, with every run's figures; spanalloc(1) describes it."
+    ),
     timeout: float = typer.Option(600.0, "--timeout", min=0.1, metavar="SECONDS", help="Give up on a run after this."),
 ):
     """Run a program under several allocators and compare time and memory.
@@ -220,11 +229,7 @@ def compare_command(
         _fail(f"{command[0]}: command not found", run_module.NOT_FOUND)
     for helper in (_places.measure, _places.probe):
         if not os.path.isfile(helper):
-            _fail(f"{helper} is missing; build it with:  cmake --build --preset release")
-    if json_file:  # before the runs: they would be lost
-        target = json_file if os.path.exists(json_file) else os.path.dirname(json_file) or "."
-        if os.path.isdir(json_file) or not os.access(target, os.W_OK):
-            _fail(f"{json_file}: cannot be written")
+            _fail(f"{helper} is missing; in the source tree, {libraries.BUILD} builds it")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the running command, as an interrupt does
     comparison = Comparison(_places, command, _contenders(with_ or []), runs, timeout)
     try:
@@ -236,32 +241,38 @@ def compare_command(
         if comparison.last_errors:
             print(comparison.last_errors.rstrip(), file=sys.stderr)
         _fail(f"no comparison: the command under glibc: {base.problem}", 1)
-    _console().print(_table(comparison))
-    if json_file:
-        with open(json_file, "w", encoding="utf-8") as file:
-            json.dump(comparison.as_json(), file, indent=1)
-            file.write("\n")
-    print(f"Medians of {runs} run{'s' * (runs > 1)} each, in rotation. Memory: peak of RSS + page tables, whole process tree.")
+    if as_json:
+        _print_json(comparison.as_json())
+    else:
+        _console().print(_table(comparison))
+        print(f"Medians of {runs} run{'s' * (runs > 1)} each, in rotation. "
+              "Memory: peak of RSS + page tables, whole process tree.")
     if any(c.problem for c in comparison.contenders if c.ours):
         raise typer.Exit(1)
 
 
 @app.command("list", context_settings=HELP_SETTINGS)
-def list_command():
+def list_command(
+    as_json: bool = typer.Option(False, "--json", help="Print JSON instead of the table; spanalloc(1) describes it."),
+):
     """List our configs and the other allocators found on this machine.
 
     \b
-    Example:  spanalloc list
+    Examples:  spanalloc list
+               spanalloc list --json
     """
+    ours = libraries.our_configs(_places)
+    rows = [(name, "spanalloc", ours.get(name)) for name in dict.fromkeys([*libraries.SHIPPED_CONFIGS, *ours])]
+    rows.append(("glibc", "C library", libraries.glibc()))
+    rows += [(name, "other", path) for name, path in libraries.other_allocators().items()]
+    if as_json:
+        _print_json({"allocators": [{"name": name, "kind": kind, "path": path} for name, kind, path in rows]})
+        return
     table = Table(box=box.SIMPLE_HEAD, header_style="bold")
     for heading in ("name", "kind", "library"):
         table.add_column(heading, overflow="fold")
-    ours = libraries.our_configs(_places)
-    for name in dict.fromkeys([*libraries.SHIPPED_CONFIGS, *ours]):
-        table.add_row(name, "spanalloc", ours.get(name, "not built: cmake --preset release && cmake --build --preset release"))
-    table.add_row("glibc", "C library", libraries.glibc() or "not found")
-    for name, path in libraries.other_allocators().items():
-        table.add_row(name, "other", path)
+    for name, kind, path in rows:
+        table.add_row(name, kind, path or ("not found" if kind == "C library" else f"not built: {libraries.BUILD}"))
     _console().print(table)
     missing = [name for name in ("jemalloc", "tcmalloc", "mimalloc", "tbbmalloc") if name not in libraries.packaged_allocators()]
     if os.path.isdir(_SUITE) and not libraries.built_peers():

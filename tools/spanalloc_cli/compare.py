@@ -132,15 +132,14 @@ class Comparison:
     def as_json(self):
         rows = []
         for c in self.contenders:
-            row = {
+            counts = c.runs and not c.problem
+            rows.append({
                 "name": c.name, "path": c.path, "ours": c.ours, "problem": c.problem,
                 "malloc_defined_by": c.malloc_object,
-                "processes_verified": c.processes_ours, "processes_looked_at": c.processes, "runs": c.runs,
-            }
-            if c.runs and not c.problem:
-                row["median"] = c.medians()
-                row["ratio_to_glibc"] = self.ratios(c)
-            rows.append(row)
+                "processes_verified": c.processes_ours, "processes_looked_at": c.processes,
+                "median": c.medians() if counts else None, "ratio_to_glibc": self.ratios(c) if counts else None,
+                "runs": c.runs,
+            })
         machine = {
             "system": platform.platform(), "machine": platform.machine(), "cpus": os.cpu_count(),
             "libc": " ".join(platform.libc_ver()),

@@ -35,6 +35,8 @@ COMPARED_CONFIGS = tuple(name for name in SHIPPED_CONFIGS if "compared" in LIBRA
 # keep them, and are read by them.
 OLD_NAMES = {library.value("was"): name for name, library in LIBRARIES.items() if library.value("was")}
 
+BUILD = "scripts/try --build-only"  # makes the shipped configs and the command's helpers, in the source tree
+
 # Shared objects that define the malloc family, by the name used in tables. The first that exists counts.
 OTHER_ALLOCATORS = {
     "jemalloc": ("libjemalloc.so.2", "libjemalloc.so"),
@@ -100,8 +102,8 @@ def require_config(places, config):
     if config in SHIPPED_CONFIGS:
         raise Missing(
             f"config '{config}' is not built (no {path}).\n"
-            "Build it in the source tree with:  cmake --preset release && cmake --build --preset release\n"
-            "or let scripts/try install what that needs and do it."
+            f"In the source tree, {BUILD} installs what building needs and builds it; by hand:\n"
+            "  cmake --preset release && cmake --build --preset release"
         )
     known = list(dict.fromkeys([*SHIPPED_CONFIGS, *our_configs(places)]))
     raise Missing(f"unknown config '{config}'. Known: {', '.join(known)}.")
