@@ -39,7 +39,7 @@ def output_of(*command):
 
 def quoted(table):
     """Without what a build for the papers' figures has besides."""
-    besides = {name for name, library in libraries.LIBRARIES.items() if {"ships", "built"}.isdisjoint(library.traits)}
+    besides = {name for name, library in libraries.LIBRARIES.items() if not library.in_every_build}
     return "\n".join(line for line in table.splitlines()
                      if not (line.startswith("spanalloc ") and line.split()[1] in besides))
 

@@ -31,10 +31,11 @@ SETTINGS = {
 FLOOR = "bump"
 MMAP = "mmap"
 PAGE_MANAGERS = ("mmap", "tree", "tree-recursive", "static")
+PAGES_PROGRAM = "pages_scalability"  # a workload, asked for the page managers that are built into all of them
 NBBS = "nbbs"
 
-_BUILD = "cmake --preset release && cmake --build --preset release"
-_BUILD_ABLATIONS = "cmake --preset release -DSPANALLOC_ABLATIONS=ON && cmake --build --preset release"
+_BUILD = "scripts/bench --build-only"
+_BUILD_ABLATIONS = "scripts/bench --build-only --ablations"
 
 
 class BadChoice(Exception):
@@ -53,8 +54,7 @@ def _ours(places, name) -> Allocator:
     kind = Kind.OURS if name in libraries.SHIPPED_CONFIGS else Kind.ABLATION
     if os.path.isfile(path):
         return Allocator(name, os.path.realpath(path), kind)
-    in_every_build = name in libraries.LIBRARIES and not {"ships", "built"}.isdisjoint(libraries.LIBRARIES[name].traits)
-    build = _BUILD if in_every_build else _BUILD_ABLATIONS
+    build = _BUILD if name in libraries.LIBRARIES and libraries.LIBRARIES[name].in_every_build else _BUILD_ABLATIONS
     return Allocator(name, path, kind, missing=f"not built: {build}")
 
 
@@ -140,6 +140,8 @@ def given(places, text, taken=()) -> Allocator:
     real = os.path.realpath(path)
     if " " in real or ":" in real:
         raise BadChoice(f"--with {text}: LD_PRELOAD cannot hold a path with a space or a colon: {real}")
+    if not os.path.isfile(places.probe):
+        raise BadChoice(f"--with {text}: what would check it is not built: {_BUILD}")
     problem = verify.why_no_malloc(places, real)
     if problem:
         raise BadChoice(f"--with {text}: {problem}")
@@ -153,7 +155,7 @@ def page_managers(places, nbbs=None) -> list[Allocator]:
     """The contenders of the cases of the family "pages": what the programs built from bench/workloads/pages offer.
 
     `nbbs` is the path of a shared object built from NBBS's public code; without it the row states its absence."""
-    program = os.path.join(tree.workloads(places), "pages_scalability")
+    program = os.path.join(tree.workloads(places), PAGES_PROGRAM)
     offered = _offered(program)
     managers = []
     for name in PAGE_MANAGERS:

@@ -21,7 +21,7 @@ import subprocess
 import sys
 import time
 
-from spanalloc_bench import allocators, execute, machine, old_names, packed, progress, tree, verify
+from spanalloc_bench import allocators, build, execute, machine, old_names, packed, progress, tree, verify
 from spanalloc_bench.model import Allocator, Kind
 from spanalloc_cli import libraries
 
@@ -99,7 +99,7 @@ def catalogue(places) -> list[Attack]:
         text = subprocess.run([program, "list"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True,
                               timeout=LISTED_S, env=execute.clean_environment(), check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        raise FileNotFoundError(f"{program} is not built: cmake --preset release && cmake --build --preset release") from None
+        raise FileNotFoundError(f"{program} is not built: scripts/bench --build-only") from None
     found = []
     for line in text.splitlines():
         name, group, sizes, repeat, title = line.split("\t")
@@ -426,7 +426,14 @@ def _marked(text):
 # ---- the command ----
 
 
-def command(places, *, names, attacks, with_, rounds, hang_s, out, write_document, show, say, console):
+def parts(places, names) -> list[build.Part]:
+    """What has to be built for these contenders, "A,B"; None: for those that are attacked by default."""
+    wanted = [name.strip() for name in names.split(",")] if names else libraries.SHIPPED_CONFIGS
+    return [*build.helpers(places), build.program(places, PROGRAM), *build.of_contenders(places, wanted)]
+
+
+def command(places, *, names, attacks, with_, rounds, hang_s, out, write_document, show, say, console, building=False):
+    """`building`: what is not there is built first."""
     from spanalloc_bench import readme
 
     folder = os.path.abspath(out) if out else tree.DEFAULT_OUT
@@ -436,6 +443,8 @@ def command(places, *, names, attacks, with_, rounds, hang_s, out, write_documen
     if show:
         rows, meta = read(folder)
     else:
+        if building:
+            build.make(places, parts(places, names), say)
         chosen = contenders(places, names, with_)
         wanted = chosen_attacks(catalogue(places), attacks)
         began = time.monotonic()

@@ -3,6 +3,7 @@ so that what is missing for one command does not stop another."""
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 import os
 import shlex
@@ -15,8 +16,8 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from spanalloc_bench import allocators, progress, schedule, store, tree
-from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED
+from spanalloc_bench import allocators, build, progress, schedule, store, tree
+from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, OK
 from spanalloc_cli import libraries
 
 OWN_FAILURE, INTERRUPTED = 125, 130
@@ -88,6 +89,9 @@ AGAIN = typer.Option(
     False, "--again",
     help="Measure anew what has results already. The old samples are moved to samples-set-aside.csv.",
 )
+NO_BUILD = typer.Option(
+    False, "--no-build", help="Build nothing, and leave out what is not built. Without this it is built first.",
+)
 
 
 def _guarded(work, kept="What was measured is kept: the same command goes on from there."):
@@ -97,7 +101,7 @@ def _guarded(work, kept="What was measured is kept: the same command goes on fro
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return work()
-    except (allocators.BadChoice, schedule.Mixed, store.InUse, store.Damaged, libraries.Missing, FileNotFoundError) as error:
+    except (allocators.BadChoice, build.Failed, schedule.Mixed, store.InUse, store.Damaged, libraries.Missing, FileNotFoundError) as error:
         return _fail(error)
     except OSError as error:
         return _fail(f"{error.filename or 'the results'}: {error.strerror}")
@@ -133,7 +137,8 @@ def _matches(case, pattern):
     return pattern in case.id or pattern in case.group
 
 
-def _contenders(names, with_, ablations, nbbs):
+def _contenders(names, with_, ablations, nbbs, planned=False):
+    """`planned`: what is named may still have to be built."""
     found = allocators.discover(_places, with_ or (), ablations) + allocators.page_managers(_places, nbbs)
     if not names:
         return found
@@ -141,7 +146,7 @@ def _contenders(names, with_, ablations, nbbs):
     chosen = []
     for name in (name.strip() for name in names.split(",")):
         contender = known.get(name) or allocators.named(_places, name)
-        if contender.missing:
+        if contender.missing and not (planned and build.of_contenders(_places, [name])):
             known_names = ", ".join(c.name for c in found if not c.missing)
             raise allocators.BadChoice(f"--allocators {name}: {contender.missing}. There are: {known_names}")
         chosen.append(contender)
@@ -167,18 +172,19 @@ def run_command(
     ),
     with_: Optional[List[str]] = WITH,
     ablations: bool = typer.Option(
-        False, "--ablations", help="Also the ablations of what is compared, where they are built: about twice the time."
+        False, "--ablations", help="Also the ablations of what is compared: about twice the time."
     ),
     out: Optional[str] = OUT,
     again: bool = AGAIN,
     nbbs: Optional[str] = NBBS,
+    no_build: bool = NO_BUILD,
     list_: bool = typer.Option(False, "--list", help="Only print what would be run."),
 ):
     """Run the suite, print who wins, and write the report.
 
     The full suite takes about an hour on 2 cores, --quick under 5 minutes; leave the machine alone meanwhile. It can be
     interrupted at any time: the same command goes on from there. A contender that crashes or hangs is a row that says
-    so. At the end each workload's medians and ratios are printed, then the summary, and DIR holds report.html, the plots,
+    so. What is not built yet is built first, unless --no-build is given. At the end each workload's medians and ratios are printed, then the summary, and DIR holds report.html, the plots,
     samples.csv, medians.csv and meta.json.
 
     Exit code: 0; 1 when one of our libraries crashed, hung or failed somewhere; 125 when nothing could be run; 130 when
@@ -193,22 +199,33 @@ def run_command(
     def work():
         folder = os.path.abspath(out) if out else QUICK_OUT if quick else tree.DEFAULT_OUT
         cases = _cases(("quick",) if quick else ("full",), only)
-        chosen = _contenders(names, with_, ablations, nbbs)
         count = rounds or (QUICK_ROUNDS if quick else ROUNDS)
+        if not no_build and not list_:
+            build.make(_places, build.helpers(_places), _say)  # which check what --with names
+        chosen = _contenders(names, with_, ablations, nbbs, planned=not no_build)
         cells = schedule.balanced_cells(cases, chosen, count)
         if not cells:
             raise allocators.BadChoice("none of these contenders runs in any of these cases")
+        taking_part = {cell.allocator.name: cell.allocator for cell in cells}
         if list_:
             _print_cases([case for case in cases if schedule.contenders(case, chosen)])
-            _print_contenders(chosen)
-            runs = [cell for cell in cells if not cell.allocator.missing]
+            to_build = [a.name for a in taking_part.values()
+                        if a.missing and not no_build and build.of_contenders(_places, [a.name])]
+            _print_contenders([dataclasses.replace(a, missing="not built yet: the run builds it") if a.name in to_build else a
+                               for a in chosen])
+            runs = [cell for cell in cells if not cell.allocator.missing or cell.allocator.name in to_build]
             guess = progress.duration(progress.Estimate(runs, []).seconds())
             print(f"{len(runs)} runs, {count} of each case under each contender: very roughly {guess}. Results: {folder}")
             return
         # Before an hour of measuring, so that what they lack, or an edit meanwhile, does not spoil its end.
+        import psutil  # noqa: F401
         from spanalloc_bench import report, summary  # noqa: F401
 
+        if not no_build:
+            build.make(_places, [*build.of_contenders(_places, taking_part), *build.of_cases(_places, cases)], _say)
+            chosen = _contenders(names, with_, ablations, nbbs)
         schedule.run_cells(_places, cases, chosen, count, folder, _say, again=again)
+        _require_results(folder, cases)
         summary.print_groups(folder, _console())
         _show(folder)
         print(f"One case with everything about it: spanalloc bench report {shlex.quote(folder)} --only CASE")
@@ -223,6 +240,16 @@ def _show(folder):
 
     summary.print_summary(folder, _console())
     print(f"Report: {report.write(folder)}")
+
+
+def _require_results(folder, cases):
+    """BadChoice, with the reasons, where the folder has no figure of any of these cases."""
+    ids = {case.id for case in cases}
+    found = [s for s in store.samples(folder) if s.case in ids]
+    if not any(s.status == OK for s in found):
+        reasons = list(dict.fromkeys(f"{s.status}: {s.problem}".rstrip(": ") for s in found))
+        more = f"; and {len(reasons) - 3} other reasons" if len(reasons) > 3 else ""
+        raise allocators.BadChoice(f"nothing could be run: {'; '.join(reasons[:3])}{more}")
 
 
 def _judge_ours(folder, cases, chosen):
@@ -310,7 +337,10 @@ def list_command(
     def work():
         cases = _cases(("quick",) if quick else ("full", "quick"), only)
         _print_cases(cases)
-        _print_contenders(_contenders(None, None, True, None))
+        found = _contenders(None, None, True, None)
+        _print_contenders(found)
+        if any(contender.missing and build.of_contenders(_places, [contender.name]) for contender in found):
+            print("What is not built yet is built by the command that runs it.")
         named = allocators.by_name_only(_places)
         print("Only where --allocators names them: " + ", ".join(
             contender.name + " (not built)" * bool(contender.missing) for contender in named))
@@ -352,13 +382,18 @@ def figure_command(
     ),
     again: bool = AGAIN,
     nbbs: Optional[str] = NBBS,
+    no_build: bool = NO_BUILD,
 ):
     """Reproduce a figure or table of one of the papers, scaled to this machine, with what the paper claims and whether
     it holds here.
 
     `figure list` says how long each takes, from seconds to some minutes. Figures share their runs with each other and
     with the suite where they measure the same; an interrupted one goes on with the same command. The figure is also
-    kept as a PNG and as JSON below DIR/figures.
+    kept as a PNG and as JSON below DIR/figures. What a figure needs and is not built yet, its paper's variants too, is
+    built first, unless --no-build is given.
+
+    Exit code: 0; 1 when there is a figure of which nothing could be measured; 125 when what it needs cannot be built or
+    the command cannot be understood; 130 when interrupted.
 
     \b
     Examples:  spanalloc bench figure list
@@ -368,11 +403,15 @@ def figure_command(
     def work():
         from spanalloc_bench import figures
 
+        if figure != "list":
+            import psutil  # noqa: F401  # before anything is built or measured
         try:
-            figures.command(_places, figure, rounds=rounds, with_=with_ or [], out=out, again=again, nbbs=nbbs,
-                            console=_console())
+            empty = figures.command(_places, figure, rounds=rounds, with_=with_ or [], out=out, again=again, nbbs=nbbs,
+                                    console=_console(), building=not no_build)
         except figures.UnknownFigure as error:
             raise allocators.BadChoice(str(error)) from None
+        if empty:
+            _fail(f"nothing could be measured of {', '.join(empty)}", 1)
 
     _guarded(work)
 
@@ -387,7 +426,7 @@ def papers_command(
     """Every claim of the papers with its command and its verdict, from the figures that have been run. Runs nothing.
 
     \b
-    Example:  spanalloc bench figure all && spanalloc bench papers --write
+    Example:  spanalloc bench papers --results out/bench
     """
 
     def work():
@@ -427,6 +466,7 @@ def peers_command(
     only: Optional[List[str]] = typer.Argument(
         None, metavar="[NAME...]", help="Only these: mimalloc, snmalloc, jemalloc, rpmalloc, tcmalloc-google. Default: all."
     ),
+    no_build: bool = NO_BUILD,
 ):
     """Build today's allocators, to be compared with. What distributions package is years old.
 
@@ -448,6 +488,8 @@ def peers_command(
     def work():
         from spanalloc_bench import peers
 
+        if not no_build:
+            build.make(_places, build.helpers(_places), _say)  # which check what was built
         if peers.command(_places, only or [], _say):
             raise typer.Exit(1)
 
@@ -476,6 +518,7 @@ def attacks_command(
     out: Optional[str] = typer.Option(
         None, "--out", "-o", metavar="DIR", help="Where the outcomes are kept. Default: out/bench of the source tree."
     ),
+    no_build: bool = NO_BUILD,
     show: bool = typer.Option(False, "--show", help="Run nothing: the table of the outcomes that are in DIR."),
     write: bool = typer.Option(False, "--write", help="Also put the table into docs/security.md."),
     list_: bool = typer.Option(False, "--list", help="Only print the attacks."),
@@ -504,10 +547,12 @@ def attacks_command(
         from spanalloc_bench import attacks as suite
 
         if list_:
+            if not no_build:
+                build.make(_places, [build.program(_places, suite.PROGRAM)], _say)
             _print_attacks(suite.chosen_attacks(suite.catalogue(_places), attacks))
             return
-        suite.command(_places, names=names, attacks=attacks, with_=with_ or (), rounds=rounds, hang_s=hang_s,
-                      out=out, write_document=write, show=show, say=_say, console=_console())
+        suite.command(_places, names=names, attacks=attacks, with_=with_ or (), rounds=rounds, hang_s=hang_s, out=out,
+                      write_document=write, show=show, say=_say, console=_console(), building=not no_build)
 
     _guarded(work, kept="An earlier run's outcomes are as they were.")
 
@@ -534,6 +579,7 @@ def soak_command(
         None, "--out", "-o", metavar="DIR", help="Where the samples are kept. Default: out/bench-soak of the source tree."
     ),
     again: bool = typer.Option(False, "--again", help="Replace the soak that is in DIR."),
+    no_build: bool = NO_BUILD,
     report: bool = typer.Option(False, "--report", help="Run nothing: tables and picture of what is in DIR."),
     write: bool = typer.Option(False, "--write", help="Also put the tables and the picture into docs/soak.md."),
 ):
@@ -566,6 +612,7 @@ def soak_command(
         if not command.command(
             _places, minutes=minutes, names=names, allocator_names=allocators_, with_=with_ or (), cycle_s=cycle,
             seed=seed, out=out, again=again, only_report=report, write=write, say=_say, console=_console(),
+            building=not no_build,
         ):
             raise typer.Exit(1)
 

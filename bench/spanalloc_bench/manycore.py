@@ -25,7 +25,7 @@ import subprocess
 import sys
 import time
 
-from spanalloc_bench import allocators, old_names, progress, simulator, tree
+from spanalloc_bench import allocators, build, old_names, progress, simulator, tree
 from spanalloc_bench import machine as this_machine
 from spanalloc_bench.cases import acdc
 from spanalloc_bench.manycore_rows import COUNTS, CSV, LONG, SHORT, TURNS, Row, append, read
@@ -38,6 +38,7 @@ QUICK_ALLOCATORS = ("standard", "glibc", "mimalloc", "bump")
 MOST_CORES = 120  # a chain of larson needs two cores when a thread follows another; the plugin has 256
 TIMEOUT_S = 900.0
 META = "manycore-meta.json"
+PROBED = "threadtest"  # asked for whose malloc it has
 
 
 # ---- what is simulated ----
@@ -365,7 +366,7 @@ def verify(machine, chosen, binaries, probe, folder) -> dict[str, str]:
         open(out, "w", encoding="ascii").close()
         environment = (("LD_PRELOAD", f"{probe}:{allocator.path}"), ("SPANALLOC_PROBE_OUT", out),
                        *for_cores(allocator, 2).environment)
-        argv = [os.path.join(binaries, "threadtest"), "--threads", "1", "--objects", "10", "--rounds", "1"]
+        argv = [os.path.join(binaries, PROBED), "--threads", "1", "--objects", "10", "--rounds", "1"]
         try:
             machine.run(argv, 2, environment=environment, timeout=TIMEOUT_S)
         except simulator.SimulationFailed as error:
@@ -420,12 +421,27 @@ def _parser():
                         "allocators, less work")
     parser.add_argument("--report", action="store_true",
                         help="simulate nothing: write tables and plots of what there is")
+    parser.add_argument("--no-build", action="store_true", help="leave out what is not built; without this it is built "
+                        "first")
     return parser
 
 
+def _names(options):
+    if options.allocators:
+        return [name.strip() for name in options.allocators.split(",")]
+    return QUICK_ALLOCATORS if options.quick else ALLOCATORS
+
+
+def _build(places, options, workloads):
+    programs = {workload.argv(workload.least, 1)[0] for workload in workloads} | {PROBED}
+    build.make(places, [
+        *build.helpers(places), build.module(places, "manycore"), *build.of_contenders(places, _names(options)),
+        *(build.program(places, name) for name in sorted(programs)),
+    ], lambda text: print(text, file=sys.stderr, flush=True))
+
+
 def _chosen(places, options):
-    names = options.allocators.split(",") if options.allocators else QUICK_ALLOCATORS if options.quick else ALLOCATORS
-    chosen = [allocators.named(places, name.strip()) for name in names]
+    chosen = [allocators.named(places, name) for name in _names(options)]
     for allocator in chosen:
         if allocator.missing and options.allocators:
             raise allocators.BadChoice(f"--allocators {allocator.name}: {allocator.missing}")
@@ -460,10 +476,14 @@ def command(places, arguments) -> int:
             raise allocators.BadChoice(f"{folder} holds no simulations: `spanalloc bench manycore` makes them")
         manycore_report.write(folder, rows)
         return 0
-    reason = simulator.why_not(plugin)
+    workloads = _workloads(options.workloads)
+    reason = simulator.why_not()
+    if not reason and not options.no_build:
+        _build(places, options, workloads)
+    reason = reason or simulator.why_not(plugin)
     if reason:
         raise allocators.BadChoice(reason)
-    chosen, workloads = _chosen(places, options), _workloads(options.workloads)
+    chosen = _chosen(places, options)
     cores = options.cores or (QUICK_CORES if options.quick else CORES)
     if not any(count >= workload.least for count in cores for workload in workloads):
         raise allocators.BadChoice("these workloads need more cores than these")

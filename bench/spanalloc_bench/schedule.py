@@ -320,7 +320,7 @@ def run_cells(places, cases, allocators, rounds, folder, say, again=False) -> No
     passes through, with every finished sample kept."""
     for helper in (places.measure, places.probe):
         if not os.path.isfile(helper):
-            raise FileNotFoundError(f"{helper} is missing; build it with:  cmake --build --preset release")
+            raise FileNotFoundError(f"{helper} is not built: scripts/bench --build-only")
     execute.prepare_this_process()
     runner = execute.Runner(places)
     with store.Store(folder) as results:

@@ -29,14 +29,14 @@ class TimedOut(SimulationFailed):
     """It ran for longer than it was given."""
 
 
-def why_not(plugin) -> str:
-    """Why nothing can be simulated here; empty where it can."""
+def why_not(plugin=None) -> str:
+    """Why nothing can be simulated here; empty where it can. Without the plugin: whether it is of use here at all."""
     if platform.machine() not in ("x86_64", "AMD64"):
         return "the simulated machine runs programs of x86-64, and this machine's are others"
     if shutil.which(QEMU) is None:
         return f"{QEMU} is not installed: apt install qemu-user"
-    if not os.path.isfile(plugin):
-        return f"{plugin} is not built: cmake --preset release && cmake --build --preset release"
+    if plugin is not None and not os.path.isfile(plugin):
+        return f"{plugin} is not built: scripts/bench --build-only"
     return ""
 
 

@@ -14,6 +14,11 @@ class Library(collections.namedtuple("Library", "name folder engine config trait
         """What stands behind a trait's `=`; None where the library has no such trait."""
         return next((word[len(trait) + 1:] for word in self.traits if word.startswith(f"{trait}=")), None)
 
+    @property
+    def in_every_build(self):
+        """Whether a build has it without SPANALLOC_ABLATIONS."""
+        return not {"ships", "built"}.isdisjoint(self.traits)
+
 
 def _read_list():
     """{name: Library}, in the order of the list: installed beside this file, else the source tree's."""

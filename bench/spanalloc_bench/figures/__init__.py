@@ -27,13 +27,16 @@ def papers(folder) -> str:
     return document.papers(folder)
 
 
-def command(places, id, *, rounds=None, out=None, with_=(), nbbs=None, again=False, console=None):
+def command(places, id, *, rounds=None, out=None, with_=(), nbbs=None, again=False, console=None,
+            building=False) -> list[str]:
     """`figure ID`: measures what `out` has not got yet, prints the figure and its claims' verdicts, writes
-    OUT/figures/ID.json and ID.png. `list` lists all figures with their times, `all` runs them all.
+    OUT/figures/ID.json and ID.png. `list` lists all figures with their times, `all` runs them all. `building`: what is
+    not there is built first. Returns of each figure in which nothing could be measured its id and why.
 
-    Raises UnknownFigure, BadChoice for options that cannot be taken, and what schedule.run_cells raises."""
+    Raises UnknownFigure, BadChoice for options that cannot be taken, what build.make and schedule.run_cells raise."""
     from rich.console import Console
 
+    from spanalloc_bench import build
     from spanalloc_bench.figures.catalogue import FIGURES
 
     console = console or Console()
@@ -43,30 +46,42 @@ def command(places, id, *, rounds=None, out=None, with_=(), nbbs=None, again=Fal
                                                            "`spanalloc bench figure list` shows them"))
     from spanalloc_bench.figures import run
 
-    run.check(places, with_, nbbs)
-    if id == "list":
-        _list(places, console, rounds)
-        return
-    folder = run.default_folder(out)
-    renewal = run.Renewal(again)
-
     def say(text):
         print(text, file=sys.stderr, flush=True)
 
+    building = building and id != "list"
+    if building:
+        build.make(places, build.helpers(places), say)  # which check what --with names
+    run.check(places, with_, nbbs)
+    if id == "list":
+        _list(places, console, rounds)
+        return []
+    folder = run.default_folder(out)
+    renewal = run.Renewal(again)
     chosen = list(FIGURES.values()) if id == "all" else [FIGURES[id]]
     if len(chosen) == 1:  # each option has its use in one of them all
         for text in run.useless(chosen[0], with_, nbbs):
             say(text)
+    if building:
+        build.make(places, run.parts(places, chosen), say)
+    empty = []
     beside = run.company(places, chosen, with_, nbbs) if len(chosen) > 1 else {}
     for number, figure in enumerate(chosen, start=1):
         if len(chosen) > 1:
             say(f"{figure.id} ({number} of {len(chosen)})")
         data = run.measure(places, figure, rounds, folder, say, with_=with_, nbbs=nbbs, renewal=renewal,
                            beside=beside)
-        run.show(data, run.keep(data, folder), console)
+        record = run.keep(data, folder)
+        if run.numbers_there(record):
+            run.show(data, record, console)
+        else:
+            empty.append(f"{figure.id} ({run.why_empty(data)})")
+    if len(empty) == len(chosen):
+        return empty
     where = os.path.join(folder, run.FOLDER)
     console.print(f"kept in {where}{os.sep}{'ID' if id == 'all' else id}.json and .png; "
                   f"`spanalloc bench papers --results {folder}` lists all verdicts", style="dim", highlight=False)
+    return empty
 
 
 def _list(places, console, rounds):
@@ -82,7 +97,7 @@ def _list(places, console, rounds):
     for heading in ("claims", "rounds", "minutes"):
         table.add_column(heading, justify="right")
     cores, total, paper = run.cores(), 0.0, None
-    seen, beside = set(), run.company(places, FIGURES.values())
+    seen, beside = set(), run.company(places, FIGURES.values(), planned=True)
     for figure in FIGURES.values():
         if figure.paper != paper:
             paper = figure.paper

@@ -19,7 +19,6 @@ A2ALLOC, KHEAP, LIBC = a2alloc.A2ALLOC, a2alloc.KHEAP, a2alloc.LIBC
 CLASSES, FULLEST, SHARED, ALL_THREE = (f"a2alloc-{what}" for what in (
     "size-classes", "fullest-first", "shared-records", "classes"))
 CONFIGS = (A2ALLOC, CLASSES, FULLEST, SHARED, ALL_THREE)
-BUILD = "Needs the configs built: scripts/bench --build-only --ablations."
 
 CHURN, IDLE = "churn", "400 idle threads"
 PHASES = metric("rss_over_live_mean", "", "memory over live bytes, mean of the phases")
@@ -70,7 +69,7 @@ FIGURE = Figure(
     "Ours, no figure of the report: size classes, superblocks ordered by fullness, heap records that share a superblock, "
     "each alone and all together, in turn with the faithful engine; with size classes a thread may keep 32 superblocks "
     "instead of 8, as each class in use needs one. Larson and threadtest as in Figures 3 to 5; a churn "
-    "of 4 MiB through six phases of sizes, small enough for first fit; 400 threads that hold little and sleep. " + BUILD,
+    "of 4 MiB through six phases of sizes, small enough for first fit; 400 threads that hold little and sleep.",
     (
         _claim("size-classes-faster", "Size classes make larson faster: the first free block fits.",
                _less_than_faithful(TIME, CLASSES, _of("larson")), CLASSES),
@@ -102,8 +101,7 @@ COUNTS = Figure(
     "a2alloc-future-counts", "a2alloc", "Future work, counted", "Steps of the search, superblocks, instructions",
     "Ours, no figure of the report. The engine counts itself, in traces that are the same in every run "
     f"(bench/a2alloc/steps.cpp). {steps.MEANING}. Instructions of one operation of larson and of threadtest with one "
-    "thread, the workload's own included, by callgrind. No times: exact on a busy machine, too. Takes about a minute. "
-    + BUILD,
+    "thread, the workload's own included, by callgrind. No times: exact on a busy machine, too. Takes about a minute.",
     (
         _counted("size-classes-end-the-search", "With size classes an allocation looks at fewer free blocks.", steps.BLOCKS,
                  CLASSES),
@@ -119,6 +117,7 @@ COUNTS = Figure(
                  "price.", steps.LARSON_INSTRUCTIONS, CLASSES, ALL_THREE),
     ),
     lambda cores: [], (*CONFIGS, KHEAP, LIBC), (), Panel("bars", "config"), rounds=0, facts=steps.facts, facts_seconds=60,
+    facts_programs=steps.PROGRAMS,
 )
 
 FIGURES = [FIGURE, COUNTS]

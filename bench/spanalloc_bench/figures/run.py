@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 
-from spanalloc_bench import allocators, schedule, store, tree
+from spanalloc_bench import allocators, build, schedule, store, tree
 from spanalloc_bench import machine as machines
 from spanalloc_bench.figures import codesize, draw
 from spanalloc_bench.figures.data import Data
@@ -16,7 +16,6 @@ from spanalloc_bench.model import Allocator, Kind
 from spanalloc_cli import libraries
 
 ABSENT = "absent: not packaged; name one with --with {}=PATH"
-BUILD_VARIANTS = "scripts/bench --build-only --ablations   (or -DSPANALLOC_ABLATIONS=ON in a build of yours)"
 # Seconds that every run, and that every program's first run under an allocator, takes besides.
 START_S, ASK_S = 0.05, 0.1
 # Peers of the papers that Debian does not package; where one is installed or given by --with, it takes its place.
@@ -36,6 +35,16 @@ def _named(places, name) -> Allocator:
     found = allocators.named(places, name)
     if found.missing and found.ours and name not in libraries.LIBRARIES:
         return dataclasses.replace(found, missing="not built: this engine does not exist yet")
+    return found
+
+
+def parts(places, figures) -> list[build.Part]:
+    """What has to be built for the figures."""
+    found = build.helpers(places)
+    for figure in figures:
+        found += build.of_contenders(places, [*figure.allocators, *figure.variants])
+        found += build.of_cases(places, _cases(figure, cores()))
+        found += [build.program(places, name) for name in figure.facts_programs]
     return found
 
 
@@ -74,6 +83,12 @@ def _present(found):
     return [allocator for allocator in found if not allocator.missing]
 
 
+def present_or_to_be_built(places, found):
+    """What takes part once the command that runs the figure has built it."""
+    return [allocator for allocator in found
+            if not allocator.missing or build.of_contenders(places, [allocator.name])]
+
+
 # ---- running ----
 
 
@@ -103,11 +118,13 @@ def _run(places, cases, row, rounds, folder, say, renewal):
             schedule.run_cells(places, part, row, rounds, folder, say, again=again)
 
 
-def company(places, figures, with_=(), nbbs=None) -> dict[str, list[Allocator]]:
-    """By case, all whom any of the figures compares in it: measured together, they can be compared in each of them."""
+def company(places, figures, with_=(), nbbs=None, planned=False) -> dict[str, list[Allocator]]:
+    """By case, all whom any of the figures compares in it: measured together, they can be compared in each of them.
+    `planned`: also those that are to be built."""
     found: dict[str, dict[str, Allocator]] = {}
     for figure in figures:
-        row = _present(contenders(places, figure, with_, nbbs))
+        row = contenders(places, figure, with_, nbbs)
+        row = present_or_to_be_built(places, row) if planned else _present(row)
         for case in _cases(figure, cores()):
             found.setdefault(case.id, {}).update({allocator.name: allocator for allocator in row})
     return {case: list(row.values()) for case, row in found.items()}
@@ -129,9 +146,10 @@ def _cases(figure, count):
 
 
 def counts(places, figure) -> tuple[int, int]:
-    """How many contenders can be run here: those of the figure, and its variants where any of them is built."""
-    variants = len(_present([_named(places, name) for name in figure.variants]))
-    return len(_present(contenders(places, figure))), variants if variants > 1 else 0
+    """How many contenders can be run here: those of the figure, and its variants."""
+    main, variants = (len(present_or_to_be_built(places, row)) for row in
+                      (contenders(places, figure), [_named(places, name) for name in figure.variants]))
+    return main, variants if variants > 1 else 0
 
 
 def estimate(figure: Figure, count, main: int, variants: int, seen: set | None = None, beside=None) -> float:
@@ -169,7 +187,7 @@ def measure(places, figure: Figure, rounds, folder, say, *, with_=(), nbbs=None,
         missing.update({allocator.name: allocator.missing for allocator in variants if allocator.missing})
         gone = [allocator.name for allocator in variants[1:] if allocator.missing]
         if gone:
-            say(f"{', '.join(gone)}: not built; the claims about them wait for:  {BUILD_VARIANTS}")
+            say(f"{', '.join(gone)}: not built, so the claims about them stay open")
         points = [point.case for point in figure.points(count)]
         if len(_present(variants)) > 1:
             _run(places, points, variants, rounds, apart_folder, say, renewal)
@@ -202,6 +220,14 @@ def keep(data: Data, folder) -> dict:
 
 def numbers_there(record) -> bool:
     return bool(record["data"])
+
+
+def why_empty(data: Data) -> str:
+    """Why the figure has no numbers: each reason once, with those that it is about."""
+    reasons: dict[str, list[str]] = {}
+    for name, why in {**data.missing, **data.failed()}.items():
+        reasons.setdefault(why, []).append(name)
+    return "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
 
 
 def show(data: Data, record, console):

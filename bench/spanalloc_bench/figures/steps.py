@@ -35,6 +35,8 @@ _RUN = {
     THREADTEST_INSTRUCTIONS: ("threadtest", ("--threads", "1", "--size", "64", "--objects", "100000"), 100_000, (1, 2)),
 }
 
+PROGRAMS = (PROGRAM, *(program for program, *_ in _RUN.values()))
+
 
 def _record(program, config, trace):
     run = subprocess.run([program, "--config", config, "--trace", trace], stdout=subprocess.PIPE, text=True,

@@ -7,7 +7,7 @@ import re
 import signal
 import time
 
-from spanalloc_bench import allocators, machine, tree
+from spanalloc_bench import allocators, build, machine, tree
 from spanalloc_bench.execute import RunFailed
 from spanalloc_bench.soak import programs, records
 from spanalloc_bench.soak.phases import TICK_S
@@ -26,9 +26,13 @@ def newest(places, name):
     return allocators.named(places, max(built, key=lambda text: [int(n) for n in re.findall(r"\d+", text)]))
 
 
+def wanted_names(names) -> list[str]:
+    """Those of --allocators, "A,B", once each; the default where it is not given."""
+    return list(dict.fromkeys([name.strip() for name in names.split(",")] if names else ALLOCATORS))
+
+
 def chosen_allocators(places, names, with_, say):
-    wanted = [name.strip() for name in names.split(",")] if names else list(ALLOCATORS)
-    found = [newest(places, name) for name in dict.fromkeys(wanted)]
+    found = [newest(places, name) for name in wanted_names(names)]
     for allocator in found:
         if allocator.missing and names:
             raise allocators.BadChoice(f"--allocators {allocator.name}: {allocator.missing}")
@@ -116,8 +120,9 @@ def measure(places, folder, names, chosen, asked, say):
 
 
 def command(places, *, minutes, names, allocator_names, with_, cycle_s, seed, out, again, only_report, write, say,
-            console) -> bool:
-    """Runs the command; False when a server ended or did not start under one of our libraries."""
+            console, building=False) -> bool:
+    """Runs the command; False when a server ended or did not start under one of our libraries. `building`: what is not
+    there is built first."""
     folder_path = os.path.abspath(out) if out else os.path.join(tree.DEFAULT_OUT + "-soak")
     # A terminal that is closed must end the servers too, unless nohup has said otherwise.
     if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
@@ -126,8 +131,10 @@ def command(places, *, minutes, names, allocator_names, with_, cycle_s, seed, ou
     if cycle_s % whole:
         raise allocators.BadChoice(f"--cycle {cycle_s:g}: expected a multiple of {whole:g} seconds")
     if not only_report:
-        chosen = chosen_allocators(places, allocator_names, with_, say)
         wanted = chosen_programs(names, say)
+        if building:
+            build.make(places, [*build.helpers(places), *build.of_contenders(places, wanted_names(allocator_names))], say)
+        chosen = chosen_allocators(places, allocator_names, with_, say)
         asked = settings(chosen, minutes, cycle_s, seed)
         with records.Folder(folder_path) as folder:
             left = left_to_do(folder, wanted, asked, again)
