@@ -65,6 +65,45 @@ def _console():
     return Console(width=int(columns) if columns.isdecimal() and int(columns) > 0 else 140, no_color=True, highlight=False)
 
 
+# ---- completion (tools/spanalloc_cli/cli.py) ----
+
+
+def _one_of(words):
+    """Completes a word that is one of these, or the last of several with commas between them."""
+
+    def complete(incomplete: str):
+        before, comma, _ = incomplete.rpartition(",")
+        taken = before.split(",")
+        return [before + comma + word for word in words() if word not in taken]
+
+    return complete
+
+
+def _all_contenders():
+    found = allocators.discover(_places, ablations=True) + allocators.by_name_only(_places)
+    return [*(contender.name for contender in found), *allocators.PAGE_MANAGERS]
+
+
+def complete_case():
+    return [case.id for case in _cases(("full", "quick"), None)]
+
+
+def complete_figure():
+    from spanalloc_bench.figures.catalogue import FIGURES
+
+    return [*((figure.id, f"{figure.number}: {figure.title}") for figure in FIGURES.values()),
+            ("all", "all of them"), ("list", "their titles and times")]
+
+
+def complete_peer():
+    from spanalloc_bench.peers import FAMILIES
+
+    return list(FAMILIES)
+
+
+complete_contenders = _one_of(_all_contenders)
+complete_servers = _one_of(lambda: ("redis", "mariadb", "node"))
+
 # ---- options that several commands have ----
 
 OUT = typer.Option(
@@ -162,11 +201,11 @@ def run_command(
     quick: bool = typer.Option(False, "--quick", help="Small parameters, few cases: under 5 minutes on 2 cores."),
     rounds: Optional[int] = ROUNDS_OPTION,
     only: Optional[List[str]] = typer.Option(
-        None, "--only", "-k", metavar="PATTERN",
+        None, "--only", "-k", metavar="PATTERN", autocompletion=complete_case,
         help="Only cases with this in their name or group, for example larson or 'threadtest-*.t2'. May be repeated.",
     ),
     names: Optional[str] = typer.Option(
-        None, "--allocators", "-a", metavar="A,B",
+        None, "--allocators", "-a", metavar="A,B", autocompletion=complete_contenders,
         help="Only these contenders, by name, a2alloc and kheap among them, and what --with and --ablations "
         "add. Default: all others that there are.",
     ),
@@ -271,7 +310,8 @@ def report_command(
     folder: Optional[str] = typer.Argument(None, metavar="[DIR]", help="A run's folder. Default: out/bench."),
     tables: bool = typer.Option(False, "--tables", help="Also print the table of every case."),
     only: Optional[List[str]] = typer.Option(
-        None, "--only", "-k", metavar="PATTERN", help="Print just the tables of the cases with this in their name."
+        None, "--only", "-k", metavar="PATTERN", autocompletion=complete_case,
+        help="Print just the tables of the cases with this in their name.",
     ),
 ):
     """Print the summary of a run once more and write its report again. Takes seconds; needs no allocator.
@@ -330,7 +370,9 @@ def keep_command(
 @app.command("list", context_settings=HELP_SETTINGS)
 def list_command(
     quick: bool = typer.Option(False, "--quick", help="Only the cases of the quick suite."),
-    only: Optional[List[str]] = typer.Option(None, "--only", "-k", metavar="PATTERN", help="Only cases with this in their name."),
+    only: Optional[List[str]] = typer.Option(
+        None, "--only", "-k", metavar="PATTERN", autocompletion=complete_case, help="Only cases with this in their name."
+    ),
 ):
     """List the cases of the suite and the contenders of this machine; for what is missing, how to get it."""
 
@@ -373,7 +415,10 @@ def _print_contenders(found):
 
 @app.command("figure", context_settings=HELP_SETTINGS)
 def figure_command(
-    figure: str = typer.Argument(..., metavar="ID|all|list", help="A figure's name; `list` prints them with their times."),
+    figure: str = typer.Argument(
+        ..., metavar="ID|all|list", autocompletion=complete_figure,
+        help="A figure's name; `list` prints them with their times.",
+    ),
     rounds: Optional[int] = typer.Option(None, "--rounds", "-n", min=1, metavar="N", help="Rounds. Default: the figure's."),
     with_: Optional[List[str]] = WITH,
     out: Optional[str] = typer.Option(
@@ -464,7 +509,8 @@ def manycore_command(context: typer.Context):
 @app.command("peers", context_settings=HELP_SETTINGS)
 def peers_command(
     only: Optional[List[str]] = typer.Argument(
-        None, metavar="[NAME...]", help="Only these: mimalloc, snmalloc, jemalloc, rpmalloc, tcmalloc-google. Default: all."
+        None, metavar="[NAME...]", autocompletion=complete_peer,
+        help="Only these: mimalloc, snmalloc, jemalloc, rpmalloc, tcmalloc-google. Default: all.",
     ),
     no_build: bool = NO_BUILD,
 ):
@@ -502,7 +548,7 @@ def attacks_command(
         None, "--attacks", "-k", metavar="A,B", help="Only these attacks, by name; --list shows them. Default: all."
     ),
     names: Optional[str] = typer.Option(
-        None, "--allocators", "-a", metavar="A,B",
+        None, "--allocators", "-a", metavar="A,B", autocompletion=complete_contenders,
         help="Only these allocators, by name, and what --with adds. Default: ours that ship, and all others found on this "
         "machine.",
     ),
@@ -561,10 +607,11 @@ def attacks_command(
 def soak_command(
     minutes: float = typer.Option(40.0, "--minutes", "-m", min=0.1, metavar="N", help="How long the load goes on."),
     names: Optional[str] = typer.Option(
-        None, "--programs", "-p", metavar="A,B", help="Of redis, mariadb and node. Default: all that are installed."
+        None, "--programs", "-p", metavar="A,B", autocompletion=complete_servers,
+        help="Of redis, mariadb and node. Default: all that are installed.",
     ),
     allocators_: Optional[str] = typer.Option(
-        None, "--allocators", "-a", metavar="A,B",
+        None, "--allocators", "-a", metavar="A,B", autocompletion=complete_contenders,
         help="Only these, by name, and what --with adds. Default: standard,glibc,jemalloc,mimalloc; of jemalloc and "
         "mimalloc the newest release that `spanalloc bench peers` has built, else the packaged one.",
     ),
@@ -628,10 +675,15 @@ def _print_attacks(attacks):
     _console().print(table)
 
 
-def main(places, arguments):
-    """Runs one command; `places` says where the build's files are. Does not return."""
+def use_places(places):
+    """Says where the build's files are."""
     global _places
     _places = places
+
+
+def main(places, arguments):
+    """Runs one command; `places` says where the build's files are. Does not return."""
+    use_places(places)
     try:
         app(args=arguments, prog_name="spanalloc bench")
     except ImportError as error:

@@ -16,6 +16,7 @@ from spanalloc_cli import libraries  # noqa: E402
 
 COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 BUILD = os.path.dirname(os.path.dirname(COMMAND))
+COMPLETION = os.path.join(os.environ["SPANALLOC_TEST_SOURCE"], "tools", "completion")
 STANDARD = os.path.join(BUILD, "lib", "libspanalloc.so")
 # Of one run with --json, as docs/man/spanalloc.1 describes it.
 RUN_KEYS = {"exit_code", "signal", "timed_out", "wall_s", "user_s", "system_s", "peak_kib", "peak_rss_kib",
@@ -279,6 +280,69 @@ class ListTest(unittest.TestCase):
 
     def test_version(self):
         self.assertRegex(spanalloc("--version").stdout, r"^spanalloc \d+\.\d+")
+
+
+class CompletionTest(unittest.TestCase):
+    """What bash offers for a line's last word. Nothing means names of files, which are bash's own business."""
+
+    def offered(self, *words):
+        script = ('source "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); _spanalloc "$1"; '
+                  '((${#COMPREPLY[@]} == 0)) || printf "%s\n" "${COMPREPLY[@]}"')
+        run = subprocess.run(["bash", "-c", script, os.path.join(COMPLETION, "spanalloc.bash"), COMMAND, *words],
+                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, check=True, timeout=600)
+        self.assertEqual(run.stderr, "")
+        return run.stdout.splitlines()
+
+    def test_commands_and_options(self):
+        self.assertEqual(self.offered("ru"), ["run"])
+        self.assertEqual(self.offered("compare", "--js"), ["--json"])
+
+    def test_names(self):
+        configs = self.offered("run", "--config", "sc")  # ablations too, where the build has them
+        self.assertEqual(configs[:1], ["scalloc"])
+        self.assertTrue(all(name.startswith("scalloc") for name in configs), configs)
+        self.assertIn("a2alloc", self.offered("compare", "--with", ""))
+
+    def test_programs(self):
+        self.assertIn("sh", self.offered("run", "--", "sh"))
+        self.assertEqual(self.offered("run", "--", "/bin/s"), [])
+        self.assertEqual(self.offered("run", "--", "sh", "s"), [])
+
+    def test_the_benchmark_suite(self):
+        self.assertEqual(self.offered("bench", "fig"), ["figure"])
+        self.assertEqual(self.offered("bench", "figure", "scalloc-6"), ["scalloc-6a", "scalloc-6b"])
+        self.assertEqual(self.offered("bench", "run", "--allocators", "standard,k"), ["standard,kheap"])
+        cases = self.offered("bench", "run", "--only", "startup-")
+        self.assertTrue(cases and all(case.startswith("startup-") for case in cases), cases)
+
+
+class OtherShellsTest(unittest.TestCase):
+    """The same of shells that need not be installed."""
+
+    def shell(self, name, no_settings, script):
+        if not shutil.which(name):
+            self.skipTest(f"{name} is not installed")
+        path = f"{os.path.dirname(COMMAND)}:{os.environ['PATH']}"
+        return subprocess.run([name, no_settings, "-c", script, COMPLETION], env=dict(os.environ, PATH=path, TERM="dumb"),
+                              stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True, check=True, timeout=600).stdout
+
+    def test_fish(self):
+        script = f'source {COMPLETION}/spanalloc.fish; complete -C "spanalloc bench figure coalescing-5"'
+        self.assertEqual(self.shell("fish", "--no-config", script).split("\t")[0], "coalescing-5")
+
+    def test_zsh(self):
+        """In a terminal of its own, as only zsh's line editor completes; it would wait for ever for another answer."""
+        script = """
+            zmodload zsh/zpty
+            zpty line zsh -f -i
+            zpty -w line 'fpath=('$0' $fpath); autoload -Uz compinit; compinit -u -D; echo RE""ADY'
+            zpty -r -m line answer '*READY*'
+            zpty -w -n line $'spanalloc bench figure scalloc-tab\\t'
+            zpty -r -m line answer '*scalloc-table1*'
+            zpty -d line
+            print found
+            """
+        self.assertEqual(self.shell("zsh", "-f", script), "found\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
 """What `cmake --install` puts down works: the command, pkg-config, the CMake package, the archive."""
 
 import os
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
 import unittest
 
@@ -61,6 +63,34 @@ class InstallTest(unittest.TestCase):
         command = os.path.join(self.prefix, "bin", "spanalloc")
         output = call(command, "run", "--", "sh", "-c", "echo $LD_PRELOAD")
         self.assertEqual(output.strip(), os.path.join(self.lib, "libspanalloc.so"))
+
+    def test_completion(self):
+        for path in ("bash-completion/completions/spanalloc", "zsh/site-functions/_spanalloc",
+                     "fish/vendor_completions.d/spanalloc.fish"):
+            self.assertTrue(os.path.isfile(os.path.join(self.prefix, "share", path)), path)
+        script = os.path.join(self.prefix, "share", "bash-completion", "completions", "spanalloc")
+        words = [os.path.join(self.prefix, "bin", "spanalloc"), "ru"]
+        asked = 'source "$0"; COMP_WORDS=("$@"); COMP_CWORD=1; _spanalloc "$1"; printf "%s\n" "${COMPREPLY[@]}"'
+        environment = dict(os.environ, **self.python())
+        self.assertEqual(call("bash", "-c", asked, script, *words, env=environment), "run\n")
+
+    def python(self):
+        """The environment in which the installed command finds Python packages: those of the build's command."""
+        with open(os.environ["SPANALLOC_TEST_COMMAND"], encoding="utf-8") as file:
+            found = re.search(r"'([^']*/venv/bin/python3)'", file.read())
+        return {"SPANALLOC_PYTHON": found[1]} if found and os.path.exists(found[1]) else {}
+
+    def test_list(self):
+        listed = call(os.path.join(self.prefix, "bin", "spanalloc"), "list", env=dict(os.environ, **self.python()))
+        self.assertIn(os.path.join(self.lib, "libspanalloc.so"), listed)
+
+    def test_without_python_packages_the_command_says_what_to_install(self):
+        start = os.path.join(self.prefix, "libexec", "spanalloc", "spanalloc_cli", "start.py")
+        # -S: none of the packages that this Python has; -I -B: as the launcher starts it.
+        run = subprocess.run([sys.executable, "-I", "-S", "-B", start, self.lib, self.lib, "list"], stderr=subprocess.PIPE,
+                             text=True, check=False)
+        self.assertEqual(run.returncode, 125, run.stderr)
+        self.assertIn("apt install python3-typer python3-rich", run.stderr)
 
     def test_manual_page(self):
         self.assertTrue(os.path.exists(os.path.join(self.prefix, "share", "man", "man1", "spanalloc.1")))

@@ -55,6 +55,46 @@ def _print_json(facts):
     print()
 
 
+# ---- completion: what the scripts in tools/completion ask for ----
+
+COMPLETION = "_SPANALLOC_COMPLETE"  # click's name for it: set by a shell that wants to know what fits
+
+
+def complete_config():
+    return list(libraries.our_configs(_places)) or list(libraries.SHIPPED_CONFIGS)
+
+
+def complete_allocator():
+    return [*complete_config(), *libraries.other_allocators()]
+
+
+def complete_program(context: typer.Context, incomplete: str):
+    """Programs on the PATH for a command's first word; the shell itself knows files."""
+    if not incomplete or "/" in incomplete or context.params.get("command"):
+        return []
+    found = set()
+    for folder in os.get_exec_path():
+        try:
+            found.update(e.name for e in os.scandir(folder) if e.name.startswith(incomplete) and os.access(e.path, os.X_OK))
+        except OSError:
+            continue
+    return sorted(found)
+
+
+def _know_the_suites_commands():
+    """Puts the benchmark suite's commands in the place of `bench`, which hands its words on, where they are here."""
+    if _why_no_suite():
+        return
+    sys.path.insert(0, _SUITE)
+    try:
+        from spanalloc_bench import cli as bench
+    except ImportError:
+        return
+    bench.use_places(_places)
+    app.registered_commands[:] = [command for command in app.registered_commands if command.name != "bench"]
+    app.add_typer(bench.app, name="bench")
+
+
 def _print_version(wanted: bool):
     if wanted:
         print(f"spanalloc {VERSION}")
@@ -68,11 +108,17 @@ def _options(
     pass
 
 
+COMMAND = typer.Argument(
+    ..., metavar="-- COMMAND...", help="The program and its arguments.", autocompletion=complete_program
+)
+
+
 @app.command("run", context_settings=COMMAND_SETTINGS)
 def run_command(
-    command: List[str] = typer.Argument(..., metavar="-- COMMAND...", help="The program and its arguments."),
+    command: List[str] = COMMAND,
     config: str = typer.Option(
-        libraries.DEFAULT_CONFIG, "--config", "-c", metavar="NAME", help="Which of our libraries; see `spanalloc list`."
+        libraries.DEFAULT_CONFIG, "--config", "-c", metavar="NAME", help="Which of our libraries; see `spanalloc list`.",
+        autocompletion=complete_config,
     ),
 ):
     """Run a program with spanalloc as its malloc.
@@ -202,10 +248,10 @@ def _table(comparison):
 
 @app.command("compare", context_settings=COMMAND_SETTINGS)
 def compare_command(
-    command: List[str] = typer.Argument(..., metavar="-- COMMAND...", help="The program and its arguments."),
+    command: List[str] = COMMAND,
     runs: int = typer.Option(5, "--runs", "-n", min=1, help="Counted runs under each allocator."),
     with_: Optional[List[str]] = typer.Option(
-        None, "--with", "-w", metavar="NAME[=PATH]",
+        None, "--with", "-w", metavar="NAME[=PATH]", autocompletion=complete_allocator,
         help="Compare glibc and our standard config with just these: a config, an allocator found on this machine, "
         "or NAME=PATH of any shared object that defines malloc. May be repeated. Default: glibc, standard, scalloc, "
         "and every other allocator found.",
@@ -281,19 +327,27 @@ def list_command(
         print("Debian has more to compare with: apt install libjemalloc2 libtcmalloc-minimal4 libmimalloc2.0 libtbbmalloc2")
 
 
+def _why_no_suite():
+    """Why there is no `bench` here; empty where there is."""
+    if not os.path.isfile(os.path.join(_SUITE, "spanalloc_bench", "cli.py")):
+        return (
+            "the benchmark suite belongs to the source tree and is not installed with this command. In a clone of the\n"
+            "repository run scripts/bench, which builds and runs it, or build/release/bin/spanalloc bench."
+        )
+    if sys.version_info < (3, 10):
+        return f"bench needs Python 3.10 or newer; this is {sys.version.split()[0]}"
+    return ""
+
+
 @app.command(
     "bench", add_help_option=False,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
 )
 def bench_command(context: typer.Context):
     """Benchmarks and the papers' experiments, in a source tree: see `spanalloc bench --help`."""
-    if not os.path.isfile(os.path.join(_SUITE, "spanalloc_bench", "cli.py")):
-        _fail(
-            "the benchmark suite belongs to the source tree and is not installed with this command. In a clone of the\n"
-            "repository run scripts/bench, which builds and runs it, or build/release/bin/spanalloc bench."
-        )
-    if sys.version_info < (3, 10):
-        _fail(f"bench needs Python 3.10 or newer; this is {sys.version.split()[0]}")
+    why_not = _why_no_suite()
+    if why_not:
+        _fail(why_not)
     sys.path.insert(0, _SUITE)
     from spanalloc_bench import cli as bench
 
@@ -303,6 +357,8 @@ def bench_command(context: typer.Context):
 def main(places, arguments):
     global _places
     _places = places
+    if COMPLETION in os.environ:
+        _know_the_suites_commands()
     try:
         app(args=arguments, prog_name="spanalloc")
     except libraries.Missing as error:

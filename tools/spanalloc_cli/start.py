@@ -38,9 +38,10 @@ def main():
         from spanalloc_cli import cli
     except ImportError as error:
         print(
-            f"spanalloc: {error}. This part needs the Python packages typer and rich:\n"
+            f"spanalloc: {error}. Only `spanalloc run` does without the Python packages typer and rich:\n"
             "  apt install python3-typer python3-rich\n"
-            "or, in a source tree, run scripts/try, which sets up build/venv.",
+            "or, in a source tree, run scripts/try, which sets up build/venv; or name a Python that has them:\n"
+            f"  SPANALLOC_PYTHON=/a/venv/bin/python3 (this one is {sys.executable})",
             file=sys.stderr,
         )
         sys.exit(run.OWN_FAILURE)
