@@ -14,12 +14,7 @@ from spanalloc_bench import tree, verify
 from spanalloc_bench.model import Allocator, Kind
 from spanalloc_cli import libraries
 
-PEERS = ("jemalloc", "tcmalloc", "mimalloc", "tbbmalloc")  # Debian has these; others count where they are installed
 BUILT_ONLY = ("snmalloc", "rpmalloc")  # Debian has none
-PEER_PACKAGES = {
-    "jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4", "mimalloc": "libmimalloc2.0",
-    "tbbmalloc": "libtbbmalloc2",
-}
 # What --ablations adds.
 ABLATIONS = tuple(name for name, library in libraries.LIBRARIES.items()
                   if "compared" in library.traits and name not in libraries.SHIPPED_CONFIGS)
@@ -76,7 +71,7 @@ def _peer(name) -> Allocator:
         return Allocator(name, os.path.realpath(path), Kind.PEER)
     if name in BUILT_ONLY:
         return Allocator(name, "", Kind.PEER, missing="not here: spanalloc bench peers builds it")
-    package = PEER_PACKAGES.get(name)
+    package = libraries.PACKAGES.get(name)
     return Allocator(name, "", Kind.PEER, missing="not installed" + (f": apt install {package}" if package else ""))
 
 
@@ -112,7 +107,7 @@ def discover(places, with_=(), ablations=False) -> list[Allocator]:
     found.append(_glibc())
     others = libraries.other_allocators()
     replaced = {entry["replaces"] for entry in libraries.built_peers()}
-    found += [_peer(name) for name in dict.fromkeys([*PEERS, *BUILT_ONLY, *others]) if name not in replaced]
+    found += [_peer(name) for name in dict.fromkeys([*libraries.PACKAGES, *BUILT_ONLY, *others]) if name not in replaced]
     found.append(_bump(places))
     for text in with_:
         found.append(given(places, text, [allocator.name for allocator in found]))
@@ -120,9 +115,9 @@ def discover(places, with_=(), ablations=False) -> list[Allocator]:
 
 
 def by_name_only(places) -> list[Allocator]:
-    """Ours that take part only where somebody names them: what ships to be read, and whatever else is built."""
+    """Ours that take part only where somebody names them: what is there to be read, and whatever else is built."""
     known = (*libraries.COMPARED_CONFIGS, *ABLATIONS)
-    names = dict.fromkeys([*libraries.SHIPPED_CONFIGS, *libraries.our_configs(places), *SETTINGS])
+    names = dict.fromkeys([*libraries.LIBRARIES, *libraries.our_configs(places), *SETTINGS])
     return [_ours(places, name) for name in names if name not in known]
 
 

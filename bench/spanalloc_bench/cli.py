@@ -305,7 +305,7 @@ def _judge_ours(folder, cases, chosen):
 # ---- looking at results ----
 
 
-@app.command("report", context_settings=HELP_SETTINGS)
+@app.command("report", short_help="Print a run's summary once more, and write its report.", context_settings=HELP_SETTINGS)
 def report_command(
     folder: Optional[str] = typer.Argument(None, metavar="[DIR]", help="A run's folder. Default: out/bench."),
     tables: bool = typer.Option(False, "--tables", help="Also print the table of every case."),
@@ -341,7 +341,7 @@ def report_command(
     _guarded(work)
 
 
-@app.command("keep", context_settings=HELP_SETTINGS)
+@app.command("keep", short_help="Copy a run's samples, compressed, to be kept.", context_settings=HELP_SETTINGS)
 def keep_command(
     folder: str = typer.Argument(..., metavar="DIR", help="A run's folder."),
     destination: str = typer.Argument(..., metavar="DESTINATION", help="The folder to be made, for example in bench/results."),
@@ -367,7 +367,7 @@ def keep_command(
     _guarded(work, kept="Nothing was changed.")
 
 
-@app.command("list", context_settings=HELP_SETTINGS)
+@app.command("list", short_help="List the cases and the contenders.", context_settings=HELP_SETTINGS)
 def list_command(
     quick: bool = typer.Option(False, "--quick", help="Only the cases of the quick suite."),
     only: Optional[List[str]] = typer.Option(
@@ -413,7 +413,7 @@ def _print_contenders(found):
 # ---- the papers ----
 
 
-@app.command("figure", context_settings=HELP_SETTINGS)
+@app.command("figure", short_help="Reproduce a figure or table of one of the papers.", context_settings=HELP_SETTINGS)
 def figure_command(
     figure: str = typer.Argument(
         ..., metavar="ID|all|list", autocompletion=complete_figure,
@@ -461,7 +461,7 @@ def figure_command(
     _guarded(work)
 
 
-@app.command("papers", context_settings=HELP_SETTINGS)
+@app.command("papers", short_help="List every claim of the papers with its verdict.", context_settings=HELP_SETTINGS)
 def papers_command(
     results: Optional[str] = typer.Option(
         None, "--results", metavar="DIR", help="Folder that the figures were run into. Default: out/bench."
@@ -471,7 +471,8 @@ def papers_command(
     """Every claim of the papers with its command and its verdict, from the figures that have been run. Runs nothing.
 
     \b
-    Example:  spanalloc bench papers --results out/bench
+    Examples:  spanalloc bench figure all
+               spanalloc bench papers --write
     """
 
     def work():
@@ -490,7 +491,7 @@ def papers_command(
 
 
 @app.command(
-    "manycore", add_help_option=False,
+    "manycore", short_help="Simulate machines of 1 to 64 cores.", add_help_option=False,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
 )
 def manycore_command(context: typer.Context):
@@ -542,7 +543,7 @@ def peers_command(
     _guarded(work, kept="Peers that were built are kept.")
 
 
-@app.command("attacks", context_settings=HELP_SETTINGS)
+@app.command("attacks", short_help="See what allocators do when memory is misused.", context_settings=HELP_SETTINGS)
 def attacks_command(
     attacks: Optional[str] = typer.Option(
         None, "--attacks", "-k", metavar="A,B", help="Only these attacks, by name; --list shows them. Default: all."
@@ -603,7 +604,7 @@ def attacks_command(
     _guarded(work, kept="An earlier run's outcomes are as they were.")
 
 
-@app.command("soak", context_settings=HELP_SETTINGS)
+@app.command("soak", short_help="See whether the memory of servers grows.", context_settings=HELP_SETTINGS)
 def soak_command(
     minutes: float = typer.Option(40.0, "--minutes", "-m", min=0.1, metavar="N", help="How long the load goes on."),
     names: Optional[str] = typer.Option(

@@ -20,6 +20,7 @@ from spanalloc_cli.compare import Comparison, Contender
 
 # Plain help texts: typer escapes brackets for a markup that is not rendered here.
 typer.core.HAS_RICH = False
+typer.core.rich = None  # the same for Debian 12's typer
 HELP_SETTINGS = {"help_option_names": ["-h", "--help"]}
 # What follows COMMAND's first word belongs to COMMAND, also without the `--`.
 COMMAND_SETTINGS = {**HELP_SETTINGS, "allow_interspersed_args": False}
@@ -27,7 +28,14 @@ COMMAND_SETTINGS = {**HELP_SETTINGS, "allow_interspersed_args": False}
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, rich_markup_mode=None, context_settings=HELP_SETTINGS,
     pretty_exceptions_enable=False,
-    help="Run programs on spanalloc, and see what that gains over the allocator they have.",
+    help="""Run programs on spanalloc, and see what that gains over the allocator they have.
+
+    \b
+    Examples:  spanalloc run -- git log --stat
+               spanalloc compare -- python3 script.py
+               spanalloc list
+
+    Each command has a --help of its own; spanalloc(1) describes them all.""",
 )
 _places = None
 JSON_FORMAT = 1  # becomes 2 when a key of --json goes or means something else; a new key leaves it
@@ -246,7 +254,7 @@ def _table(comparison):
     return table
 
 
-@app.command("compare", context_settings=COMMAND_SETTINGS)
+@app.command("compare", short_help="Compare allocators on a program: time and memory.", context_settings=COMMAND_SETTINGS)
 def compare_command(
     command: List[str] = COMMAND,
     runs: int = typer.Option(5, "--runs", "-n", min=1, help="Counted runs under each allocator."),
@@ -297,7 +305,7 @@ def compare_command(
         raise typer.Exit(1)
 
 
-@app.command("list", context_settings=HELP_SETTINGS)
+@app.command("list", short_help="List our configs and the other allocators.", context_settings=HELP_SETTINGS)
 def list_command(
     as_json: bool = typer.Option(False, "--json", help="Print JSON instead of the table; spanalloc(1) describes it."),
 ):
@@ -320,11 +328,12 @@ def list_command(
     for name, kind, path in rows:
         table.add_row(name, kind, path or ("not found" if kind == "C library" else f"not built: {libraries.BUILD}"))
     _console().print(table)
-    missing = [name for name in ("jemalloc", "tcmalloc", "mimalloc", "tbbmalloc") if name not in libraries.packaged_allocators()]
+    packaged = libraries.packaged_allocators()
+    missing = [package for name, package in libraries.PACKAGES.items() if name not in packaged]
     if os.path.isdir(_SUITE) and not libraries.built_peers():
         print("Newer ones can be built from source: spanalloc bench peers")
     if missing:
-        print("Debian has more to compare with: apt install libjemalloc2 libtcmalloc-minimal4 libmimalloc2.0 libtbbmalloc2")
+        print(f"Debian has more to compare with: apt install {' '.join(missing)}")
 
 
 def _why_no_suite():
@@ -340,7 +349,7 @@ def _why_no_suite():
 
 
 @app.command(
-    "bench", add_help_option=False,
+    "bench", short_help="Benchmarks, in a source tree: `bench --help`.", add_help_option=False,
     context_settings={"ignore_unknown_options": True, "allow_extra_args": True, "allow_interspersed_args": False},
 )
 def bench_command(context: typer.Context):

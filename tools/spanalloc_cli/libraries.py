@@ -53,6 +53,11 @@ OTHER_ALLOCATORS = {
     "hoard": ("libhoard.so",),
     "scalloc-original": ("libscalloc.so",),
 }
+# Those that Debian has, in the order in which tables show them; the rest counts where it is installed.
+PACKAGES = {
+    "jemalloc": "libjemalloc2", "tcmalloc": "libtcmalloc-minimal4", "mimalloc": "libmimalloc2.0",
+    "tbbmalloc": "libtbbmalloc2",
+}
 
 
 class Places:
