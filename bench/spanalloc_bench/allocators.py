@@ -49,7 +49,9 @@ def _ours(places, name) -> Allocator:
     kind = Kind.OURS if name in libraries.SHIPPED_CONFIGS else Kind.ABLATION
     if os.path.isfile(path):
         return Allocator(name, os.path.realpath(path), kind)
-    build = _BUILD if name in libraries.LIBRARIES and libraries.LIBRARIES[name].in_every_build else _BUILD_ABLATIONS
+    if name not in libraries.LIBRARIES:
+        return Allocator(name, path, kind, missing="not built: there is no library of this name")
+    build = _BUILD if libraries.LIBRARIES[name].in_every_build else _BUILD_ABLATIONS
     return Allocator(name, path, kind, missing=f"not built: {build}")
 
 

@@ -178,6 +178,9 @@ def _matches(case, pattern):
 
 def _contenders(names, with_, ablations, nbbs, planned=False):
     """`planned`: what is named may still have to be built."""
+    def there(contender):
+        return not contender.missing or planned and build.of_contenders(_places, [contender.name])
+
     found = allocators.discover(_places, with_ or (), ablations) + allocators.page_managers(_places, nbbs)
     if not names:
         return found
@@ -185,8 +188,8 @@ def _contenders(names, with_, ablations, nbbs, planned=False):
     chosen = []
     for name in (name.strip() for name in names.split(",")):
         contender = known.get(name) or allocators.named(_places, name)
-        if contender.missing and not (planned and build.of_contenders(_places, [name])):
-            known_names = ", ".join(c.name for c in found if not c.missing)
+        if not there(contender):
+            known_names = ", ".join(c.name for c in [*found, *allocators.by_name_only(_places)] if there(c))
             raise allocators.BadChoice(f"--allocators {name}: {contender.missing}. There are: {known_names}")
         chosen.append(contender)
     # What somebody named by --with, or asked for by --ablations, is meant to run.

@@ -655,7 +655,7 @@ class CommandCase(Folder):
             (("run", "--with", "mine=/no/such.so"), "no file /no/such.so"),
             (("report", self.path("nowhere")), "holds no results"),
             (("run", "--only", "no-such-case"), "no case"),
-            (("run", "--allocators", "standard,nobody"), "nobody"),
+            (("run", "--allocators", "standard,nobody"), "nobody: not built: there is no library of this name. There are: "),
             (("run", "--nbbs", "/no/such.so"), "no such file"),
             (("figure", "no-such-figure"), "no figure"),
         )
