@@ -1,5 +1,5 @@
-// Counts the instructions that a piece of work takes, one by one: exact, however busy the machine is. Each
-// counted one costs some ten microseconds.
+// Counts the instructions that a piece of work takes, one by one, and the calls of the kernel among them:
+// exact, however busy the machine is. Each counted one costs some ten microseconds.
 #pragma once
 
 #include <cstddef>
@@ -13,6 +13,8 @@ void require_step_count();
 /// kernel. It must not block SIGTRAP meanwhile, and a child that it forks is counted, too.
 void begin_count();
 std::size_t end_count();
+/// Of the last count: instructions that called the kernel.
+std::size_t kernel_calls_counted();
 
 template <class Work>
 std::size_t instructions_of(Work work) {
