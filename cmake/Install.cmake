@@ -39,7 +39,7 @@ if(_libraries)
 endif()
 
 # Only the sp_ functions, for use beside another malloc; only the page manager, for use without a C library.
-install(TARGETS spanalloc_sp ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} OPTIONAL)
+install(TARGETS spanalloc_sp ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(NOT _libraries)
   install(TARGETS spanalloc_pages ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
@@ -55,3 +55,17 @@ foreach(_section IN ITEMS 1 3 7)
     install(FILES ${_man_pages_${_section}} DESTINATION ${CMAKE_INSTALL_MANDIR}/man${_section})
   endif()
 endforeach()
+
+# The target spanalloc_installed builds what is installed. The script is the first that installing runs (CMakeLists.txt):
+# else it would end at the first file that is missing, with half of the others in place.
+add_custom_target(spanalloc_installed)
+set(_check "")
+foreach(_target IN LISTS _libraries ITEMS spanalloc_pages spanalloc_sp spanalloc_measure spanalloc_probe)
+  add_dependencies(spanalloc_installed ${_target})
+  string(APPEND _check
+"if(NOT EXISTS [==[$<TARGET_FILE:${_target}>]==])
+  message(FATAL_ERROR [==[$<TARGET_FILE:${_target}> is not built, nothing is installed. First: cmake --build ${PROJECT_BINARY_DIR} --target spanalloc_installed]==])
+endif()
+")
+endforeach()
+file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/InstallCheck-$<CONFIG>.cmake CONTENT "${_check}")

@@ -9,6 +9,7 @@ import tempfile
 import unittest
 
 BUILD = os.path.dirname(os.path.dirname(os.environ["SPANALLOC_TEST_COMMAND"]))
+SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 
 # Exits with 0 when its malloc is in an object whose name holds the argument.
 PROGRAM = r"""
@@ -45,6 +46,27 @@ def call(*command, **options):
     return run.stdout
 
 
+def installed_files(script):
+    """What an installing script, and those that it includes, install from the source tree and the build folder."""
+    with open(script, encoding="utf-8") as file:
+        text = file.read()
+    for block in re.findall(r'^ *file\(INSTALL [^)]* FILES((?:\s+"[^"]*")+)', text, re.MULTILINE):
+        yield from re.findall(r'"([^"]*)"', block)
+    for included in re.findall(r'include\("([^"]*/cmake_install\.cmake)"\)', text):
+        yield from installed_files(included)
+
+
+def needed_for(targets):
+    """All that ninja makes or reads for the targets, and these."""
+    found, new = set(), set(targets)
+    while new:
+        found |= new
+        queried = call("ninja", "-C", BUILD, "-t", "query", *sorted(new))
+        inputs = re.findall(r"^  input: .*\n((?:    .*\n)*)", queried, re.MULTILINE)
+        new = {line.strip("| ") for block in inputs for line in block.splitlines()} - found
+    return found
+
+
 class InstallTest(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
@@ -58,6 +80,30 @@ class InstallTest(unittest.TestCase):
         for folder, _, files in os.walk(cls.prefix):
             if "libspanalloc.so" in files:
                 cls.lib = folder
+
+    def test_try_builds_what_is_installed(self):
+        if not shutil.which("ninja") or not os.path.exists(os.path.join(BUILD, "build.ninja")):
+            self.skipTest("not built by ninja")
+        with open(os.path.join(SOURCE, "scripts", "try"), encoding="utf-8") as file:
+            targets = re.search(r"--target ([\w ]+)", file.read())[1].split()
+        every_target = call("ninja", "-C", BUILD, "-t", "targets", "all")
+        files = {os.path.relpath(path, BUILD) for path in installed_files(os.path.join(BUILD, "cmake_install.cmake"))}
+        built = files & {line.split(":")[0] for line in every_target.splitlines()}
+        built = {re.sub(r"\.so\..*", ".so", path) for path in built}  # a library and the links to it are made together
+        for name in ("lib/libspanalloc.a", "lib/libspanalloc_sp.a", "lib/libspanalloc_pages.a", "bin/spanalloc-measure"):
+            self.assertIn(name, built)
+        self.assertEqual(built - needed_for(targets), set())
+
+    def test_nothing_is_installed_unless_all_is_built(self):
+        build = os.path.join(self.folder, "unbuilt")
+        prefix = os.path.join(self.folder, "unbuilt-prefix")
+        call("cmake", "-G", "Ninja", "-S", SOURCE, "-B", build, "-DSPANALLOC_TESTS=OFF")
+        run = subprocess.run(["cmake", "--install", build, "--prefix", prefix], stderr=subprocess.PIPE, text=True, check=False)
+        self.assertNotEqual(run.returncode, 0)
+        said = " ".join(run.stderr.split())
+        self.assertIn("nothing is installed", said)
+        self.assertIn(f"cmake --build {build} --target spanalloc_installed", said)
+        self.assertFalse(os.path.exists(prefix))
 
     def test_command(self):
         command = os.path.join(self.prefix, "bin", "spanalloc")
