@@ -17,7 +17,7 @@ foreach(_target IN LISTS _targets)
 endforeach()
 
 if(_libraries)
-  install(TARGETS ${_libraries} spanalloc_pages EXPORT spanallocTargets
+  install(TARGETS ${_libraries} spanalloc_sp spanalloc_pages EXPORT spanallocTargets
           LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}
           ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR}
           INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
@@ -30,8 +30,12 @@ if(_libraries)
   install(EXPORT spanallocTargets NAMESPACE spanalloc:: DESTINATION ${_package_dir})
   configure_package_config_file(cmake/spanallocConfig.cmake.in ${PROJECT_BINARY_DIR}/spanallocConfig.cmake
                                 INSTALL_DESTINATION ${_package_dir})
-  write_basic_package_version_file(${PROJECT_BINARY_DIR}/spanallocConfigVersion.cmake
-                                   COMPATIBILITY SameMajorVersion)
+  # Before 1.0 a minor version may give targets another name (CHANGELOG.md).
+  set(_compatibility SameMajorVersion)
+  if(PROJECT_VERSION_MAJOR EQUAL 0)
+    set(_compatibility SameMinorVersion)
+  endif()
+  write_basic_package_version_file(${PROJECT_BINARY_DIR}/spanallocConfigVersion.cmake COMPATIBILITY ${_compatibility})
   install(FILES ${PROJECT_BINARY_DIR}/spanallocConfig.cmake ${PROJECT_BINARY_DIR}/spanallocConfigVersion.cmake
           DESTINATION ${_package_dir})
   configure_file(cmake/spanalloc.pc.in ${PROJECT_BINARY_DIR}/spanalloc.pc @ONLY)
@@ -39,12 +43,13 @@ if(_libraries)
 endif()
 
 # Only the sp_ functions, for use beside another malloc; only the page manager, for use without a C library.
-install(TARGETS spanalloc_sp ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 if(NOT _libraries)
-  install(TARGETS spanalloc_pages ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(TARGETS spanalloc_sp spanalloc_pages ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
 endif()
-configure_file(cmake/spanalloc-pages.pc.in ${PROJECT_BINARY_DIR}/spanalloc-pages.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/spanalloc-pages.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+foreach(_package IN ITEMS spanalloc-sp spanalloc-pages)
+  configure_file(cmake/${_package}.pc.in ${PROJECT_BINARY_DIR}/${_package}.pc @ONLY)
+  install(FILES ${PROJECT_BINARY_DIR}/${_package}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+endforeach()
 
 install(DIRECTORY include/spanalloc DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 file(GLOB _man_pages_1 CONFIGURE_DEPENDS docs/man/*.1)

@@ -26,7 +26,7 @@ prefix=$scratch/prefix
 PKG_CONFIG_PATH=$(dirname "$(find "$prefix" -name spanalloc.pc)")
 export PKG_CONFIG_PATH
 
-for package in spanalloc spanalloc-pages; do
+for package in spanalloc spanalloc-sp spanalloc-pages; do
   named=$("$pkg_config" --define-variable=prefix="$prefix" --modversion $package)
   echo "pkg-config: $package $named"
   [ "$named" = "$version" ] || {
@@ -40,6 +40,11 @@ done
   $("$pkg_config" --define-variable=prefix="$prefix" --libs spanalloc)
 libdir=$(dirname "$(find "$prefix" -name libspanalloc.so)")
 LD_LIBRARY_PATH=$libdir "$scratch/by_pkg_config" standard
+# shellcheck disable=SC2046
+"$cc" "-DSPANALLOC_EXPECTED_VERSION=\"$version\"" $("$pkg_config" --define-variable=prefix="$prefix" --cflags spanalloc-sp) \
+  "$source/tests/conformance/sp_interface.c" -o "$scratch/sp_by_pkg_config" \
+  $("$pkg_config" --define-variable=prefix="$prefix" --libs spanalloc-sp)
+"$scratch/sp_by_pkg_config"
 
 # What is linked asks for the soname. The name without a number is for the linker, for preloading, and for what was
 # linked before 0.2, when there was no other.
@@ -60,21 +65,26 @@ LD_LIBRARY_PATH=$scratch/runtime "$scratch/by_pkg_config" standard
 
 echo "CMake package:"
 mkdir "$scratch/project"
-cp "$source/tests/conformance/symbols.c" "$source/tests/unit/freestanding/program.c" "$scratch/project"
+cp "$source/tests/conformance/symbols.c" "$source/tests/conformance/sp_interface.c" \
+  "$source/tests/unit/freestanding/program.c" "$scratch/project"
 cat >"$scratch/project/CMakeLists.txt" <<'PROJECT'
 cmake_minimum_required(VERSION 3.16)
 project(user C)
-find_package(spanalloc REQUIRED)
+find_package(spanalloc @version@ REQUIRED)
 foreach(kind IN ITEMS spanalloc spanalloc_static)
   add_executable(by_${kind} symbols.c)
   target_compile_options(by_${kind} PRIVATE -fno-builtin)
   target_link_libraries(by_${kind} PRIVATE spanalloc::${kind})
 endforeach()
+add_executable(by_spanalloc_sp sp_interface.c)
+target_compile_definitions(by_spanalloc_sp PRIVATE SPANALLOC_EXPECTED_VERSION="@version@")
+target_link_libraries(by_spanalloc_sp PRIVATE spanalloc::spanalloc_sp)
 add_executable(by_spanalloc_pages program.c)
 target_compile_options(by_spanalloc_pages PRIVATE -ffreestanding -fno-stack-protector -fno-pie)
 target_link_options(by_spanalloc_pages PRIVATE -nostdlib -static -no-pie)
 target_link_libraries(by_spanalloc_pages PRIVATE spanalloc::spanalloc_pages)
 PROJECT
+sed -i "s/@version@/$version/" "$scratch/project/CMakeLists.txt"
 # Ninja, which built what is installed: CMake's own choice, make, need not be there.
 "$cmake" -G Ninja -S "$scratch/project" -B "$scratch/project/build" -DCMAKE_PREFIX_PATH="$prefix" \
   -DCMAKE_C_COMPILER="$cc" >"$scratch/configure.log" && "$cmake" --build "$scratch/project/build" >"$scratch/build.log" || {
@@ -83,7 +93,25 @@ PROJECT
 }
 "$scratch/project/build/by_spanalloc" standard
 "$scratch/project/build/by_spanalloc_static" standard
+"$scratch/project/build/by_spanalloc_sp"
 "$scratch/project/build/by_spanalloc_pages"
+
+# Before 1.0 targets may have had other names in the minor version before.
+if [ "$major" -eq 0 ]; then
+  minor=${version#*.}
+  minor=${minor%%.*}
+  sed "s/find_package(spanalloc $version /find_package(spanalloc 0.$((minor - 1)) /" "$scratch/project/CMakeLists.txt" >"$scratch/older"
+  mv "$scratch/older" "$scratch/project/CMakeLists.txt"
+  if "$cmake" -G Ninja -S "$scratch/project" -B "$scratch/project/older" -DCMAKE_PREFIX_PATH="$prefix" \
+    -DCMAKE_C_COMPILER="$cc" >"$scratch/older.log" 2>&1; then
+    echo "version $version is taken for 0.$((minor - 1))"
+    exit 1
+  fi
+  grep -q 'compatible with requested version' "$scratch/older.log" || {
+    cat "$scratch/older.log"
+    exit 1
+  }
+fi
 
 echo "the page manager alone:"
 # shellcheck disable=SC2046
