@@ -66,16 +66,16 @@ SPANALLOC_PUBLIC int sp_owns(const void* address) SPANALLOC_NOEXCEPT;
  * looks at all that is free. */
 SPANALLOC_PUBLIC int sp_trim(void) SPANALLOC_NOEXCEPT;
 
-/* The heap's books. Each figure is exact at some instant during the call, together they are an estimate while
- * other threads allocate. Later versions only add fields at the end. */
+/* The heap's books; spanalloc(7) says more of each figure. Each is exact at some instant during the call,
+ * together they are an estimate while other threads allocate. Later versions only add fields at the end. */
 struct sp_statistics {
   size_t reserved_bytes;     /* address space held */
   size_t opened_bytes;       /* readable and writable part of it */
-  size_t carved_bytes;       /* spans in use by threads */
+  size_t carved_bytes;       /* spans in use, with the free blocks in them */
   size_t pooled_bytes;       /* free and readable: spans waiting for reuse, memory not yet used */
   size_t large_bytes;        /* objects too large for a size class */
   size_t large_objects;      /* number of them */
-  size_t live_labs;          /* local allocation buffers with a living owner */
+  size_t live_labs;          /* threads that use it, each with a local allocation buffer */
   size_t spans_lost_to_fork; /* spans of threads that a fork left behind */
 };
 

@@ -74,15 +74,16 @@ struct Introspection {
  private:
   static int saturated(std::size_t x) { return x > INT_MAX ? INT_MAX : static_cast<int>(x); }
 
+  // docs/man/spanalloc.7 says what each figure counts, in this order.
   template <class Show>
   static void for_each_figure(const EngineStatistics& s, Show&& show) {
     show("reserved", "address space held (bytes)", s.reserved_bytes);
     show("opened", "readable address space (bytes)", s.opened_bytes);
-    show("carved", "spans in use by threads (bytes)", s.small_bytes_carved);
-    show("pooled", "free spans in pools (bytes)", s.pooled_bytes);
-    show("large", "objects outside spans (bytes)", s.large_bytes);
-    show("large_objects", "objects outside spans", s.large_objects);
-    show("labs", "local allocation buffers in use", s.live_labs);
+    show("carved", "spans in use (bytes)", s.small_bytes_carved);
+    show("pooled", "free memory (bytes)", s.pooled_bytes);
+    show("large", "large objects (bytes)", s.large_bytes);
+    show("large_objects", "large objects", s.large_objects);
+    show("labs", "threads that use the heap", s.live_labs);
     show("lost_to_fork", "spans lost to fork", s.spans_lost_to_fork);
   }
 };

@@ -50,9 +50,9 @@ struct TakeAllBack {
 struct EngineStatistics {
   std::size_t reserved_bytes = 0;      ///< address space held
   std::size_t opened_bytes = 0;        ///< readable and writable address space
-  std::size_t small_bytes_carved = 0;  ///< bytes of real spans in use by frontends
-  std::size_t pooled_bytes = 0;        ///< bytes of free spans in pools
-  std::size_t large_bytes = 0;         ///< bytes of objects outside spans
+  std::size_t small_bytes_carved = 0;  ///< bytes of real spans in use, with the free blocks in them
+  std::size_t pooled_bytes = 0;        ///< bytes of free spans; an engine that merges: of free memory
+  std::size_t large_bytes = 0;         ///< bytes of objects above the largest class
   std::size_t large_objects = 0;
   std::size_t live_labs = 0;  ///< local allocation buffers with a living owner
   std::size_t spans_lost_to_fork = 0;
