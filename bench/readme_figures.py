@@ -56,7 +56,7 @@ def block(title, text):
 
 def draw(run):
     """Time and memory of all allocators over the suite, as README.md shows it: wide enough for a screen of many pixels."""
-    from spanalloc_bench import drawings, plots
+    from spanalloc_bench import analyse, drawings, plots
 
     plots.save(drawings.standing(analyse.load(run)), PICTURE, dpi=200)
 
