@@ -7,8 +7,9 @@ import re
 import sys
 
 from spanalloc_bench import analyse, packed, store, tables, units, words
-from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, NOTABLE, START_UP_KIB, TIME
+from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, NOTABLE, START_UP_KIB, TIE, TIME, WIN
 from spanalloc_bench.model import Kind
+from spanalloc_cli import libraries
 
 README, RESULTS = "README.md", "docs/results.md"  # the documents, from the root of the source tree
 SUITE, LOSSES = "bench", "losses"                 # markers in them
@@ -44,29 +45,39 @@ def _failures(found) -> list[str]:
     lines = []
     for name, places in by_name.items():
         rest = f"; and {len(places) - SHOWN} more" if len(places) > SHOWN else ""
-        lines.append(f"No figures of `{name}`: {'; '.join(places[:SHOWN])}{rest}.")
+        lines.append(f"`{name}` has no figures of {len(places)} case{'s' * (len(places) > 1)}: "
+                     f"{'; '.join(places[:SHOWN])}{rest}.")
     return lines
 
 
+def _measured_at(found) -> str:
+    """Machine, rounds, cases, commit and day, and that the code has gone on."""
+    day = (found.meta.get("started") or "")[:10]
+    newer = " What has changed in the code since that commit is not in these figures." if words.commit(found.meta) else ""
+    return f"{', '.join([*words.overview(found), *([day] if day else [])])}.{newer}"
+
+
 def _lost(found, ours) -> dict:
-    """The cells of a table of losses: (case, ours, measure) -> by how much any of `ours` loses there for certain by more
-    than NOTABLE, and to whom most."""
-    cells = {}
+    """The cells of a table of losses, the largest loss first: (case, ours, measure) -> by how much any of `ours` loses
+    there for certain by more than NOTABLE, and to whom most."""
+    losses_found = []
     for mine in ours:
         for measure, start_up in ((TIME, False), (MEMORY, False), (MEMORY, True), (METRIC, False)):
             for v in found.extremes(mine, measure, worst=True, count=len(found.suite), start_up=start_up):
                 if v.verdict == LOSS and v.notable:
-                    cells[v.case, mine, measure] = f"{tables.by_how_much(found, v)} ({v.other}{AT_START * start_up})"
-    return cells
+                    losses_found.append((v, start_up))
+    losses_found.sort(key=lambda loss: loss[0].size, reverse=True)
+    return {(v.case, v.mine, v.measure): f"{tables.by_how_much(found, v)} ({v.other}{AT_START * start_up})"
+            for v, start_up in losses_found}
 
 
 def _table_of_losses(found, ours) -> list[str]:
-    """A row a case that is lost in any measure; nothing where none is."""
+    """A row a case that is lost in any measure, by its largest loss; nothing where none is."""
     cells = _lost(found, ours)
     if not cells:
         return []
     measures = {TIME: "time", MEMORY: "memory"}
-    said = f"Where we lose by more than {100 * NOTABLE:.0f} %, by how much, and to whom most"
+    said = f"Where we lose by more than {100 * NOTABLE:.0f} %, by how much, and to whom most; the largest loss first"
     if any(AT_START in text for text in cells.values()):
         said += (f"; at start: the case holds less than {units.kib(START_UP_KIB)}, so that its memory is what a "
                  "process has at its start")
@@ -76,13 +87,12 @@ def _table_of_losses(found, ours) -> list[str]:
     columns = [(mine, measure) for mine in ours for measure in measures]
     lines = [f"{said}:", "", f"| case | {' | '.join(f'`{mine}` {measures[measure]}' for mine, measure in columns)} |",
              "|---|" + "--:|" * len(columns)]
-    for case in found.suite:
+    for case in dict.fromkeys(case for case, _, _ in cells):
         row = [cells.get((case, *column), "") for column in columns]
-        if any(row):
-            facts = found.cases[case]
-            number = f": `{facts.metric}`" if facts.judged_by == METRIC else ""
-            title = facts.title.replace("|", "\\|")
-            lines.append(f"| {title}{number} | {' | '.join(row)} |")
+        facts = found.cases[case]
+        number = f": `{facts.metric}`" if facts.judged_by == METRIC else ""
+        title = facts.title.replace("|", "\\|")
+        lines.append(f"| {title}{number} | {' | '.join(row)} |")
     return lines
 
 
@@ -96,7 +106,7 @@ def _shipped(found) -> list[str]:
 
 def suite_table(found) -> str:
     """How our shipped configs stand to every allocator, and who failed."""
-    text = [f"{', '.join(words.overview(found))}. Ratios are ours / the other's, geometric means over the cases that "
+    text = [f"{_measured_at(found)} Ratios are ours / the other's, geometric means over the cases that "
             "both finished (how many, time / memory: under cases); below 1 ours is better. W/T/L: cases won, tied, "
             "lost; a tie is where the 95 % interval of the per-round ratio contains 1. Other: the cases that are judged by "
             "another number than time. Failed: in how many cases, ours / the other.", ""]
@@ -119,14 +129,44 @@ def losses(found) -> str:
     return "\n".join([*lines, ""])
 
 
+def _mean_in_words(found, mine, measure, noun) -> str:
+    """How the product's mean stands to each of the rivals'."""
+    verdicts = {other: found.score(mine, other, measure).verdict for other in found.rivals()
+                if found.score(mine, other, measure).ratio is not None}
+    less = [other for other, verdict in verdicts.items() if verdict == WIN]
+    count = {0: "none", len(verdicts): "all"}.get(len(less), len(less))
+    said = [f"less {noun} than {count} of the {len(verdicts)} others"]
+    for verdict, how in ((TIE, "as much as"), (LOSS, "more than")):
+        names = [other for other in verdicts if verdicts[other] == verdict]
+        said += [f"{how} {' and '.join(names)}"] if names else []
+    return ", ".join(said)
+
+
+def _left_out(found, mine) -> str:
+    """Why the tallies of the brief table do not add up to all cases."""
+    numbers = sum(found.cases[case].judged_by == METRIC for case in found.run_by(mine))
+    start_up = len(found.run_by(mine, found.start_up))
+    said = []
+    if numbers:
+        said.append(f"time leaves out {numbers} that {'is' if numbers == 1 else 'are'} judged by another number")
+    if start_up:
+        said.append(f"memory leaves out {'these and ' if numbers else ''}{start_up} that hold{'s' * (start_up == 1)} less "
+                    f"than {units.kib(START_UP_KIB)}")
+    elif numbers:
+        said.append("so does memory")
+    return "".join(f"; {text}" for text in [*said, "a row leaves out what either of the two did not finish"])
+
+
 def brief(found) -> str:
     """The product against every allocator people use: two means, two tallies, and how many losses there are."""
     mine = next(iter(_shipped(found)), None)
     if mine is None:
         return ""
-    day = (found.meta.get("started") or "")[:10]
-    text = [f"{', '.join(words.overview(found))}{f', {day}' if day else ''}. Ratios are `{mine}`'s / the other's, geometric "
-            f"means over the cases: below 1 `{mine}` is better. W/T/L: cases won, tied, lost.", "",
+    library = ", the engine of `libspanalloc.so`," if mine == libraries.DEFAULT_CONFIG else ""
+    means = [_mean_in_words(found, mine, measure, noun) for measure, noun in ((TIME, "time"), (MEMORY, "memory"))]
+    text = [f"{_measured_at(found)}", "",
+            f"In the mean of the cases `{mine}`{library} takes {'; '.join(means)}. Ratios are `{mine}`'s / the other's, "
+            f"geometric means: below 1 `{mine}` is better. W/T/L: cases won, tied, lost{_left_out(found, mine)}.", "",
             f"| `{mine}` against | time | W/T/L | memory | W/T/L |", "|---|--:|--:|--:|--:|"]
     for other in found.rivals():
         time, memory = found.score(mine, other, TIME), found.score(mine, other, MEMORY)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirname(HERE))
@@ -520,16 +521,23 @@ class NumbersTest(Run):
             "| a tiny program |  | +50 % (glibc, at start) |  |",
         ):
             self.assertIn(line, lines)
+        places = [text.index(title) for title in ("| blocks", "| 1000 idle threads", "| a tiny program")]
+        self.assertEqual(places, sorted(places))  # the largest loss first
         self.assertRegex(text, "at start: the case holds less than 1.00 MiB.*; other number: what the case is judged by")
         self.assertNotIn("every call timed", text)  # which is won
         self.assertIn("`standard` loses by more than 5 %, to one of them at least, in 3 of the 5 cases (1 in memory, 2 in "
                       "another number): [", readme.brief(self.found))
+        self.assertIn("In the mean of the cases `standard`, the engine of `libspanalloc.so`, takes less time than none of the "
+                      "2 others, as much as glibc and jemalloc; less memory than none of the 2 others, as much as glibc and "
+                      "jemalloc. ", readme.brief(self.found))
+        self.assertIn("lost; time leaves out 3 that are judged by another number; memory leaves out these and 1 that holds "
+                      "less than 1.00 MiB; a row", readme.brief(self.found))
 
 
 class ReadmeTest(Run):
     def test_failures_of_all(self):
         text = readme.suite_table(self.found)
-        self.assertIn("No figures of `tbbmalloc`: mill.t1 hung in 6 of 6 rounds (`no end after <60 s>`); mill.t2 "
+        self.assertIn("`tbbmalloc` has no figures of 2 cases: mill.t1 hung in 6 of 6 rounds (`no end after <60 s>`); mill.t2 "
                       "crashed in 1 of 6 rounds (`killed by SIGSEGV`).", text.splitlines())
         self.assertIn("| tbbmalloc | - | - | - | - | - | 0 / 0 | 0 / 2 |", text.splitlines())
         self.assertNotIn("xalan", text)  # what is missing on the machine is nobody's failure
@@ -551,7 +559,10 @@ class ReadmeTest(Run):
 
     def test_brief(self):
         lines = readme.brief(self.found).splitlines()
-        self.assertIn("6 rounds, 4 cases, commit 0123456789, 2025-03-01.", lines[0])
+        self.assertIn("6 rounds, 4 cases, commit 0123456789, 2025-03-01. What has changed", lines[0])
+        self.assertIn("takes less time than all of the 2 others; less memory than none of the 2 others, more than glibc and ",
+                      lines[2])
+        self.assertIn("lost; a row leaves out", lines[2])
         rows = [line.split(" | ") for line in lines if line.startswith("| ")]
         self.assertEqual([row[0] for row in rows], ["| `standard` against", "| glibc (1.0)", "| jemalloc (1.0)",
                                                     "| tbbmalloc (1.0)"])
@@ -582,6 +593,16 @@ class ReadmeTest(Run):
             quoted = file.read().split("<!-- bench:begin -->")[1].split("<!-- bench:end -->")[0].strip()
         self.assertIn("| memory |", quoted)
         self.assertIn(quoted, printed)
+
+    @unittest.skipIf(MISSING, WHY)
+    def test_the_picture(self):
+        import readme_figures
+
+        with tempfile.TemporaryDirectory() as folder:
+            picture = os.path.join(folder, "standing.png")
+            with unittest.mock.patch.object(readme_figures, "PICTURE", picture):
+                readme_figures.draw(self.folder)
+            self.assertGreater(os.path.getsize(picture), 1000)
 
     def test_the_document_has_the_place_of_what_is_measured(self):
         with open(os.path.join(SOURCE, readme.RESULTS), encoding="utf-8") as file:

@@ -157,13 +157,13 @@ def fragmentation(metric: str = "time", live_mib: int = 32, full: bool = False, 
     who returns it at all. The record also has rss_over_live_250ms, within our decay."""
     suffix = {"time": "", "rss_over_live_mean": "-phases", "rss_over_live_freed90": "-freed",
               "rss_over_live_rested": "-rested"}[metric]
-    what = {"time": "time", "rss_over_live_mean": "memory over live bytes, mean of the phases",
-            "rss_over_live_freed90": "memory over live bytes when 90 % is freed",
-            "rss_over_live_rested": "memory over live bytes when 90 % is freed, 1 s later (spanalloc's decay is "
+    what = {"time": "", "rss_over_live_mean": ": memory over live bytes, mean of the phases",
+            "rss_over_live_freed90": ": memory over live bytes when 90 % is freed",
+            "rss_over_live_rested": ": memory over live bytes when 90 % is freed, 1 s later (spanalloc's decay is "
                                     "0.5 s, jemalloc's 10 s)"}[metric]
     return Case(
         id=f"fragmentation-{live_mib}m{suffix}.t1", group="fragmentation",
-        title=f"churn of {live_mib} MiB through six phases of sizes: {what}", source=SOURCE, family=Family.WORKLOAD,
+        title=f"churn of {live_mib} MiB through six phases of sizes{what}", source=SOURCE, family=Family.WORKLOAD,
         argv=_argv("fragmentation", live_mib=live_mib, rest_ms=1000 if metric == "rss_over_live_rested" else 0),
         metric=metric, full=full, quick=quick,
     )
