@@ -8,6 +8,7 @@ import io
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -420,6 +421,30 @@ class FewRoundsTest(Run):
 
 @unittest.skipIf(MISSING, WHY)
 class PlotsTest(unittest.TestCase):
+    def test_the_documents_and_their_picture_are_written(self):
+        newest = os.path.relpath(readme.newest(os.path.join(SOURCE, "bench", "results")), SOURCE)
+        with tempfile.TemporaryDirectory() as tree:
+            for path in ("bench/common.py", "bench/spanalloc_bench", "tools/spanalloc_cli", "src/engines/libraries.txt",
+                         newest):
+                os.makedirs(os.path.dirname(os.path.join(tree, path)), exist_ok=True)
+                os.symlink(os.path.join(SOURCE, path), os.path.join(tree, path))
+            os.mkdir(os.path.join(tree, "docs"))
+            for path in ("bench/readme_figures.py", readme.README, readme.RESULTS):  # no links: it writes beside itself
+                shutil.copy(os.path.join(SOURCE, path), os.path.join(tree, path))
+            written = {}
+            for document in (readme.README, readme.RESULTS):
+                with open(os.path.join(tree, document), encoding="utf-8") as file:
+                    written[document] = file.read()
+                with open(os.path.join(tree, document), "w", encoding="utf-8") as file:
+                    file.write(readme.between_markers(written[document], readme.SUITE, "", document))
+            subprocess.run([sys.executable, os.path.join(tree, "bench", "readme_figures.py"), "--suite"], check=True,
+                           env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
+            for document, text in written.items():
+                with open(os.path.join(tree, document), encoding="utf-8") as file:
+                    self.assertEqual(file.read(), text)
+            with open(os.path.join(tree, "docs", "standing.png"), "rb") as file:
+                self.assertEqual(file.read(4), b"\x89PNG")
+
     def test_looks_are_stable_and_told_apart(self):
         from spanalloc_bench import plots
 
