@@ -292,12 +292,14 @@ def write(folder, rows, meta):
 def read(folder) -> tuple[list[Row], dict]:
     if not packed.path(folder, CSV):
         raise FileNotFoundError(f"{folder} holds no outcomes: there is no {CSV}. `spanalloc bench attacks` makes one")
+    with open(os.path.join(folder, META), encoding="utf-8") as file:
+        meta = json.load(file)
+    names = old_names.of_record(meta)
     rows = [
-        Row(**{**line, "allocator": old_names.today(line["allocator"]), "size": int(line["size"]), "runs": int(line["runs"])})
+        Row(**{**line, "allocator": names.name(line["allocator"]), "size": int(line["size"]), "runs": int(line["runs"])})
         for line in csv.DictReader(io.StringIO(packed.content(folder, CSV).decode(), newline=""))
     ]
-    with open(os.path.join(folder, META), encoding="utf-8") as file:
-        return rows, old_names.today(json.load(file))
+    return rows, names.record(meta)
 
 
 # ---- the table ----

@@ -28,7 +28,7 @@ import time
 from spanalloc_bench import allocators, build, old_names, progress, simulator, tree
 from spanalloc_bench import machine as this_machine
 from spanalloc_bench.cases import acdc
-from spanalloc_bench.manycore_rows import COUNTS, CSV, LONG, SHORT, TURNS, Row, append, read
+from spanalloc_bench.manycore_rows import COUNTS, CSV, LONG, META, SHORT, TURNS, Row, append, read
 from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, OK, Allocator
 from spanalloc_cli import libraries
 
@@ -37,7 +37,6 @@ ALLOCATORS = (*libraries.COMPARED_CONFIGS, "glibc", "jemalloc", "tcmalloc", "mim
 QUICK_ALLOCATORS = ("standard", "glibc", "mimalloc", "bump")
 MOST_CORES = 120  # a chain of larson needs two cores when a thread follows another; the plugin has 256
 TIMEOUT_S = 900.0
-META = "manycore-meta.json"
 PROBED = "threadtest"  # asked for whose malloc it has
 
 
@@ -232,9 +231,10 @@ def read_meta(folder) -> dict:
     """Under what the folder's lines were made; empty where nothing says it."""
     try:
         with open(os.path.join(folder, META), encoding="utf-8") as file:
-            return old_names.today(json.load(file))
+            meta = json.load(file)
     except (FileNotFoundError, ValueError):
         return {}
+    return old_names.of_record(meta).record(meta)
 
 
 def write_meta(folder, chosen, plugin, binaries, words):
@@ -321,6 +321,7 @@ class Progress:
 def simulate(cells, folder, binaries, plugin, words=()) -> list[Row]:
     """Simulates what the folder does not have yet; the rows of all cells. `words`: the command's, for the record."""
     os.makedirs(folder, exist_ok=True)
+    old_names.part(folder, CSV, META)
     rows = read(folder)
     wanted = [cell for cell in cells if cell.key not in rows or rows[cell.key].status != OK]
     if len(wanted) < len(cells):

@@ -11,7 +11,7 @@ import os
 from spanalloc_bench import allocators, old_names, packed
 from spanalloc_bench.model import OK
 
-CSV = "manycore.csv"
+CSV, META = "manycore.csv", "manycore-meta.json"
 SHORT, LONG = "short", "long"
 TURNS = "{turns}"      # stands for their number in a line's arguments
 REJECTED = "rejected"  # a point whose two runs do not say what the steady state is
@@ -175,7 +175,7 @@ def read(folder) -> dict[tuple, Row]:
     path = packed.path(folder, CSV)
     if path is None:
         return {}
-    rows = {}
+    names, rows = old_names.of_folder(folder, META), {}
     lines = csv.reader(io.StringIO(packed.content(folder, CSV).decode(), newline=""))
     if tuple(next(lines, ())) != FIELDS:
         raise allocators.BadChoice(f"{path}: its columns are not those of this version; choose another --out")
@@ -183,7 +183,7 @@ def read(folder) -> dict[tuple, Row]:
         if len(values) != len(FIELDS):
             continue
         row = Row(**{name: _decoded(name, text) for name, text in zip(FIELDS, values)})
-        row.allocator = old_names.today(row.allocator)
+        row.allocator = names.name(row.allocator)
         rows[row.key] = row
     return rows
 

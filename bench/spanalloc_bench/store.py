@@ -92,13 +92,14 @@ def samples(folder) -> list[Sample]:
         return []
     if tuple(header) not in (FIELDS, FIELDS[: -len(ADDED)]):
         raise Damaged(f"{path}: its columns are not those of this version; choose another --out")
+    names = old_names.of_folder(folder, META)
     cells = {}
     for number, row in enumerate(rows, start=2):
         try:
             if len(row) != len(header):
                 raise ValueError(f"{len(row)} columns")
             sample = Sample(**{name: _decode(text, KINDS[name]) for name, text in zip(header, row)})
-            sample = dataclasses.replace(sample, allocator=old_names.today(sample.allocator))
+            sample = dataclasses.replace(sample, allocator=names.name(sample.allocator))
         except ValueError as error:
             raise Damaged(f"{path}, line {number}: {error}") from None
         key = (sample.case, sample.allocator, sample.round)
@@ -124,7 +125,8 @@ def read_meta(folder) -> dict:
     """meta.json as a dict; empty when there is none."""
     try:
         with open(os.path.join(folder, META), encoding="utf-8") as file:
-            return old_names.today(json.load(file))
+            meta = json.load(file)
+            return old_names.of_record(meta).record(meta)
     except FileNotFoundError:
         return {}
     except ValueError as error:
@@ -165,8 +167,13 @@ class Store:
         self.folder = os.fspath(folder)
         os.makedirs(self.folder, exist_ok=True)
         self._hold = Hold(self.folder)
-        self._cells = {(s.case, s.allocator, s.round): s for s in samples(self.folder)}
-        self._open()
+        try:
+            old_names.part(self.folder, SAMPLES, META)
+            self._cells = {(s.case, s.allocator, s.round): s for s in samples(self.folder)}
+            self._open()
+        except BaseException:
+            self._hold.close()
+            raise
 
     def _open(self):
         path = os.path.join(self.folder, SAMPLES)

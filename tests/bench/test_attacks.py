@@ -83,6 +83,16 @@ class ClassifyTest(unittest.TestCase):
 
 
 class TableTest(unittest.TestCase):
+    def test_names_of_an_older_version_are_read_as_todays(self):
+        rows = [Row("first", 64, name, HARM, "", 1) for name in ("oopsla15", "scalloc", "superblock")]
+        known = {"oopsla15": "/x/libspanalloc-oopsla15.so", "scalloc": "/usr/lib/libscalloc.so",
+                 "superblock": "/x/libspanalloc-superblock.so"}
+        with tempfile.TemporaryDirectory() as folder:
+            attacks.write(folder, rows, {"allocators": {name: {"version": "", "path": path} for name, path in known.items()}})
+            read, meta = attacks.read(folder)
+        self.assertEqual([row.allocator for row in read], ["scalloc", "scalloc-original", "a2alloc"])
+        self.assertEqual(list(meta["allocators"]), ["scalloc", "scalloc-original", "a2alloc"])
+
     def rows(self, name, *ends):
         return [Row("first", size, name, outcome, "", runs) for size, outcome, runs in ends]
 

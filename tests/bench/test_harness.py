@@ -185,6 +185,36 @@ class StoreTest(Folder):
         self.assertEqual(store.read_meta(self.folder),
                          {"allocators": [{"name": "a2alloc", "path": "/x/libspanalloc-superblock.so"}], "verified": {"scalloc": {}}})
 
+    def test_ours_and_the_authors_programs_that_had_its_name_are_told_apart(self):
+        """In 0.1 ours were oopsla15 and folio, and scalloc and supermalloc the programs of the papers' authors."""
+        meta = {"allocators": [{"name": "scalloc", "kind": "peer", "path": "/usr/lib/libscalloc.so"},
+                               {"name": "oopsla15", "kind": "ours", "path": "/x/libspanalloc-oopsla15.so"},
+                               {"name": "supermalloc", "kind": "given", "path": "/x/libsupermalloc.so"}],
+                "verified": {"scalloc": {"larson": "/usr/lib/libscalloc.so"}}, "cases": {"a": {"group": "scalloc"}}}
+        with store.Store(self.folder) as results:
+            for number, name in enumerate(("scalloc", "oopsla15", "supermalloc"), start=1):
+                results.append(Sample("case", name, 1, number))
+        store.write_meta(self.folder, meta)
+
+        def told():
+            return {s.allocator: s.position for s in store.samples(self.folder)}
+
+        today = {"scalloc-original": 1, "scalloc": 2, "supermalloc-original": 3}
+        self.assertEqual(told(), today)
+        known = store.read_meta(self.folder)
+        self.assertEqual([entry["name"] for entry in known["allocators"]], list(today))
+        self.assertEqual((list(known["verified"]), known["cases"]), (["scalloc-original"], meta["cases"]))
+        with open(self.path(store.META), encoding="utf-8") as file:
+            self.assertEqual(json.load(file), meta)  # reading changes nothing
+        # What goes on adds lines of ours by its name of today; a kill between the two steps changes nothing either.
+        with unittest.mock.patch.object(json, "dumps", side_effect=KeyboardInterrupt), self.assertRaises(KeyboardInterrupt):
+            store.Store(self.folder)
+        self.assertEqual(told(), today)
+        with store.Store(self.folder) as results:
+            results.append(Sample("case", "scalloc", 1, 4))
+        self.assertEqual(told(), {**today, "scalloc": 4})
+        self.assertEqual(store.read_meta(self.folder), known)
+
     def test_set_aside(self):
         with store.Store(self.folder) as results:
             for round_ in (1, 2, 3):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import unittest
+import unittest.mock
 
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
@@ -389,6 +390,24 @@ class PointTest(unittest.TestCase):
         long.status, long.problem = "crashed", "signal 11"
         (point,) = self.rows.points([short, long])
         self.assertEqual((point.status, point.problem), ("crashed", "signal 11"))
+
+    def test_names_of_an_older_version_are_read_as_todays(self):
+        def told():
+            return sorted(line.allocator for line in self.rows.read(folder).values())
+
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("scalloc", "oopsla15"):
+                self.rows.append(folder, row(self.rows, "short", name))
+            with open(os.path.join(folder, self.rows.META), "w", encoding="utf-8") as file:
+                json.dump({"allocators": [{"name": "scalloc", "path": "/usr/lib/libscalloc.so"},
+                                          {"name": "oopsla15", "path": "/x/libspanalloc-oopsla15.so"}]}, file)
+            self.assertEqual(told(), ["scalloc", "scalloc-original"])
+            names = [entry["name"] for entry in self.manycore.read_meta(folder)["allocators"]]
+            self.assertEqual(names, ["scalloc-original", "scalloc"])
+            with unittest.mock.patch.object(self.manycore.simulator, "Simulator"):  # what goes on has them in its files
+                self.manycore.simulate([], folder, "", "")
+            self.rows.append(folder, row(self.rows, "long", "scalloc"))
+            self.assertEqual(told(), ["scalloc", "scalloc", "scalloc-original"])
 
     def test_lines_of_the_file_come_back_and_a_torn_one_does_not(self):
         with tempfile.TemporaryDirectory() as folder:

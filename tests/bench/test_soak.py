@@ -155,6 +155,23 @@ class FolderTest(unittest.TestCase):
             folder.append([sample(cycle=1)])
         self.assertEqual(records.read(self.path), [sample(), sample(allocator="glibc"), sample(cycle=1)])
 
+    def test_names_of_an_older_version_are_read_as_todays(self):
+        known = {"oopsla15": "/x/libspanalloc-oopsla15.so", "scalloc": "/usr/lib/libscalloc.so"}
+        with self.folder() as folder:
+            folder.keep_only([])
+            folder.append([sample(allocator=name) for name in known])
+            folder.meta = {"settings": {"allocators": {name: {"path": path} for name, path in known.items()}},
+                           "programs": {"redis": {"problems": {"scalloc": "it ended"}}}}
+            folder.write_meta()
+        today = ["scalloc", "scalloc-original"]
+        self.assertEqual([s.allocator for s in records.read(self.path)], today)
+        with self.folder() as folder:  # one that goes on has them in its files
+            folder.keep_only(["redis"])
+            folder.append([sample(allocator="scalloc")])
+            self.assertEqual(folder.meta["programs"]["redis"]["problems"], {"scalloc-original": "it ended"})
+        self.assertEqual([s.allocator for s in records.read(self.path)], [*today, "scalloc"])
+        self.assertEqual(list(records.read_meta(self.path)["settings"]["allocators"]), today)
+
     def test_a_line_that_was_cut_off_does_not_count(self):
         with self.folder() as folder:
             folder.keep_only([])

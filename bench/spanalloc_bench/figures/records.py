@@ -115,7 +115,7 @@ def _read(path) -> dict:
     """A file of records or notes; {} where there is none, or one of another version."""
     try:
         with open(path, encoding="utf-8") as file:
-            found = old_names.today(json.load(file))
+            found = old_names.Names().record(json.load(file))
     except FileNotFoundError:
         return {}
     except ValueError as error:

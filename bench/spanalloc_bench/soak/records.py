@@ -50,12 +50,12 @@ def _text(rows) -> str:
 def read(folder) -> list[Sample]:
     """The samples; a last line that was cut off by a kill does not count."""
     path, content = packed.path(folder, CSV), packed.content(folder, CSV).decode()
-    found = []
+    names, found = old_names.of_folder(folder, META), []
     lines = csv.DictReader(io.StringIO(content[:content.rfind("\n") + 1]))
     for number, line in enumerate(lines, 2):
         try:
             sample = Sample(**{name: kind(line[name]) for name, kind in _FIELDS.items()})
-            found.append(dataclasses.replace(sample, allocator=old_names.today(sample.allocator)))
+            found.append(dataclasses.replace(sample, allocator=names.name(sample.allocator)))
         except (KeyError, TypeError, ValueError):
             raise store.Damaged(f"{path}, line {number}: this is no sample of a soak") from None
     return found
@@ -65,7 +65,8 @@ def read_meta(folder) -> dict:
     path = os.path.join(folder, META)
     try:
         with open(path, encoding="utf-8") as file:
-            return old_names.today(json.load(file))
+            meta = json.load(file)
+            return old_names.of_record(meta).record(meta)
     except FileNotFoundError:
         return {}
     except ValueError as error:
@@ -86,6 +87,7 @@ class Folder:
         self.path = path
         os.makedirs(path, exist_ok=True)
         self._hold = store.Hold(path)
+        old_names.part(path, CSV, META)
         self.meta = read_meta(path)
         self._file = None
 
