@@ -85,7 +85,9 @@ def _bump(places) -> Allocator:
 
 
 def named(places, name) -> Allocator:
-    """The contender of this name. One that is not there, be it a future library of ours, says so in `missing`."""
+    """The contender of this name. One that is not there, be it a future library of ours, says so in `missing`. Of
+    ours it takes a name of an older version too."""
+    name = libraries.current_name(name)
     if name == "glibc":
         return _glibc()
     if name == FLOOR:

@@ -126,7 +126,7 @@ def contenders(places, names, with_) -> list[Allocator]:
     if names is None:
         return _in_order([c for c in there if c.kind is not Kind.BASELINE and c.kind is not Kind.ABLATION])
     chosen = []
-    for name in (name.strip() for name in names.split(",")):
+    for name in (libraries.current_name(name.strip()) for name in names.split(",")):
         contender = next((c for c in found if c.name == name), None) or allocators.named(places, name)
         if contender.missing:
             raise allocators.BadChoice(f"--allocators {name}: {contender.missing}. There are: "

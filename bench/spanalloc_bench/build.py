@@ -67,7 +67,7 @@ def module(places, name) -> Part:
 def of_contenders(places, names) -> list[Part]:
     """What contenders of these names are made of, as far as this source tree has it."""
     found = []
-    for name in names:
+    for name in map(libraries.current_name, names):
         name = allocators.SETTINGS.get(name, (name,))[0]
         if name == allocators.FLOOR:
             found.append(Part(os.path.join(tree.workloads(places), "libbump.so"), "bump"))

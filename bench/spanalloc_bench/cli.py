@@ -186,7 +186,7 @@ def _contenders(names, with_, ablations, nbbs, planned=False):
         return found
     known = {contender.name: contender for contender in found}
     chosen = []
-    for name in (name.strip() for name in names.split(",")):
+    for name in (libraries.current_name(name.strip()) for name in names.split(",")):
         contender = known.get(name) or allocators.named(_places, name)
         if not there(contender):
             known_names = ", ".join(c.name for c in [*found, *allocators.by_name_only(_places)] if there(c))

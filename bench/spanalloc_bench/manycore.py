@@ -429,7 +429,7 @@ def _parser():
 
 def _names(options):
     if options.allocators:
-        return [name.strip() for name in options.allocators.split(",")]
+        return list(dict.fromkeys(libraries.current_name(name.strip()) for name in options.allocators.split(",")))
     return QUICK_ALLOCATORS if options.quick else ALLOCATORS
 
 

@@ -20,7 +20,7 @@ COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
-from spanalloc_bench import allocators, execute, progress, schedule, store, tree  # noqa: E402
+from spanalloc_bench import allocators, build, execute, progress, schedule, store, tree  # noqa: E402
 from spanalloc_bench.model import (  # noqa: E402
     CRASHED, FAILED, HUNG, NOT_PRELOADED, OK, UNAVAILABLE, Allocator, Case, Family, Kind, Sample,
 )
@@ -634,6 +634,30 @@ class ContendersTest(Folder):
         self.assertEqual([named[name].missing for name in ("a2alloc", "kheap")], ["", ""])
         self.assertEqual([named[name].kind for name in ("a2alloc", "kheap")], [Kind.OURS, Kind.ABLATION])
         self.assertEqual(allocators.named(PLACES, "a2alloc"), named["a2alloc"])
+
+    def test_a_name_of_an_older_version_is_the_same_contender(self):
+        from spanalloc_bench import attacks, cli, manycore
+        from spanalloc_bench.soak import command
+
+        for old, new in (("oopsla15", "scalloc"), ("superblock", "a2alloc"), ("oopsla15-clab", "scalloc-clab")):
+            with self.subTest(old), unittest.mock.patch.object(cli, "_places", PLACES):
+                self.assertEqual(allocators.named(PLACES, old), allocators.named(PLACES, new))
+                self.assertEqual(build.of_contenders(PLACES, [old]), build.of_contenders(PLACES, [new]))
+                planned = cli._contenders(f" {old},{new}", None, False, None, planned=True)
+                self.assertEqual([a.name for a in planned], [new])
+                self.assertEqual(manycore._names(types.SimpleNamespace(allocators=f"{old},{new}")), [new])
+                self.assertEqual(command.wanted_names(f"{old}, {new}"), [new])
+        chosen = attacks.contenders(PLACES, "oopsla15,superblock,glibc", ())
+        self.assertEqual([(a.name, a.kind) for a in chosen],
+                         [("scalloc", Kind.OURS), ("a2alloc", Kind.OURS), ("glibc", Kind.SYSTEM)])
+
+    def test_a_run_by_an_older_name_goes_on_where_it_was(self):
+        counted = program("counted", f"echo >>{os.path.join(self.folder, 'runs')}")
+        for name in ("oopsla15", "scalloc", "oopsla15"):
+            schedule.run_cells(PLACES, [counted], [allocators.named(PLACES, name)], 1, self.folder, lambda text: None)
+            self.assertEqual([s.allocator for s in store.samples(self.folder)], ["scalloc"])
+            with open(self.path("runs"), encoding="utf-8") as file:
+                self.assertEqual(len(file.readlines()), 1)
 
     def test_settings_of_the_product_are_contenders_by_name(self):
         for use in ("always", "never"):

@@ -27,8 +27,9 @@ def newest(places, name):
 
 
 def wanted_names(names) -> list[str]:
-    """Those of --allocators, "A,B", once each; the default where it is not given."""
-    return list(dict.fromkeys([name.strip() for name in names.split(",")] if names else ALLOCATORS))
+    """Those of --allocators, "A,B", once each, by their names of today; the default where it is not given."""
+    wanted = [name.strip() for name in names.split(",")] if names else ALLOCATORS
+    return list(dict.fromkeys(map(libraries.current_name, wanted)))
 
 
 def chosen_allocators(places, names, with_, say):
