@@ -332,13 +332,15 @@ allocators people use; for these, the best of all others.</p>""")
 def _paper_figures(folder) -> list[str]:
     """The papers' figures that were run into this folder, one folded part each."""
     path, found = os.path.join(folder, FIGURES), {}
-    for name in records.files(folder):
+    files = records.files(folder)
+    for name in files:
         with open(os.path.join(path, f"{name}.json"), encoding="utf-8") as file:
             found[name] = json.load(file)
     for name, data in records.from_samples(folder).items():
         found[name] = records.outcome(data)
         picture = os.path.join(path, f"{name}.png")
-        if found[name]["data"] and not os.path.isfile(picture):
+        # One beside an older version's record has the names of then.
+        if found[name]["data"] and (name in files or not os.path.isfile(picture)):
             os.makedirs(path, exist_ok=True)
             draw_figure.png(data, picture)
     return [_paper_figure(found[name], path) for name in sorted(found)]

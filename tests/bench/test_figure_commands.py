@@ -215,15 +215,22 @@ class KeptTest(unittest.TestCase):
             self.skipTest(f"the suite's Python packages are not here: {error}")
         scratch = tempfile.TemporaryDirectory()
         self.addCleanup(scratch.cleanup)
-        self.folder = scratch.name
+        self.folder, self.outcomes = scratch.name, run
+        self.missing, self.facts = dict(self.MISSING), dict(self.FACTS)
+        self.keep_all()
+
+    def keep_all(self, given=()):
+        """Figures, with samples of those that are given too."""
         machine = {"processor": "Some processor", "transparent_hugepages": "madvise"}
         for name in self.RUN:
             figure = FIGURES[name]
             samples, apart = map(self.whole, samples_of(figure, [SHAPES[name]], cores=2))
+            samples += [dataclasses.replace(sample, allocator=who) for who in given for sample in samples
+                        if sample.allocator == "glibc"]
             self.add("", samples)
             self.add(records.VARIANTS, apart)
-            run.keep(records.data_of(figure, 2, machine, self.MISSING, {}, (), samples, apart), self.folder)
-        run.keep(records.data_of(FIGURES["supermalloc-1"], 2, machine, self.MISSING, self.FACTS, (), [], []), self.folder)
+            self.outcomes.keep(records.data_of(figure, 2, machine, self.missing, {}, given, samples, apart), self.folder)
+        self.outcomes.keep(records.data_of(FIGURES["supermalloc-1"], 2, machine, self.missing, self.facts, (), [], []), self.folder)
 
     @staticmethod
     def whole(samples):
@@ -285,6 +292,32 @@ class KeptTest(unittest.TestCase):
         with open(path, "w", encoding="utf-8") as file:
             json.dump({**found, "format": found["format"] - 1}, file)
         self.assertEqual(records.of_folder(self.folder), {})
+
+    def test_records_of_an_older_version_are_judged_anew(self):
+        """Those of 0.1 lack whether the kernel gives huge pages and who was given, and have the names of then."""
+        then = {"supermalloc": "folio", "scalloc": "oopsla15", "supermalloc-original": "supermalloc"}
+        self.facts[("supermalloc", codesize.TEXT)] = 5.0
+        self.missing["supermalloc-original"] = "absent: not packaged"
+        self.keep_all(given=("mine",))
+        store.write_meta(self.folder, {"machine": {"transparent_hugepages": "madvise"}, "allocators": [
+            {"name": "mine", "kind": "given", "path": "/x/libmine.so"}]})
+        before = records.of_folder(self.folder)
+        for name in before:
+            path = os.path.join(self.folder, "figures", f"{name}.json")
+            with open(path, encoding="utf-8") as file:
+                record = json.load(file)
+            for key in ("transparent_hugepages", "given"):
+                del record[key]
+            record["absent"] = {then.get(row, row): why for row, why in record["absent"].items()}
+            record["data"] = [{**entry, "row": then.get(entry["row"], entry["row"])} for entry in record["data"]]
+            with open(path, "w", encoding="utf-8") as file:
+                json.dump({**record, "format": 2}, file)
+        self.assertEqual(records.written(self.folder), {})
+        after = records.of_folder(self.folder)
+        self.assertEqual(set(after), set(before))
+        for name, record in before.items():
+            self.assertEqual(after[name], json.loads(json.dumps(record)), name)
+        self.assertEqual(after["scalloc-7b"]["given"], ["mine"])
 
     def test_the_report_draws_them(self):
         from spanalloc_bench import report

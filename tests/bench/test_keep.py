@@ -280,7 +280,7 @@ class KeepTest(Folder):
             refused(store.InUse, "another run", self.run_, self.kept)
         self.assertEqual(self.tree(self.folder), before)
         os.mkdir(os.path.join(self.run_, "figures"))
-        self.put("figures/scalloc-6a.json", json.dumps({"format": FORMAT - 1}))
+        self.put("figures/scalloc-6a.json", json.dumps({"format": 1}))
         refused(allocators.BadChoice, "another version, scalloc-6a for one", self.run_, self.kept)
         self.assertFalse(os.path.exists(self.kept))
 

@@ -17,9 +17,12 @@ from spanalloc_bench.figures import derived, verdicts
 from spanalloc_bench.figures.catalogue import FIGURES
 from spanalloc_bench.figures.data import Data
 from spanalloc_bench.figures.figure import FOLDER, FORMAT, Figure
+from spanalloc_bench.model import Kind
 
 VARIANTS = "variants"    # below a run's folder: the runs that a paper's variants made in turn
 NOTES = "figures.json"   # in a folder of kept results
+OLDER = 2                # the format of 0.1, whose records lack some of the note, and are judged anew
+_OLDER_NAMES = {"folio": "supermalloc", **{name: old_names.of_authors(name) for name in old_names.AUTHORS}}
 _MACHINE = ("processor", "transparent_hugepages")
 _NOTED = ("cores", *_MACHINE, "absent", "given")
 
@@ -41,6 +44,24 @@ def data_of(figure: Figure, cores, machine, missing, facts, given, samples, apar
 def note(record) -> dict:
     """What a record has from elsewhere than from samples: the machine, who was missing, who was given, counts."""
     return {**{key: record[key] for key in _NOTED}, "facts": [entry for entry in record["data"] if "value" in entry]}
+
+
+def _older_note(record, meta) -> dict:
+    """The note of a record of 0.1, with the names of today. The folder's record says what this one does not: who was
+    given, and what the kernel's setting was."""
+    def today(name):
+        return old_names.today(_OLDER_NAMES.get(name, name))
+
+    given = {entry["name"] for entry in meta.get("allocators", []) if entry.get("kind") == Kind.GIVEN.value}
+    named = {*FIGURES[record["id"]].allocators, *FIGURES[record["id"]].variants}
+    rows = dict.fromkeys(today(entry["row"]) for entry in record["data"])
+    return {
+        "cores": record["cores"], "processor": record["processor"],
+        "transparent_hugepages": meta.get("machine", {}).get("transparent_hugepages", ""),
+        "absent": {today(name): why for name, why in record["absent"].items()},
+        "given": [name for name in rows if name in given and name not in named],
+        "facts": [{**entry, "row": today(entry["row"])} for entry in record["data"] if "value" in entry],
+    }
 
 
 def _noted_data(figure, noted, samples, apart) -> Data:
@@ -111,16 +132,16 @@ def outcome(data: Data) -> dict:
 # ---- a folder's ----
 
 
-def _read(path) -> dict:
+def _read(path, format=FORMAT) -> dict:
     """A file of records or notes; {} where there is none, or one of another version."""
     try:
         with open(path, encoding="utf-8") as file:
-            found = old_names.Names().record(json.load(file))
+            found = json.load(file)
     except FileNotFoundError:
         return {}
     except ValueError as error:
         raise store.Damaged(f"{path}: {error}") from None
-    return found if found.get("format") == FORMAT else {}
+    return found if found.get("format") == format else {}
 
 
 def files(folder) -> set[str]:
@@ -132,7 +153,11 @@ def files(folder) -> set[str]:
 
 def written(folder) -> dict[str, dict]:
     """{figure's id: record} of the folder's figures/ID.json."""
-    found = {name: _read(os.path.join(folder, FOLDER, f"{name}.json")) for name in FIGURES}
+    return _written(folder, FORMAT)
+
+
+def _written(folder, format):
+    found = {name: _read(os.path.join(folder, FOLDER, f"{name}.json"), format) for name in FIGURES}
     return {name: record for name, record in found.items() if record}
 
 
@@ -140,6 +165,9 @@ def notes(folder) -> dict[str, dict]:
     """{figure's id: note} of every figure that was run into the folder."""
     found = _read(os.path.join(folder, NOTES)).get("figures", {})
     found.update({name: note(record) for name, record in written(folder).items()})
+    older = _written(folder, OLDER)
+    meta = store.read_meta(folder) if older else {}
+    found.update({name: _older_note(record, meta) for name, record in older.items()})
     return {name: found[name] for name in FIGURES if name in found}
 
 
