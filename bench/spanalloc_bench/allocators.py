@@ -23,6 +23,7 @@ SETTINGS = {
     **{f"standard-thp-{use}": ("standard", (("SPANALLOC_THP", use),)) for use in ("always", "never")},
     "standard-background": ("standard", (("SPANALLOC_BACKGROUND", "1"),)),
 }
+TO_COME = ("supermalloc",)  # engines of ours that do not exist yet, whose places are kept
 FLOOR = "bump"
 MMAP = "mmap"
 PAGE_MANAGERS = ("mmap", "tree", "tree-recursive", "static")
@@ -132,6 +133,10 @@ def given(places, text, taken=()) -> Allocator:
         raise BadChoice(f"--with {text}: expected NAME=PATH, for example --with mine=./libmine.so")
     if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", name):
         raise BadChoice(f"--with {text}: a name is made of letters, digits and . _ + -")
+    today = libraries.current_name(name)
+    if today in (*libraries.LIBRARIES, *SETTINGS, *TO_COME):
+        raise BadChoice(f"--with {text}: {name} is the name of a library of ours; what others have made can be called "
+                        f"{today}-original")
     if name in taken:
         raise BadChoice(f"--with {text}: there is an allocator called {name} already; choose another name")
     if not os.path.isfile(path):

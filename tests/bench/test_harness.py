@@ -688,6 +688,11 @@ class ContendersTest(Folder):
         self.refuse(f"mine={text}", "cannot load")
         self.refuse(f"mine={libm()}", "defines no malloc")
         self.refuse(f"glibc={STANDARD.path}", "glibc already")
+        for name, other in (("supermalloc", "supermalloc"), ("scalloc", "scalloc"), ("oopsla15", "scalloc"),
+                            ("kheap", "kheap"), ("standard-thp-never", "standard-thp-never")):
+            with self.assertRaisesRegex(allocators.BadChoice, f"library of ours; .* {other}-original"):
+                allocators.given(PLACES, f"{name}={STANDARD.path}")
+        self.assertEqual(allocators.given(PLACES, f"supermalloc-original={STANDARD.path}").kind, Kind.GIVEN)
         self.refuse(f"a b={STANDARD.path}", "made of letters")
         with self.assertRaisesRegex(allocators.BadChoice, "mine already"):
             allocators.discover(PLACES, with_=[f"mine={STANDARD.path}"] * 2)
