@@ -21,7 +21,7 @@ import time
 
 from spanalloc_bench import allocators, progress, tree
 from spanalloc_bench.model import Family
-from spanalloc_cli import libraries
+from spanalloc_cli import VERSION, libraries
 
 LOG = "bench-build.log"  # in the build folder; locked by the command that builds
 OPTION = "SPANALLOC_ABLATIONS"
@@ -44,6 +44,13 @@ class Part:
     @property
     def there(self) -> bool:
         return os.path.isfile(self.path)
+
+    @property
+    def stale(self) -> bool:
+        """Whether it is a library that an older version has left there: this version's is NAME.so.VERSION behind a link."""
+        name = os.path.basename(self.path)
+        return (self.there and name.startswith("libspanalloc")
+                and os.path.basename(os.path.realpath(self.path)) != f"{name}.{VERSION}")
 
 
 # ---- what there is to build ----
@@ -102,7 +109,12 @@ def _has_child(name) -> bool:
 
 
 def make(places, parts, say):
-    """Builds those of the parts that are not there. Failed where that cannot be done."""
+    """Builds those of the parts that are not there, and says which are an older version's. Failed where that cannot be
+    done."""
+    stale = [part for part in dict.fromkeys(parts) if part.stale]
+    if stale:
+        say(f"{', '.join(part.path for part in stale)}: not of version {VERSION}, and left as it is; today's: cmake --build "
+            f"{tree.build_folder(places)} --target {' '.join(part.target for part in stale)}")
     missing = _missing(parts)
     if not missing:
         return

@@ -17,7 +17,7 @@ sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
 from spanalloc_bench import allocators, build, progress, tree  # noqa: E402
 from spanalloc_bench.cases import catalogue  # noqa: E402
-from spanalloc_cli import libraries  # noqa: E402
+from spanalloc_cli import VERSION, libraries  # noqa: E402
 
 BUILD = os.path.dirname(os.path.dirname(COMMAND))
 PLACES = libraries.Places(os.environ["SPANALLOC_TEST_LIBRARIES"], os.path.dirname(COMMAND))
@@ -72,6 +72,15 @@ class PartsTest(unittest.TestCase):
                              set(targets(run.parts(PLACES, [FIGURES["a2alloc-future-counts"]]))))
 
 
+def wait(condition):
+    """Whether it comes to hold, in ten minutes."""
+    for _ in range(60_000):
+        if condition():
+            return True
+        time.sleep(0.01)
+    return False
+
+
 # A build of nothing but files, at the places of the real one.
 PROJECT = """
 cmake_minimum_required(VERSION 3.22)
@@ -83,10 +92,16 @@ function(small target file)
   add_custom_target(${target} DEPENDS ${CMAKE_BINARY_DIR}/${file})
 endfunction()
 file(MAKE_DIRECTORY ${CMAKE_BINARY_DIR}/lib ${CMAKE_BINARY_DIR}/bin ${CMAKE_BINARY_DIR}/bench)
-small(spanalloc lib/libspanalloc.so)
+function(library target file)
+  add_custom_command(OUTPUT ${CMAKE_BINARY_DIR}/lib/${file}
+                     COMMAND ${CMAKE_COMMAND} -E echo made >> ${CMAKE_BINARY_DIR}/lib/${file}.@VERSION@
+                     COMMAND ${CMAKE_COMMAND} -E create_symlink ${file}.@VERSION@ ${CMAKE_BINARY_DIR}/lib/${file} VERBATIM)
+  add_custom_target(${target} DEPENDS ${CMAKE_BINARY_DIR}/lib/${file})
+endfunction()
+library(spanalloc libspanalloc.so)
 small(spanalloc_measure bin/spanalloc-measure)
 if(SPANALLOC_ABLATIONS)
-  small(spanalloc_scalloc_clab lib/libspanalloc-scalloc-clab.so)
+  library(spanalloc_scalloc_clab libspanalloc-scalloc-clab.so)
 endif()
 add_custom_target(broken COMMAND ${CMAKE_COMMAND} -E echo "the reason" COMMAND ${CMAKE_COMMAND} -E false)
 add_custom_target(quick COMMAND ${CMAKE_COMMAND} -E echo begun)
@@ -102,7 +117,7 @@ class MakeTest(unittest.TestCase):
         self.source, self.build = os.path.join(folder.name, "source"), os.path.join(folder.name, "build")
         os.mkdir(self.source)
         with open(os.path.join(self.source, "CMakeLists.txt"), "w", encoding="utf-8") as file:
-            file.write(PROJECT)
+            file.write(PROJECT.replace("@VERSION@", VERSION))
         subprocess.run(["cmake", "-G", "Ninja", "-S", self.source, "-B", self.build], stdout=subprocess.DEVNULL, check=True)
         self.places = libraries.Places(os.path.join(self.build, "lib"), os.path.join(self.build, "bin"))
         self.said = []
@@ -139,6 +154,23 @@ class MakeTest(unittest.TestCase):
         self.assertEqual(self.said, [])
         with open(standard.path, encoding="utf-8") as file:
             self.assertEqual(file.read(), "made\n")
+
+    def test_what_an_older_version_left_is_said(self):
+        standard = self.part("standard")
+        for version in ("", ".0.1.0"):
+            self.said.clear()
+            path = standard.path + version
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            if version:
+                os.replace(standard.path, path)
+                os.symlink(os.path.basename(path), standard.path)
+            else:
+                open(path, "w", encoding="ascii").close()
+            self.make(standard, standard)
+            self.assertEqual(len(self.said), 1, self.said)
+            self.assertIn(f"{standard.path}: not of version {VERSION}", self.said[0])
+            self.assertIn("--target spanalloc", self.said[0])
+            self.assertEqual(os.path.getsize(path), 0)
 
     def test_an_ablation_configures_the_folder_for_it(self):
         clab = self.part("scalloc-clab")
@@ -199,13 +231,6 @@ class MakeTest(unittest.TestCase):
         with open(os.path.join(self.source, "endless"), "w", encoding="utf-8") as file:
             file.write(ENDLESS)
         begun = os.path.join(self.build, "pid")
-
-        def wait(condition):
-            for _ in range(60_000):
-                if condition():
-                    return True
-                time.sleep(0.01)
-            return False
 
         def interrupt(text):
             if text.lstrip().startswith("[1/"):

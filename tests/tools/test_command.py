@@ -83,7 +83,16 @@ class RunTest(unittest.TestCase):
             self.assertTrue(run.stdout.strip().endswith(f"/libspanalloc-{new}.so"), run)
             link, library = (os.path.join(BUILD, "lib", f"libspanalloc-{name}.so") for name in (old, new))
             self.assertEqual(os.path.realpath(link), os.path.realpath(library))
-            self.assertNotIn(old, spanalloc("list").stdout)
+            listed = json.loads(spanalloc("list", "--json").stdout)
+            self.assertNotIn(old, [entry["name"] for entry in listed["allocators"]])
+
+    def test_what_an_older_version_left_is_not_listed(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for name in ("libspanalloc.so", "libspanalloc-scalloc.so", "libspanalloc-oopsla15.so",
+                         "libspanalloc-oopsla15-clab.so", "libspanalloc-scalloc-clab.so"):
+                open(os.path.join(folder, name), "w", encoding="ascii").close()
+            found = libraries.our_configs(libraries.Places(folder, folder))
+        self.assertEqual(list(found), ["standard", "scalloc", "scalloc-clab"])
 
     def test_python_variables_reach_the_program(self):
         run = spanalloc("run", "--", "sh", "-c", "echo $PYTHONMALLOC", env=dict(os.environ, PYTHONMALLOC="malloc"))

@@ -93,12 +93,14 @@ def config_path(places, config):
 
 
 def our_configs(places):
-    """{config: path} of the libraries that are built, the default first."""
+    """{config: path} of the libraries that are built, the default first. Those with a name of an older version are
+    links to others, or what an older version has left there."""
     found = {}
     for path in sorted(glob.glob(os.path.join(places.library_dir, "libspanalloc*.so"))):
         match = re.fullmatch(r"libspanalloc(?:-([\w-]+))?\.so", os.path.basename(path))
-        if match and match.group(1) not in OLD_NAMES:
-            found[match.group(1) or DEFAULT_CONFIG] = path
+        name = match and (match.group(1) or DEFAULT_CONFIG)
+        if name and current_name(name) == name:
+            found[name] = path
     first = [name for name in SHIPPED_CONFIGS if name in found]
     return {name: found[name] for name in first + [n for n in found if n not in first]}
 
