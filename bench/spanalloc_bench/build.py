@@ -130,7 +130,7 @@ def make(places, parts, say):
         say(f"building {_listed(missing)} in {folder}")
         began, cmake = time.monotonic(), _cmake(cache)
         if any(part.optional for part in missing) and not _is_on(cache.get(OPTION, "")):
-            say(f"configuring {folder} with -D{OPTION}=ON")
+            say(f"configuring {folder} with -D{OPTION}=ON, which stays so: whatever builds all of it builds ablations too")
             _run([cmake, "-S", tree.SOURCE, "-B", folder, f"-D{OPTION}=ON"], "configuring", log, say)
         targets = list(dict.fromkeys(part.target for part in missing))
         _run([cmake, "--build", folder, "-j", _jobs(), "--target", *targets], "the build", log, say)
@@ -217,10 +217,11 @@ def _run(command, what, log, say):
     """One of CMake's commands, its output in the log. Failed, with its last words on the screen, where it fails."""
     print("$", *command, file=log, flush=True)
     last = []
-    # A session of its own: an interrupt comes to this process first, which then ends the whole build.
+    # A session of its own: an interrupt comes to this process first, which then ends the whole build. With the log, whose
+    # lock so lasts as long as the build even where this process is killed.
     with subprocess.Popen(command, env={**os.environ, "NINJA_STATUS": "[%f/%t] "}, stdin=subprocess.DEVNULL,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                          start_new_session=True) as process, _Display(say) as display:
+                          start_new_session=True, pass_fds=(log.fileno(),)) as process, _Display(say) as display:
         try:
             for line in process.stdout:
                 log.write(line)

@@ -3,6 +3,7 @@ that cannot be."""
 
 import fcntl
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -179,7 +180,7 @@ class MakeTest(unittest.TestCase):
         self.make(clab)
         self.assertTrue(clab.there)
         self.assertTrue(build._is_on(build._cache(self.build)[build.OPTION]))
-        self.assertTrue(any("-DSPANALLOC_ABLATIONS=ON" in line for line in self.said), self.said)
+        self.assertTrue(any("-DSPANALLOC_ABLATIONS=ON, which stays so" in line for line in self.said), self.said)
 
     def test_a_build_that_fails_is_shown(self):
         said = self.refused(build.program(self.places, "broken"))
@@ -243,6 +244,34 @@ class MakeTest(unittest.TestCase):
         with open(begun, encoding="utf-8") as file:
             process = file.read().strip()
         self.assertTrue(wait(lambda: not command_line(process)))
+
+
+    def test_a_build_keeps_its_folder_where_its_command_is_killed(self):
+        with open(os.path.join(self.source, "endless"), "w", encoding="utf-8") as file:
+            file.write(ENDLESS)
+        code = (f"import sys; sys.path[:0] = {sys.path!r}\n"
+                "from spanalloc_bench import build, tree\nfrom spanalloc_cli import libraries\n"
+                f"tree.SOURCE = {self.source!r}\n"
+                f"places = libraries.Places({self.places.library_dir!r}, {self.places.helper_dir!r})\n"
+                "build.make(places, [build.program(places, 'endless')], lambda text: None)\n")
+        begun = os.path.join(self.build, "pid")
+        with subprocess.Popen([sys.executable, "-c", code]) as command:
+            self.assertTrue(wait(lambda: os.path.exists(begun)))
+            command.kill()
+
+        def is_free():
+            with open(os.path.join(self.build, build.LOG), "a", encoding="utf-8") as log:
+                try:
+                    fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    return False
+            return True
+
+        was_free = is_free()
+        with open(begun, encoding="utf-8") as file:
+            os.kill(int(file.read()), signal.SIGKILL)
+        self.assertFalse(was_free)
+        self.assertTrue(wait(is_free))
 
 
 class CommandTest(unittest.TestCase):
