@@ -7,8 +7,13 @@ file(RELATIVE_PATH PREFIX_FROM_PKGCONFIG ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig 
 set(_libraries "")
 set(_targets spanalloc_static)
 spanalloc_libraries_that(_shipped ships)
+set(old_targets "") # of the CMake package: OLD:NEW, with spaces between
 foreach(_name IN LISTS _shipped)
   list(APPEND _targets ${SPANALLOC_${_name}_TARGET})
+  if(SPANALLOC_${_name}_OLD_NAME)
+    string(REPLACE "-" "_" _old spanalloc_${SPANALLOC_${_name}_OLD_NAME})
+    string(APPEND old_targets " ${_old}:${SPANALLOC_${_name}_TARGET}")
+  endif()
 endforeach()
 foreach(_target IN LISTS _targets)
   if(TARGET ${_target})

@@ -1,8 +1,9 @@
 # Reads src/engines/libraries.txt, which says how a line is written. SPANALLOC_LIBRARIES: all names, in the order of the
-# list. Of each: SPANALLOC_<name>_FOLDER, _ENGINE, _CONFIG, _TRAITS, and _TARGET, its target where the build has it.
+# list. Of each: SPANALLOC_<name>_FOLDER, _ENGINE, _CONFIG, _TRAITS, _OLD_NAME (empty: none), and _TARGET, its target where
+# the build has it.
 set(_list ${PROJECT_SOURCE_DIR}/src/engines/libraries.txt)
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${_list})
-set(_known "ships|built|compared|typed|typed-by-name|locks|slow|instructions=[0-9.]+,[0-9.]+|was=[a-z0-9-]+")
+set(_known "ships|built|compared|typed|typed-by-name|locks|slow|instructions=[0-9.]+,[0-9.]+|(link|recorded-as)=[a-z0-9-]+")
 file(STRINGS ${_list} _lines REGEX "^[^#]")
 set(SPANALLOC_LIBRARIES "")
 foreach(_line IN LISTS _lines)
@@ -22,6 +23,10 @@ foreach(_line IN LISTS _lines)
   set(SPANALLOC_${_name}_ENGINE ${_engine})
   set(SPANALLOC_${_name}_CONFIG ${_config})
   set(SPANALLOC_${_name}_TRAITS "${_words}")
+  set(SPANALLOC_${_name}_OLD_NAME "")
+  if(_words MATCHES "(^|;)link=([a-z0-9-]+)")
+    set(SPANALLOC_${_name}_OLD_NAME ${CMAKE_MATCH_2})
+  endif()
   set(SPANALLOC_${_name}_TARGET spanalloc)
   if(NOT _name STREQUAL standard)
     string(REPLACE "-" "_" SPANALLOC_${_name}_TARGET spanalloc_${_name})

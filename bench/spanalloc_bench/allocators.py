@@ -133,7 +133,7 @@ def given(places, text, taken=()) -> Allocator:
         raise BadChoice(f"--with {text}: expected NAME=PATH, for example --with mine=./libmine.so")
     if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", name):
         raise BadChoice(f"--with {text}: a name is made of letters, digits and . _ + -")
-    today = libraries.current_name(name)
+    today = libraries.current_name(name, libraries.RECORDED_NAMES)  # by which its samples would be read
     if today in (*libraries.LIBRARIES, *SETTINGS, *TO_COME):
         raise BadChoice(f"--with {text}: {name} is the name of a library of ours; what others have made can be called "
                         f"{today}-original")

@@ -2,7 +2,7 @@
 
     a folder's record, as it was written  ->  Names  ->  the same record, and the folder's lines, by today's names
 
-The table is spanalloc_cli.libraries.OLD_NAMES. Two of today's names were others' in 0.1: `scalloc` and `supermalloc` were
+The table is spanalloc_cli.libraries.RECORDED_NAMES. Two of today's names were others' in 0.1: `scalloc` and `supermalloc` were
 the programs of the papers' authors. Whose a name is in a folder is what the folder's record says of it.
 """
 
@@ -18,7 +18,7 @@ import re
 from spanalloc_bench import packed
 from spanalloc_cli import libraries
 
-_NAME = re.compile(rf"({'|'.join(libraries.OLD_NAMES)})(-[\w-]+)?")
+_NAME = re.compile(rf"({'|'.join(libraries.RECORDED_NAMES)})(-[\w-]+)?")
 _OURS_FILE = re.compile(r"libspanalloc[\w.-]*")
 AUTHORS = ("scalloc", "supermalloc")
 COLUMN = "allocator"  # of a table's lines: has a contender's name
@@ -53,7 +53,9 @@ class Names:
 def today(text):
     """A text that is a config's old name as its name of today. What only contains one, a path or a command line, and what
     is no text, is as it was."""
-    return libraries.current_name(text) if isinstance(text, str) and _NAME.fullmatch(text) else text
+    if isinstance(text, str) and _NAME.fullmatch(text):
+        return libraries.current_name(text, libraries.RECORDED_NAMES)
+    return text
 
 
 def _entries(record):

@@ -63,6 +63,16 @@ cp -P "$libdir/libspanalloc.so.$major" "$libdir/libspanalloc.so.$version" "$scra
 echo "without the name for the linker:"
 LD_LIBRARY_PATH=$scratch/runtime "$scratch/by_pkg_config" standard
 
+# old_names SEPARATOR: the names that libraries had before, and are still found by.
+old_names() {
+  sed -n 's/^[^#].* link=\([a-z0-9-]*\).*/\1/p' "$source/src/engines/libraries.txt" | paste -s -d "$1" -
+}
+
+# new_name OLD: of the library that had this name.
+new_name() {
+  sed -n "s/^\([a-z0-9-]*\) .* link=$1\( .*\)*\$/\1/p" "$source/src/engines/libraries.txt"
+}
+
 echo "CMake package:"
 mkdir "$scratch/project"
 cp "$source/tests/conformance/symbols.c" "$source/tests/conformance/sp_interface.c" \
@@ -79,6 +89,12 @@ endforeach()
 add_executable(by_spanalloc_sp sp_interface.c)
 target_compile_definitions(by_spanalloc_sp PRIVATE SPANALLOC_EXPECTED_VERSION="@version@")
 target_link_libraries(by_spanalloc_sp PRIVATE spanalloc::spanalloc_sp)
+foreach(old IN LISTS OLD_NAMES)
+  add_executable(by_${old} symbols.c)
+  target_compile_options(by_${old} PRIVATE -fno-builtin)
+  target_link_libraries(by_${old} PRIVATE spanalloc::spanalloc_${old})
+  file(GENERATE OUTPUT ${CMAKE_BINARY_DIR}/file_of_${old} CONTENT "$<TARGET_FILE:spanalloc::spanalloc_${old}>\n")
+endforeach()
 add_executable(by_spanalloc_pages program.c)
 target_compile_options(by_spanalloc_pages PRIVATE -ffreestanding -fno-stack-protector -fno-pie)
 target_link_options(by_spanalloc_pages PRIVATE -nostdlib -static -no-pie)
@@ -87,7 +103,7 @@ PROJECT
 sed -i "s/@version@/$version/" "$scratch/project/CMakeLists.txt"
 # Ninja, which built what is installed: CMake's own choice, make, need not be there.
 "$cmake" -G Ninja -S "$scratch/project" -B "$scratch/project/build" -DCMAKE_PREFIX_PATH="$prefix" \
-  -DCMAKE_C_COMPILER="$cc" >"$scratch/configure.log" && "$cmake" --build "$scratch/project/build" >"$scratch/build.log" || {
+  -DCMAKE_C_COMPILER="$cc" -DOLD_NAMES="$(old_names ';')" >"$scratch/configure.log" && "$cmake" --build "$scratch/project/build" >"$scratch/build.log" || {
   cat "$scratch"/*.log
   exit 1
 }
@@ -132,6 +148,16 @@ for name in $(awk '/^[^#]/ && / ships/ { print $1 }' "$source/src/engines/librar
   LD_PRELOAD=$library "$scratch/plain" "$name"
 done
 
-echo "preloaded under the names of before 0.2"
-LD_PRELOAD=$libdir/libspanalloc-oopsla15.so "$scratch/plain" scalloc
-LD_PRELOAD=$libdir/libspanalloc-superblock.so "$scratch/plain" a2alloc
+for old in $(old_names ' '); do
+  new=$(new_name "$old")
+  echo "by its name of before: $old is $new"
+  LD_PRELOAD=$libdir/libspanalloc-$old.so "$scratch/plain" "$new"
+  "$scratch/project/build/by_$old" "$new"
+  case $(readlink -f "$(cat "$scratch/project/build/file_of_$old")") in
+    */libspanalloc-"$new".so."$version") ;;
+    *)
+      echo "its target in the CMake package has the file $(cat "$scratch/project/build/file_of_$old")"
+      exit 1
+      ;;
+  esac
+done

@@ -4,6 +4,7 @@ import os
 import re
 import sys
 import unittest
+import unittest.mock
 
 SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 sys.path.insert(0, os.path.join(SOURCE, "tools"))
@@ -36,6 +37,15 @@ class LibrariesTest(unittest.TestCase):
         types = [tuple(line[2:4]) for line in lines]
         self.assertEqual(len(set(names)), len(names))
         self.assertEqual(len(set(types)), len(types))
+
+    def test_the_command_understands_what_is_a_link_and_results_are_read_by_what_was_recorded(self):
+        for old, new in libraries.OLD_NAMES.items():
+            self.assertEqual(libraries.current_name(f"{old}-clab"), f"{new}-clab")
+            self.assertEqual(libraries.RECORDED_NAMES.get(old), new, "a link's name is in results too")
+        # In the release after, when the links are gone.
+        with unittest.mock.patch.object(libraries, "OLD_NAMES", {}):
+            self.assertEqual(libraries.current_name("oopsla15-clab"), "oopsla15-clab")
+            self.assertEqual(libraries.current_name("oopsla15-clab", libraries.RECORDED_NAMES), "scalloc-clab")
 
     def test_the_manual_names_what_ships(self):
         of_the_command, of_the_libraries = read("docs", "man", "spanalloc.1"), read("docs", "man", "spanalloc.7")

@@ -36,9 +36,14 @@ DEFAULT_CONFIG = "standard"
 SHIPPED_CONFIGS = tuple(name for name, library in LIBRARIES.items() if "ships" in library.traits)
 # Those compared where nobody says which.
 COMPARED_CONFIGS = tuple(name for name in SHIPPED_CONFIGS if "compared" in LIBRARIES[name].traits)
-# What configs were called before 0.2. Their libraries' old names are links, for one release; results that were recorded
-# keep them, and are read by them.
-OLD_NAMES = {library.value("was"): name for name, library in LIBRARIES.items() if library.value("was")}
+
+
+def _names_by(trait):
+    return {library.value(trait): name for name, library in LIBRARIES.items() if library.value(trait)}
+
+
+# What configs were called before: by what the command still understands, and in results that were recorded.
+OLD_NAMES, RECORDED_NAMES = _names_by("link"), _names_by("recorded-as")
 
 BUILD = "scripts/try --build-only"  # makes the shipped configs and the command's helpers, in the source tree
 
@@ -76,10 +81,11 @@ class Places:
         return os.path.join(self.helper_dir, "spanalloc-probe.so")
 
 
-def current_name(name):
-    """What a config is called today: `oopsla15-clab` is `scalloc-clab`. Any other name is its own."""
+def current_name(name, old_names=None):
+    """What a config is called today: `oopsla15-clab` is `scalloc-clab`. Any other name is its own. `old_names`: those of
+    recorded results, instead of those that the command understands."""
     base, dash, change = name.partition("-")
-    return OLD_NAMES.get(base, base) + dash + change
+    return (OLD_NAMES if old_names is None else old_names).get(base, base) + dash + change
 
 
 class Missing(Exception):
@@ -99,7 +105,7 @@ def our_configs(places):
     for path in sorted(glob.glob(os.path.join(places.library_dir, "libspanalloc*.so"))):
         match = re.fullmatch(r"libspanalloc(?:-([\w-]+))?\.so", os.path.basename(path))
         name = match and (match.group(1) or DEFAULT_CONFIG)
-        if name and current_name(name) == name:
+        if name and current_name(name) == current_name(name, RECORDED_NAMES) == name:
             found[name] = path
     first = [name for name in SHIPPED_CONFIGS if name in found]
     return {name: found[name] for name in first + [n for n in found if n not in first]}
