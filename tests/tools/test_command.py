@@ -326,7 +326,7 @@ class CompletionTest(unittest.TestCase):
 
 
 class OtherShellsTest(unittest.TestCase):
-    """The same of shells that need not be installed."""
+    """The same of shells that most machines lack."""
 
     def shell(self, name, no_settings, script):
         if not shutil.which(name):
