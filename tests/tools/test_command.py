@@ -1,5 +1,7 @@
 """The `spanalloc` command: what it passes through, what it refuses, what it reports."""
 
+import contextlib
+import io
 import json
 import os
 import shutil
@@ -9,10 +11,11 @@ import sys
 import tempfile
 import time
 import unittest
+from unittest import mock
 
 sys.path.insert(0, os.path.join(os.environ["SPANALLOC_TEST_SOURCE"], "tools"))
 
-from spanalloc_cli import libraries  # noqa: E402
+from spanalloc_cli import compare, libraries  # noqa: E402
 
 COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 BUILD = os.path.dirname(os.path.dirname(COMMAND))
@@ -139,6 +142,18 @@ class RunTest(unittest.TestCase):
 
 
 class CompareTest(unittest.TestCase):
+    def test_where_no_terminal_shows_it_a_line_every_ten_seconds_says_how_far_it_is(self):
+        now, seconds_a_run = 100.0, 4.0
+        with mock.patch.object(compare.time, "monotonic", lambda: now), \
+                contextlib.redirect_stderr(io.StringIO()) as said:
+            advance = compare.seldom(8)
+            for number in range(8):
+                advance(f"run {number}")
+                now += seconds_a_run
+                advance(None)
+        # Runs begin after 0, 4, 8, 12, ... seconds.
+        self.assertEqual(said.getvalue(), "[3/8] run 3\n[6/8] run 6\n")
+
     def table(self, *arguments, command=("true",), rounds=3):
         return spanalloc("compare", "-n", str(rounds), *arguments, "--", *command)
 

@@ -5,7 +5,6 @@ import signal
 import os
 import shutil
 import sys
-import time
 from typing import List, Optional
 
 import typer
@@ -16,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from spanalloc_cli import VERSION, libraries, run as run_module
-from spanalloc_cli.compare import Comparison, Contender
+from spanalloc_cli.compare import Comparison, Contender, seldom
 
 # Plain help texts: typer escapes brackets for a markup that is not rendered here.
 typer.core.HAS_RICH = False
@@ -39,7 +38,6 @@ app = typer.Typer(
 )
 _places = None
 JSON_FORMAT = 1  # becomes 2 when a key of --json goes or means something else; a new key leaves it
-PROGRESS_EVERY_S = 10.0  # where no terminal shows a bar
 _SUITE = os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "bench")
 
 
@@ -184,26 +182,10 @@ def _contenders(chosen):
     return list(unique.values())
 
 
-def _seldom(total):
-    """What Comparison.run_all calls where no terminal shows a bar: a line every ten seconds, so that a log stays short
-    and a long comparison does not look as if it hung."""
-    done, last = 0, time.monotonic()
-
-    def advance(text):
-        nonlocal done, last
-        if text is None:
-            done += 1
-        elif time.monotonic() - last >= PROGRESS_EVERY_S:
-            last = time.monotonic()
-            print(f"[{done}/{total}] {text}", file=sys.stderr, flush=True)
-
-    return advance
-
-
 def _run_with_progress(comparison):
     total = len(comparison.contenders) * (comparison.rounds + 1)
     if not sys.stderr.isatty():
-        comparison.run_all(_seldom(total))
+        comparison.run_all(seldom(total))
         return
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:

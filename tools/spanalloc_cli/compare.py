@@ -6,9 +6,12 @@ import platform
 import signal
 import statistics
 import subprocess
+import sys
 import tempfile
+import time
 
 TIMED_OUT = 124
+PROGRESS_EVERY_S = 10.0  # where no terminal shows a bar
 # What a row of the table is made of, from one run's record.
 MEASURES = {
     "wall_s": lambda r: r["wall_s"],
@@ -33,6 +36,22 @@ class Contender:
 
     def medians(self):
         return {key: statistics.median(get(r) for r in self.runs) for key, get in MEASURES.items()}
+
+
+def seldom(total):
+    """What Comparison.run_all calls where no terminal shows a bar: a line every ten seconds, so that a log stays short
+    and a long comparison does not look as if it hung."""
+    done, last = 0, time.monotonic()
+
+    def advance(text):
+        nonlocal done, last
+        if text is None:
+            done += 1
+        elif time.monotonic() - last >= PROGRESS_EVERY_S:
+            last = time.monotonic()
+            print(f"[{done}/{total}] {text}", file=sys.stderr, flush=True)
+
+    return advance
 
 
 class Comparison:
