@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -274,6 +275,12 @@ class CompareTest(unittest.TestCase):
         self.assertEqual(run.returncode, 125)
         self.assertIn("scalloc", run.stderr)
 
+    def test_where_a_file_stands_as_up_to_0_1_it_says_where_the_json_goes(self):
+        run = spanalloc("compare", "--json", "figures.json", "--", "true")
+        self.assertEqual((run.returncode, run.stdout), (127, ""))
+        self.assertRegex(run.stderr, r"^spanalloc: figures.json: command not found; .*takes no file name: .* > figures.json\n$")
+        self.assertNotIn("no file name", spanalloc("compare", "--json", "--", "/nonexistent/program").stderr)
+
 
 class ListTest(unittest.TestCase):
     def test_configs_and_paths(self):
@@ -338,6 +345,52 @@ class CompletionTest(unittest.TestCase):
         self.assertEqual(self.offered("bench", "run", "--allocators", "standard,k"), ["standard,kheap"])
         cases = self.offered("bench", "run", "--only", "startup-")
         self.assertTrue(cases and all(case.startswith("startup-") for case in cases), cases)
+
+
+class ManualTest(unittest.TestCase):
+    """spanalloc(1) against what the commands' --help says."""
+
+    @classmethod
+    def setUpClass(cls):
+        with open(os.path.join(os.environ["SPANALLOC_TEST_SOURCE"], "docs", "man", "spanalloc.1"), encoding="utf-8") as file:
+            page = file.read()
+        cls.synopsis, _, rest = page.partition(".SH DESCRIPTION\n")
+        cls.options = rest.partition(".SH OPTIONS\n")[2].partition("\n.SH ")[0]
+
+    @staticmethod
+    def of_help(heading, pattern, *command):
+        """What stands in a column of a command's --help."""
+        run = spanalloc(*command, "--help")
+        return re.findall(pattern, re.split(f"(?im)^{heading}:$", run.stdout)[1], re.MULTILINE)
+
+    def commands(self):
+        found = [[name] for name in self.of_help("commands", r"^  (\w+) ") if name != "bench"]
+        return found + [["bench", name] for name in self.of_help("commands", r"^  (\w+) ", "bench")]
+
+    @staticmethod
+    def names(text):
+        """The options that a part of the page speaks of."""
+        return set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", text.replace("\\", "")))
+
+    def test_each_option_stands_in_the_synopsis_and_is_described(self):
+        commands = self.commands()
+        self.assertIn(["bench", "manycore"], commands)
+        parts = re.split(r"^\.SS Options of (.*)$", self.options, flags=re.MULTILINE)
+        described = {"": parts[0], **dict(zip(parts[1::2], parts[2::2]))}
+        self.assertLessEqual(described.keys() - {""}, {" ".join(command) for command in commands})
+        for command in commands:
+            name = " ".join(command)
+            with self.subTest(name):
+                options = {long: short.rstrip(", ") for short, long in
+                           self.of_help("options", r"^  (-\w, )?(--[a-z-]+)", *command) if long != "--help"}
+                line = re.search(rf"^\.B spanalloc {name}\n(.*?)(?=^\.br$|\Z)", self.synopsis, re.MULTILINE | re.DOTALL)
+                self.assertIsNotNone(line, "it is not in the synopsis")
+                shown = {next((long for long, short in options.items() if short == word), word)
+                         for word in self.names(line.group(1))}
+                self.assertEqual(shown, set(options))
+                # What several share is described with those of bench run.
+                text = described.get(name, "") + described["bench run" if command[0] == "bench" else ""]
+                self.assertLessEqual(set(options), self.names(text))
 
 
 class OtherShellsTest(unittest.TestCase):

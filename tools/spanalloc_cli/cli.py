@@ -262,7 +262,9 @@ def compare_command(
     Example:  spanalloc compare -n 5 -- python3 -c 'x = [str(i) for i in range(10**6)]'
     """
     if not shutil.which(command[0]):
-        _fail(f"{command[0]}: command not found", run_module.NOT_FOUND)
+        # Up to 0.1 a file's name stood there.
+        hint = f"; --json takes no file name: spanalloc compare --json ... > {command[0]}"
+        _fail(f"{command[0]}: command not found" + hint * (as_json and "--" in command[1:]), run_module.NOT_FOUND)
     for helper in (_places.measure, _places.probe):
         if not os.path.isfile(helper):
             _fail(f"{helper} is missing; in the source tree, {libraries.BUILD} builds it")
