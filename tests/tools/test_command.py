@@ -236,7 +236,7 @@ class CompareTest(unittest.TestCase):
         self.assertIsNone(record)
 
     def test_crash_under_one_allocator_is_a_row_that_says_so(self):
-        command = ("sh", "-c", "case $LD_PRELOAD in *scalloc*) kill -SEGV $$ ;; esac")
+        command = ("sh", "-c", "case $LD_PRELOAD in *libspanalloc-scalloc*) kill -SEGV $$ ;; esac")
         run, record = self.compare("--with", "scalloc", command=command, rounds=1)
         self.assertEqual(run.returncode, 1)
         crashed = record["rows"][2]
@@ -248,13 +248,13 @@ class CompareTest(unittest.TestCase):
         self.assertIn("killed by SIGSEGV", run.stdout)
 
     def test_exit_code_under_one_allocator(self):
-        command = ("sh", "-c", "case $LD_PRELOAD in *scalloc*) exit 3 ;; esac")
+        command = ("sh", "-c", "case $LD_PRELOAD in *libspanalloc-scalloc*) exit 3 ;; esac")
         _, record = self.compare("--with", "scalloc", command=command, rounds=1)
         self.assertEqual(record["rows"][2]["problem"], "failed with exit code 3")
 
     def test_timeout(self):
         # The others need some time too: where a busy machine does not give it to them, with a later end.
-        command = ("sh", "-c", "case $LD_PRELOAD in *scalloc*) exec sleep 100000 ;; esac")
+        command = ("sh", "-c", "case $LD_PRELOAD in *libspanalloc-scalloc*) exec sleep 100000 ;; esac")
         for seconds in ("1", "10", "100"):
             _, record = self.compare("--timeout", seconds, "--with", "scalloc", command=command, rounds=1)
             if record and record["rows"][1]["problem"] is None:

@@ -50,6 +50,11 @@ class Runs(unittest.TestCase):
         for key, value in properties.items():
             self.tests.append(f'set_tests_properties([=[{name}]=] PROPERTIES {key} "{value}")')
 
+    @staticmethod
+    def ends_soon_after(text):
+        """Properties of a test that runs into its time-out once it has said this, however slowly it came there."""
+        return {"TIMEOUT": 600, "TIMEOUT_AFTER_MATCH": f"1;{text}"}
+
     def say(self, name, text, code=0):
         path = os.path.join(self.folder, f"{len(self.tests)}.text")
         with open(path, "w", encoding="utf-8") as file:
@@ -106,7 +111,7 @@ class RunCtestTest(Runs):
             os.remove(os.path.join(self.folder, "0.tries"))
 
     def test_a_time_out_is_run_once_more(self):
-        self.add("a", self.once("sleep 60"), TIMEOUT=1)
+        self.add("a", self.once("exec sleep 1000"), **self.ends_soon_after("7 is not 5"))
         self.assertEqual(self.run_them(), 0)
         self.assertEqual(self.lines[0][:9], "flaky: a:")
 
@@ -195,7 +200,7 @@ class RunCtestTest(Runs):
         path = os.path.join(self.folder, "text")
         with open(path, "w", encoding="utf-8") as file:
             file.write(text)
-        self.add("Bags", f"cat {path}; " + self.once("sleep 60"), TIMEOUT=1)
+        self.add("Bags", f"cat {path}; " + self.once("exec sleep 1000"), **self.ends_soon_after("7 is not 5"))
         self.assertEqual((self.run_them(), self.tries(0)), (1, 1))
         self.assertTrue(any(line.startswith("failed: Bags: Bags.AreFilled: bags_test.cpp:9") for line in self.lines))
 
