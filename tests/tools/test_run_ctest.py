@@ -252,6 +252,32 @@ class RunCtestTest(Runs):
             self.assertEqual(done.stdout.splitlines(), lines)
 
 
+class ConfigureTest(unittest.TestCase):
+    """The options that scripts/test configures a build folder with."""
+
+    PROJECT = """
+cmake_minimum_required(VERSION 3.22)
+project(small NONE)
+set(SPANALLOC_UNIT_OPTIMISATION -O1 CACHE STRING "")
+file(WRITE ${CMAKE_BINARY_DIR}/optimisation ${SPANALLOC_UNIT_OPTIMISATION})
+"""
+
+    def test_what_full_has_set_does_not_stay(self):
+        with open(os.path.join(SOURCE, "scripts", "test"), encoding="utf-8") as file:
+            functions = re.findall(r"^(?:is_full|configure_tests)\(\) \{.*?\}$", file.read(), re.MULTILINE | re.DOTALL)
+        self.assertEqual(len(functions), 2)
+        with tempfile.TemporaryDirectory() as folder:
+            with open(os.path.join(folder, "CMakeLists.txt"), "w", encoding="utf-8") as file:
+                file.write(self.PROJECT)
+            script = "\n".join([*functions, f'configure() {{ shift 2; cmake -G Ninja -S {folder} -B {folder}/build "$@"; }}',
+                                "configure_tests release ci"])
+            for full, wanted in (("", "-O1"), ("yes", "-O2"), ("", "-O1")):
+                subprocess.run(["sh", "-c", script], env={**os.environ, "SPANALLOC_TEST_FULL": full}, check=True,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                with open(os.path.join(folder, "build", "optimisation"), encoding="utf-8") as file:
+                    self.assertEqual(file.read(), wanted)
+
+
 class CoreTest(Runs):
     def test_a_crash_leaves_its_core(self):
         with open("/proc/sys/kernel/core_pattern", encoding="utf-8") as file:
