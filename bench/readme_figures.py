@@ -6,7 +6,8 @@ Run it on a quiet machine after `scripts/bench --build-only`, by build/venv/bin/
 measuring takes a few minutes.
 
     bench/readme_figures.py            measures, and rewrites the documents and the picture
-    bench/readme_figures.py --suite    measures nothing: only what the newest run in bench/results says
+    bench/readme_figures.py --suite    measures nothing: only what the newest run in bench/results says; what was measured
+                                       stays, by today's names
     bench/readme_figures.py --print    prints the texts instead of rewriting
 """
 
@@ -100,7 +101,11 @@ def main():
     if run is None:
         sys.exit(f"there is no run of the suite in {RESULTS}")
     parts = readme.quotes(run, common.SOURCE)
-    if not options.suite:
+    if options.suite:
+        with open(os.path.join(common.SOURCE, readme.RESULTS), encoding="utf-8") as file:
+            recorded = readme.inside_markers(file.read(), FIGURES, readme.RESULTS)
+        parts[readme.RESULTS, FIGURES] = readme.of_today(recorded)
+    else:
         parts[readme.RESULTS, FIGURES] = measured(options)
     if options.only_print:
         print("\n".join(parts.values()))

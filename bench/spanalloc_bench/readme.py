@@ -199,10 +199,31 @@ def quotes(folder, source) -> dict[tuple[str, str], str]:
     }
 
 
-def between_markers(text, name, content, document="README.md") -> str:
-    """`text` with `content` between <!-- NAME:begin --> and <!-- NAME:end -->."""
+TODAY = "Since then libraries have got other names: these are today's."
+
+
+def of_today(text) -> str:
+    """Measured figures that have names of before, by those of today, in the same columns and with a line that says so."""
+    old = "|".join(libraries.RECORDED_NAMES)
+    renamed = re.sub(rf"(?<=spanalloc )({old}) +", lambda row: libraries.RECORDED_NAMES[row[1]].ljust(len(row[0])), text)
+    return text if renamed == text else renamed.replace("\n\n", f" {TODAY}\n\n", 1)
+
+
+def inside_markers(text, name, document="README.md") -> str:
+    """What between_markers has put there."""
+    begin, end = _markers(text, name, document)
+    return text.split(begin, 1)[1].split(end, 1)[0].removeprefix("\n")
+
+
+def _markers(text, name, document):
     begin, end = f"<!-- {name}:begin -->\n", f"<!-- {name}:end -->"
     if begin not in text or end not in text:
         sys.exit(f"{document} has no place for this: it lacks the line {begin.strip()} or {end}")
+    return begin, end
+
+
+def between_markers(text, name, content, document="README.md") -> str:
+    """`text` with `content` between <!-- NAME:begin --> and <!-- NAME:end -->."""
+    begin, end = _markers(text, name, document)
     head, rest = text.split(begin, 1)
     return f"{head}{begin}\n{content}{end}{rest.split(end, 1)[1]}"

@@ -435,8 +435,13 @@ class PlotsTest(unittest.TestCase):
             for document in (readme.README, readme.RESULTS):
                 with open(os.path.join(tree, document), encoding="utf-8") as file:
                     written[document] = file.read()
+                before = readme.between_markers(written[document], readme.SUITE, "", document)
+                if document == readme.RESULTS:
+                    figures = "Measured then.\n\nspanalloc superblock  1 s\n"
+                    before = readme.between_markers(before, "figures", figures, document)
+                    written[document] = readme.between_markers(written[document], "figures", readme.of_today(figures), document)
                 with open(os.path.join(tree, document), "w", encoding="utf-8") as file:
-                    file.write(readme.between_markers(written[document], readme.SUITE, "", document))
+                    file.write(before)
             subprocess.run([sys.executable, os.path.join(tree, "bench", "readme_figures.py"), "--suite"], check=True,
                            env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})
             for document, text in written.items():
@@ -642,6 +647,14 @@ class ReadmeTest(Run):
         self.assertEqual(sum(line.startswith("| every call timed") for line in lines), 1)
         with self.assertRaisesRegex(SystemExit, "no samples of before"):
             before_after.table(self.folder)
+
+    def test_figures_of_before_have_names_of_today_in_their_columns(self):
+        text = ("Measured then.\n\nspanalloc standard        48.1\nspanalloc oopsla15        58.1\n"
+                "spanalloc superblock     414.5\n  spanalloc superblock   1 s\nsuperblocks\n")
+        self.assertEqual(readme.of_today(text), (
+            f"Measured then. {readme.TODAY}\n\nspanalloc standard        48.1\nspanalloc scalloc         58.1\n"
+            "spanalloc a2alloc        414.5\n  spanalloc a2alloc      1 s\nsuperblocks\n"))
+        self.assertEqual(readme.of_today(readme.of_today(text)), readme.of_today(text))
 
     def test_between_markers(self):
         text = "before\n<!-- bench:begin -->\nold\n<!-- bench:end -->\nafter <!-- figures:begin -->"
