@@ -13,8 +13,8 @@
 // epoch is at most e + 2; with four lists e - 1 is then none of those added to (e + 3 would be the first).
 //
 // A thread that stalls inside an operation stops the epoch: from then on nothing that is retired is given
-// back until it goes on. The memory that this may keep is two nodes for each block freed or allocated
-// meanwhile; it is not bounded.
+// back until it goes on. Only who owns the elements bounds what that may keep: node_pool.hpp has so many
+// nodes, and each block that is added takes two.
 //
 // Announcements stand in kSlots slots, taken for one operation at a time; more threads than that inside
 // operations at once wait for a slot.
