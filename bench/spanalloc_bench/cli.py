@@ -472,10 +472,12 @@ def papers_command(
     ),
     write: bool = typer.Option(False, "--write", help="Write docs/papers.md instead of printing it."),
 ):
-    """Every claim of the papers with its command and its verdict, from the figures that have been run. Runs nothing.
+    """Every claim of the papers with its command and its verdict, from the figures that have been run. Runs nothing. In
+    a fresh clone no figure has been run: what was recorded is below bench/results/figures.
 
     \b
-    Examples:  spanalloc bench figure all
+    Examples:  spanalloc bench papers --results bench/results/figures/*
+               spanalloc bench figure all
                spanalloc bench papers --write
     """
 
@@ -696,7 +698,7 @@ def main(places, arguments):
             print(f"spanalloc bench: this source tree lacks a part of the suite: {error}", file=sys.stderr)
         else:
             print(
-                f"spanalloc bench: {error}. scripts/bench sets everything up; or:\n"
+                f"spanalloc bench: {error}. scripts/bench --build-only sets everything up; or:\n"
                 f"  {sys.executable} -m pip install -r {os.path.join(tree.SOURCE, 'bench', 'requirements.txt')}",
                 file=sys.stderr,
             )

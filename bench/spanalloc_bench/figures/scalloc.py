@@ -22,7 +22,7 @@ PAPER = Paper(
     "four 10-core Intel Xeon E7-4850 at 2 GHz, 128 GB, Linux 3.8",
     (("Figure 1", "diagram: arena, virtual spans, real spans"), ("Figure 2", "diagram: layout of the span-pool"),
      ("Figure 3", "diagram: life cycle of a span"), ("Figure 4", "diagram: layout of a real span"),
-     ("Listings 1 and 2", "code: span-pool, frontend")),
+     ("Listings 1 to 3", "code: span-pool; what the frontend does to spans and sets; frontend")),
 )
 SCALLOC = "scalloc"
 OTHERS = ("glibc", "jemalloc", "tcmalloc", "tbbmalloc", "supermalloc", "hoard", "llalloc", "streamflow", "supermalloc-original")
