@@ -1,9 +1,8 @@
 // Attacks on an allocator: what a program does wrong with memory, and what comes of it. One attack a process:
 //
 //   attacks NAME [SIZE]     prints "attacking" before what is wrong, "returned" when that has come back, and
-//   as
-//                           its last line one word of what was observed; an allocator that notices ends it
-//                           before
+//                           in its last line one word of what was observed; an allocator that notices ends
+//                           it before
 //   attacks list            names, groups, sizes, repetitions and titles, tab-separated
 //
 // `spanalloc bench attacks` runs them under every allocator and classifies their ends. In C and without

@@ -8,8 +8,8 @@
 // `Atomic<T>` of model_atomic.hpp, which is what production headers see when SPANALLOC_ATOMIC_BACKEND names
 // it.
 //
-//   struct World {                                  // fresh for every execution; atomics inside it, not on a
-//   heap
+//   struct World {                                  // fresh for every execution; atomics inside it, not
+//                                                   // on a heap
 //     static constexpr unsigned kThreads = 2;
 //     Atomic<int> x{0};
 //     void thread(unsigned self);                   // body of thread number `self`

@@ -13,8 +13,7 @@
 //    it, empty or not. Listed spans are found by the owner's next search of that class, by its exit, by trim,
 //    and by any thread that is about to report out of memory; all of these look again.
 //  - Unlisted, mixed, and no remote push since `mixed` was set: the owner set it by a read-modify-write on
-//  the
-//    word, so it has seen every push before, there were none after: its own count is exact.
+//    the word, so it has seen every push before, there were none after: its own count is exact.
 #pragma once
 
 #include <cstdint>

@@ -7,14 +7,12 @@
 //
 // Rules:
 //   (1) A level-0 bit is set and cleared only by the owner of the block that begins there (its header is
-//   kBusy). So a
-//       bit of a block at rest is exact: set if and only if the header says kFree.
+//       kBusy). So a bit of a block at rest is exact: set if and only if the header says kFree.
 //   (2) Bits of the summaries are set by insert() from below to above, each where it reads 0, and cleared by
-//   a search
-//       that found the word below empty. Insert writes below and then reads above; a clearing writes above
-//       and then reads below and repairs; with sequentially consistent accesses one of them sees the other,
-//       so that after both the bit is set. Between a clearing and its repair a block may be unfindable though
-//       insert() has returned: clearing takes place under a hold (hold_registry.hpp),
+//       a search that found the word below empty. Insert writes below and then reads above; a clearing
+//       writes above and then reads below and repairs; with sequentially consistent accesses one of them
+//       sees the other, so that after both the bit is set. Between a clearing and its repair a block may be
+//       unfindable though insert() has returned: clearing takes place under a hold (hold_registry.hpp),
 //       which who reports "out of memory" waits for.
 // Hence: without holds every free block is found by a search from the top.
 #pragma once

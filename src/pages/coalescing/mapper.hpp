@@ -7,26 +7,25 @@
 // States of a header, and who may write the words of the block's units:
 //   kUsed   handed out; whoever it was handed to, in a call of the manager
 //   kFree   at rest in the controller; nobody, but anybody may claim it by turning this word into kBusy
-//   kBusy   claimed, or not yet given to the controller: the one thread that made it so, until it says kUsed
-//   or kFree
+//   kBusy   claimed, or not yet given to the controller: the one thread that made it so, until it says
+//           kUsed or kFree
 //
-// Invariants:
+// Invariants. The mapper serves two managers: (2) to (4) are those of the manager that ships (manager.hpp).
+// The paper's (leite_rocha/paper_manager.hpp) leaves its free blocks kBusy, in the tree, and makes a block
+// shorter before it writes the rest's header.
 //   (1) The word of a unit inside a block is never kFree or kUsed: a block becomes part of a larger one only
-//   after it
-//       was claimed (its header says kBusy), and the part cut off a block gets a header of its own before
-//       anybody else can learn of it.
+//       after it was claimed (its header says kBusy), and the part cut off a block gets a header of its own
+//       before anybody else can learn of it.
 //   (2) Hence a word equal to header(kFree, s) at unit u says that at this instant [u, u + s) is a free
-//   block. A claim
-//       is a compare-and-swap that expects exactly this word; it has no ABA problem, because what it checks
-//       is all that the claimant needs to be true.
+//       block. A claim is a compare-and-swap that expects exactly this word; it has no ABA problem, because
+//       what it checks is all that the claimant needs to be true.
 //   (3) Read from the first unit on, each header telling where the next one stands, the words tile the range
-//   at every
-//       instant. Whoever cuts a block writes the new headers inside it before it makes the first one shorter;
-//       whoever merges writes only the first one longer. (A walk needs this, and a fork's child.)
-//   (4) A free block's footer was written before its header said kFree. A footer that is not the last word of
-//   a free
-//       block may be stale: it is believed only if the header that it leads to says kFree with the footer's
-//       size, and by (2) that block then ends where the footer stands.
+//       at every instant. Whoever cuts a block writes the new headers inside it before it makes the first
+//       one shorter; whoever merges writes only the first one longer. (A walk needs this, and a fork's
+//       child.)
+//   (4) A free block's footer was written before its header said kFree. A footer that is not the last word
+//       of a free block may be stale: it is believed only if the header that it leads to says kFree with the
+//       footer's size, and by (2) that block then ends where the footer stands.
 #pragma once
 
 #include <concepts>

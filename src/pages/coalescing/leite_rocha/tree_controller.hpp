@@ -7,8 +7,8 @@
 // External: blocks are leaves, inner nodes only route: keys less than the node's are on its left. An edge is
 // a word with the child's number and two marks:
 //   flagged   the child, a leaf, is being removed: decided, and by whom (the linearisation point of remove)
-//   tagged    the edge's lower end stays where it is: its sibling leaf is being removed and the edge will be
-//   moved up
+//   tagged    the edge's lower end stays where it is: its sibling leaf is being removed and the edge will
+//             be moved up
 // A marked edge never changes again. Removing a leaf flags its edge, tags the edge of its sibling, and swings
 // the edge of the lowest untagged ancestor to the sibling, which may detach a chain of inner nodes whose
 // other children are all leaves being removed. Whoever swings that edge retires the whole chain; others that
