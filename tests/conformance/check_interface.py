@@ -18,9 +18,19 @@ def declared(header):
     for structure, body in re.findall(r"\bstruct (\w+) \{(.*?)\};", text, re.DOTALL):
         wanted[f"size of {structure}"] = rf"\bSIZE\({structure},"
         wanted.update({f"{structure}.{field}": rf"\bFIELD\({structure}, {field},"
-                       for field in re.findall(r"(\w+);", body)})
+                       for field in fields(body)})
     wanted.update({name: rf"\bCONSTANT\({name}," for name in re.findall(r"\bSP_[A-Z_]+\b", text)})
     return wanted
+
+
+def fields(body):
+    """Names of a structure's fields: `size_t a, *b[4]; void (*c)(int, int);` has a, b and c."""
+    found = []
+    for member in body.split(";"):
+        member = re.sub(r"\(\s*\*\s*(\w+)\s*\)\s*\([^)]*\)", r"\1", member)
+        for declarator in member.split(",") if member.strip() else ():
+            found += re.findall(r"(\w+)\s*(?:\[[^\]]*\]\s*)*$", declarator)
+    return found
 
 
 def functions(header):

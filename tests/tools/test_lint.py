@@ -1,4 +1,4 @@
-"""The script that judges the source tree must be able to say no."""
+"""The scripts that judge the source tree must be able to say no."""
 
 import os
 import subprocess
@@ -61,6 +61,36 @@ class LayersTest(unittest.TestCase):
 
     def test_empty_tree_fails(self):
         self.assertEqual(self.lint(other__x="").returncode, 1)
+
+
+class InterfaceTest(unittest.TestCase):
+    HEADER = """
+struct sp_thing {
+  size_t plain; /* not; a_field */
+  char text[16], *next, grid[2][3];
+  void (*visit)(int, void*);
+};
+#define SP_LIMIT 7
+SPANALLOC_PUBLIC const char* sp_name(void);
+"""
+    PROMISES = ["FUNCTION(sp_name, int)", "CONSTANT(SP_LIMIT, 7)", "SIZE(sp_thing, 64)",
+                *(f"FIELD(sp_thing, {field}, 0, 8)" for field in ("plain", "text", "next", "grid", "visit"))]
+
+    def judge(self, promises):
+        with tempfile.TemporaryDirectory() as folder:
+            paths = []
+            for name, text in (("x.h", self.HEADER), ("x.c", "\n".join(promises)), ("list", "sp_name\n")):
+                paths.append(os.path.join(folder, name))
+                with open(paths[-1], "w", encoding="utf-8") as file:
+                    file.write(text)
+            return script("tests/conformance/check_interface.py", *paths)
+
+    def test_each_promise_counts(self):
+        run = self.judge(self.PROMISES)
+        self.assertEqual((run.returncode, run.stdout), (0, "1 functions, 8 promises in all\n"))
+        for promise in self.PROMISES:
+            run = self.judge([other for other in self.PROMISES if other != promise])
+            self.assertEqual(run.returncode, 1, promise)
 
 
 if __name__ == "__main__":
