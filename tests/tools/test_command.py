@@ -163,6 +163,13 @@ class CompareTest(unittest.TestCase):
         run = self.table("--json", *arguments, command=command, rounds=rounds)
         return run, json.loads(run.stdout) if run.stdout else None
 
+    def test_a_short_program_is_called_short(self):
+        for seconds, short in ((0, True), (0.2, False)):
+            run = self.table("--with", "standard", command=("sleep", str(seconds)), rounds=1)
+            self.assertEqual(run.returncode, 0, run.stderr)
+            self.assertEqual("most of that is its start" in run.stdout, short, run.stdout)
+            self.assertIn("spanalloc standard: libspanalloc.so", run.stdout)
+
     def test_json_holds_every_run(self):
         run, record = self.compare("--with", "scalloc")
         self.assertEqual(run.returncode, 0, run.stderr)

@@ -130,7 +130,7 @@ def run_command(
     """Run a program with spanalloc as its malloc.
 
     The program takes the place of this command: exit code and signals are its own. Exit codes of the command
-    itself: 127 no such program, 126 not executable, 125 anything else.
+    itself: 127 no such program, 126 not executable, 2 wrong options, 125 anything else.
 
     \b
     Example:  spanalloc run -- python3 -c 'print("hello")'
@@ -216,6 +216,20 @@ def _ratio(value):
     return f"[{colour}]{text}[/]" if colour else text
 
 
+SHORT_S = 0.1  # a program that runs for less is starting, most of the time
+
+
+def _remarks(comparison):
+    """What stands below the table."""
+    if any(c.ours for c in comparison.contenders):
+        yield "spanalloc standard: libspanalloc.so. spanalloc NAME: libspanalloc-NAME.so, another engine or setting."
+    yield (f"Medians of {comparison.rounds} run{'s' * (comparison.rounds > 1)} each, in rotation. "
+           "Memory: peak of RSS + page tables, whole process tree.")
+    median = comparison.contenders[0].medians()["wall_s"]
+    if median < SHORT_S:
+        yield f"The program ends after {_time(median)}: most of that is its start, with one library more to load. Try a longer run."
+
+
 def _table(comparison):
     table = Table(box=box.SIMPLE_HEAD, header_style="bold")
     table.add_column("allocator")
@@ -283,8 +297,8 @@ def compare_command(
         _print_json(comparison.as_json())
     else:
         _console().print(_table(comparison))
-        print(f"Medians of {runs} run{'s' * (runs > 1)} each, in rotation. "
-              "Memory: peak of RSS + page tables, whole process tree.")
+        for line in _remarks(comparison):
+            print(line)
     if any(c.problem for c in comparison.contenders if c.ours):
         raise typer.Exit(1)
 
