@@ -12,6 +12,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/poison.hpp"
 #include "engines/supermalloc/bins.hpp"
 #include "pages/bump_arena.hpp"
 #include "pages/growing_table.hpp"
@@ -132,6 +133,8 @@ class ChunkTable {
   ChunkNumber hand_out(ChunkNumber first, std::size_t count) {
     SPANALLOC_ASSERT(lock_.is_mine());
     if (!entries_.ensure(first + count)) return 0;
+    unpoison(pointer_to(address(first)),
+             count << kChunkBits);  // a heap that was destroyed may have been here
     if (first == spare_) spare_ = 0;
     if (limit_.load_relaxed() < first + count) limit_.store_relaxed(first + count);
     return first;
