@@ -52,7 +52,7 @@ class Allocator {
   SPANALLOC_INLINE void* allocate(std::size_t n) {
     if (SPANALLOC_UNLIKELY(n > TheBins::kLargestWithFolios)) return allocate_beyond<Policy>(n);
     const std::size_t entry = TheBins::entry_for_folios(n);
-    if (FreeObject* object = caches_.known().pop(entry, secret_); SPANALLOC_LIKELY(object != nullptr)) {
+    if (FreeObject* object = caches_.known().pop(entry, secret()); SPANALLOC_LIKELY(object != nullptr)) {
       return handed_out(object, bin_of(entry));
     }
     return allocate_slow<Policy>(entry, n);
@@ -63,7 +63,7 @@ class Allocator {
     if (alignment <= kPage) {
       const BinNumber b = TheBins::for_aligned(n, alignment);
       if (b != TheBins::kCount) {
-        FreeObject* object = caches_.known().pop(b + 1, secret_);
+        FreeObject* object = caches_.known().pop(b + 1, secret());
         return object != nullptr ? handed_out(object, b) : allocate_slow(b);
       }
       if (n <= TheBins::kLargest) return allocate_large(n, false).bytes;
@@ -87,7 +87,7 @@ class Allocator {
     const std::size_t entry = chunks_.at(p).word();
     auto* object = static_cast<FreeObject*>(p);
     if (SPANALLOC_LIKELY(entry <= TheBins::kFirstLarge && Folios::is_out_by_entry(entry, p) &&
-                         !object->is_sealed(secret_))) {
+                         !object->is_sealed(secret()))) {
       poison_free(object, bin_of(entry));
       if (SPANALLOC_LIKELY(caches_.known().push(entry, object, secret_))) return;
     }
@@ -98,7 +98,8 @@ class Allocator {
     if (p == nullptr) return 0;
     const BinNumber b = chunks_.at(p).bin();
     if (b < TheBins::kFirstLarge) {
-      if (!Folios::is_out(b, p) || static_cast<const FreeObject*>(p)->is_sealed(secret_)) name_bad_pointer(p);
+      if (!Folios::is_out(b, p) || static_cast<const FreeObject*>(p)->is_sealed(secret()))
+        name_bad_pointer(p);
       return TheBins::of(b).size;
     }
     const std::size_t size = big_.usable_size(p);
@@ -148,7 +149,7 @@ class Allocator {
     if (!is_started()) return {};
     for (BinNumber b = 0; b < TheBins::kFirstLarge; ++b) folios_.repair(b);
     big_.repair();
-    return Walker<Config>(chunks_, folios_, big_.large(), big_.huge(), cpus_, caches_, secret_).walk();
+    return Walker<Config>(chunks_, folios_, big_.large(), big_.huge(), cpus_, caches_, secret()).walk();
   }
 
   /// Registers the fork handler, once: from the library's constructor or with the first allocation.
@@ -178,7 +179,7 @@ class Allocator {
   LargeHeap<Config>& large() { return big_.large(); }
   HugeHeap& huge() { return big_.huge(); }
   CpuCaches<Config>& cpu_caches() { return cpus_; }
-  Secret secret() const { return secret_; }
+  Secret secret() const { return secret_.read(); }
   /// Counts requests to give memory back.
   std::uint32_t wishes() const { return wish_.load_relaxed(); }
 
@@ -214,7 +215,7 @@ class Allocator {
   [[gnu::noinline]] void* allocate_slow(std::size_t entry, std::size_t n) {
     Cache& cache = caches_.known();
     if (SPANALLOC_LIKELY(cache.is_empty(bin_of(entry)) && cache.use_spare(bin_of(entry)))) {
-      if (FreeObject* object = cache.pop(entry, secret_); SPANALLOC_LIKELY(object != nullptr)) {
+      if (FreeObject* object = cache.pop(entry, secret()); SPANALLOC_LIKELY(object != nullptr)) {
         return handed_out(object, bin_of(entry));
       }
     }
@@ -242,7 +243,7 @@ class Allocator {
       if (list.is_empty()) return nullptr;
       cache->set_first(b, list);
     }
-    FreeObject* object = cache->pop(b + 1, secret_);
+    FreeObject* object = cache->pop(b + 1, secret());
     if (object == nullptr) broken_object(cache->first[b + 1].load_relaxed());
     return handed_out(object, b);
   }
@@ -252,7 +253,7 @@ class Allocator {
     ObjectList list = fetch(b, 1);
     if (list.is_empty()) return nullptr;
     FreeObject* object = list.first;
-    FreeObject* rest = next_of(object, secret_);
+    FreeObject* rest = next_of(object, secret());
     object->seal = 0;
     if (!is_end(rest)) put_away(b, {rest, list.count - 1});
     return handed_out(object, b);
@@ -261,8 +262,8 @@ class Allocator {
   // From the CPU's cache, the global one, the folios; when memory is out, from what caches hold elsewhere.
   ObjectList fetch(BinNumber b, std::uint32_t most) {
     ObjectList list = cpus_.take(b);
-    if (list.is_empty()) list = folios_.take(b, most, secret_);
-    if (list.is_empty() && find_memory()) list = folios_.take(b, most, secret_);
+    if (list.is_empty()) list = folios_.take(b, most, secret());
+    if (list.is_empty() && find_memory()) list = folios_.take(b, most, secret());
     return list;
   }
 
@@ -271,7 +272,7 @@ class Allocator {
     const std::size_t entry = self.chunks_.at(p).word();
     auto* object = static_cast<FreeObject*>(p);
     const bool is_good = entry <= TheBins::kFirstLarge && Folios::is_out_by_entry(entry, p);
-    if (SPANALLOC_UNLIKELY(!is_good || object->is_sealed(self.secret_))) return self.deallocate_other(p);
+    if (SPANALLOC_UNLIKELY(!is_good || object->is_sealed(self.secret()))) return self.deallocate_other(p);
     // The thread's first list is full: it waits, and the one that has waited goes.
     Cache& cache = self.caches_.known();
     if (SPANALLOC_UNLIKELY(is_none(cache))) return self.deallocate_first(entry, object);
@@ -288,8 +289,8 @@ class Allocator {
   SPANALLOC_COLD void deallocate_first(std::size_t entry, FreeObject* object) {
     Cache& cache = caches_.find();
     if (is_none(cache)) {
-      object->push_on(&end_of_list, secret_);
-      return folios_.put(bin_of(entry), {object, 1}, secret_);
+      object->push_on(&end_of_list, secret());
+      return folios_.put(bin_of(entry), {object, 1}, secret());
     }
     if (!cache.has_room(bin_of(entry))) make_room(cache, bin_of(entry));
     cache.push(entry, object, secret_);
@@ -299,7 +300,7 @@ class Allocator {
   void put_away(BinNumber b, ObjectList list) {
     if (list.is_empty()) return;
     if (list.count * 2 > TheBins::of(b).list_objects && cpus_.put(b, list)) return;
-    folios_.put(b, list, secret_);
+    folios_.put(b, list, secret());
   }
 
   // Somebody has asked for memory back since this thread was here.
@@ -310,8 +311,8 @@ class Allocator {
   }
   void give_all_back(Cache& cache) {
     for (BinNumber b = 0; b < TheBins::kFirstLarge; ++b) {
-      if (const ObjectList list = cache.take_spare(b); !list.is_empty()) folios_.put(b, list, secret_);
-      if (const ObjectList list = cache.take_first(b); !list.is_empty()) folios_.put(b, list, secret_);
+      if (const ObjectList list = cache.take_spare(b); !list.is_empty()) folios_.put(b, list, secret());
+      if (const ObjectList list = cache.take_first(b); !list.is_empty()) folios_.put(b, list, secret());
     }
   }
 
@@ -321,7 +322,7 @@ class Allocator {
     for (BinNumber b = 0; b < TheBins::kCount; ++b) {
       cpus_.drain(b, [&](ObjectList list) {
         any = true;
-        if (b < TheBins::kFirstLarge) return folios_.put(b, list, secret_);
+        if (b < TheBins::kFirstLarge) return folios_.put(b, list, secret());
         big_.large().put(b, address_of(list.first));
       });
     }
@@ -378,7 +379,7 @@ class Allocator {
   SPANALLOC_COLD bool start() {
     process_start();
     const LockGuard guard(start_lock_);
-    if (secret_ == 0) secret_ = (os::random_bits() | 3) - 1;
+    if (secret() == 0) secret_.set((os::random_bits() | 3) - 1);
     return chunks_.start() && cpus_.start();
   }
 
@@ -393,7 +394,7 @@ class Allocator {
   }
 
   // What the fast paths read, and nothing writes once the allocator is started.
-  Secret secret_ = 0;
+  SetOnce secret_;
   ChunkTable chunks_;
   ThreadCaches<Config> caches_{*this};
   CpuCaches<Config> cpus_;

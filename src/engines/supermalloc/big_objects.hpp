@@ -26,7 +26,7 @@ class BigObjects {
   using Large = LargeHeap<Config>;
 
  public:
-  constexpr BigObjects(ChunkTable& chunks, CpuCaches<Config>& cpus, const Secret& secret)
+  constexpr BigObjects(ChunkTable& chunks, CpuCaches<Config>& cpus, const SetOnce& secret)
       : chunks_(chunks), cpus_(cpus), secret_(secret), large_(chunks), huge_(chunks) {}
 
   /// n bytes (at most those of the largest bin) from the given cache line of the object's first page on, or
@@ -40,7 +40,7 @@ class BigObjects {
     const BinNumber b = TheBins::for_size(max_of(n + offset, TheBins::kLargestWithFolios + 1));
     LargeObject object;
     if (const ObjectList list = cpus_.take(b); !list.is_empty()) {
-      (void)next_of(list.first, secret_);
+      (void)next_of(list.first, secret_.read());
       object.start = address_of(list.first);
     } else {
       object = large_.take(b);
@@ -75,7 +75,7 @@ class BigObjects {
     const std::uintptr_t start = start_of(b, p);
     if (start == 0) return false;
     auto* object = pointer_to<FreeObject>(start);
-    object->push_on(&end_of_list, secret_);
+    object->push_on(&end_of_list, secret_.read());
     if constexpr (kPoisons) poison(object + 1, TheBins::of(b).size - sizeof(FreeObject));
     if (!cpus_.put(b, {object, 1})) large_.put(b, start);
     return true;
@@ -129,7 +129,7 @@ class BigObjects {
     const std::uintptr_t start = Large::start_of(b, p);
     if (address_of(p) != start + cell->line * kCacheLine)
       os::fatal("pointer is not the start of an object:", p);
-    if (pointer_to<FreeObject>(start)->is_sealed(secret_)) name_free_already(p);
+    if (pointer_to<FreeObject>(start)->is_sealed(secret_.read())) name_free_already(p);
     return start;
   }
 
@@ -142,7 +142,7 @@ class BigObjects {
 
   ChunkTable& chunks_;
   CpuCaches<Config>& cpus_;
-  const Secret& secret_;
+  const SetOnce& secret_;
   Large large_;
   HugeHeap huge_;
   LargeObjects<> outside_;

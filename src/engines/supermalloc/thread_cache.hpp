@@ -67,9 +67,9 @@ struct ThreadCache {
     return object;
   }
   /// False: the first list is full.
-  SPANALLOC_INLINE bool push(std::size_t entry, FreeObject* object, const Secret& secret) {
+  SPANALLOC_INLINE bool push(std::size_t entry, FreeObject* object, const SetOnce& secret) {
     if (SPANALLOC_UNLIKELY(!take_room(room[entry]))) return false;
-    object->push_on(first[entry].load_relaxed(), secret);
+    object->push_on(first[entry].load_relaxed(), secret.read());
     first[entry].store_release(object);
     return true;
   }

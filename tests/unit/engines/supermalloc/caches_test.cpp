@@ -307,11 +307,13 @@ TEST_F(SupermallocCaches, NobodysCacheTakesNothing) {
   using Cache = supermalloc::ThreadCache<Supermalloc>;
   auto nobodys = std::make_unique<Cache>();
   FreeObject objects[4];
+  SetOnce secret;
+  secret.set(2);
   const int rounds = test::kUnderTsan ? 20'000 : 3'000'000;
   test::in_threads(4, [&](unsigned thread) {
     for (int i = 0; i < rounds && !testing::Test::HasFailure(); ++i) {
-      ASSERT_FALSE(nobodys->push(1, &objects[thread], 2));
-      ASSERT_EQ(nobodys->pop(1, 2), nullptr);
+      ASSERT_FALSE(nobodys->push(1, &objects[thread], secret));
+      ASSERT_EQ(nobodys->pop(1, secret.read()), nullptr);
     }
   });
   EXPECT_TRUE(nobodys->is_empty(0));
