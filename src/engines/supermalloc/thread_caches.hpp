@@ -50,7 +50,7 @@ class ThreadCaches {
     Cache* cache = registry_.take([&](bool) { return chunks_.make(owner); });
     if (cache == nullptr) return none_;
     if (cache->is_left_behind) clean_up(*cache);
-    cache->has_thread = true;
+    cache->has_thread.store_relaxed(true);
     cache->exit_round = 0;
     cache->flushed_at = allocator_.wishes();  // it is empty
     if (cache->random == 0) cache->random = os::random_bits() | 1;
@@ -66,7 +66,7 @@ class ThreadCaches {
   /// Caches that have a thread. Any time.
   std::size_t live() const {
     std::size_t count = 0;
-    registry_.for_each([&](const Cache& cache) { count += cache.has_thread; });
+    registry_.for_each([&](const Cache& cache) { count += cache.has_thread.load_relaxed(); });
     return count;
   }
   /// f(Cache&) for every cache, idle ones too.
@@ -135,7 +135,7 @@ class ThreadCaches {
     const Cache* mine = &known();
     registry_.recover_in_child([&](Cache& cache) {
       if (&cache == mine) return false;
-      cache.has_thread = false;
+      cache.has_thread.store_relaxed(false);
       cache.is_left_behind = true;
       return true;
     });
@@ -158,8 +158,8 @@ class ThreadCaches {
     allocator_.flush(cache);
     const Visit visit(*this);
     if (is_default()) my_cache_ = &none_;
-    SPANALLOC_ASSERT(cache.has_thread);
-    cache.has_thread = false;
+    SPANALLOC_ASSERT(cache.has_thread.load_relaxed());
+    cache.has_thread.store_relaxed(false);
     registry_.give_back(&cache);
   }
 

@@ -176,6 +176,46 @@ TEST_F(SupermallocInstances, GiveAllAddressSpaceBack) {
   }
 }
 
+// Sums are estimates then, but of what there is: no cache counts more than it can hold.
+TEST_F(SupermallocInstances, StatisticsAreToldWhileThreadsWork) {
+  OwnHeap<> heap;
+  std::atomic<bool> stop{false};
+  std::atomic<unsigned> at_work{0};
+  std::vector<std::jthread> threads;
+  for (unsigned t = 0; t < 3; ++t) {
+    threads.emplace_back([&, t] {
+      test::Random random(test::seed_of(t));
+      void* objects[200] = {};
+      for (unsigned i = 0; !stop; ++i) {
+        void*& p = objects[random.below(200)];
+        heap->deallocate(p);
+        p = heap->allocate(random.one_in(50) ? random.below(4 * kMiB) : random.below(5000));
+        if (i == 1000) ++at_work;
+        if (i % 1000 == 0) heap->trim();
+      }
+      for (void* p : objects) heap->deallocate(p);
+    });
+  }
+  while (at_work != 3) std::this_thread::yield();
+  for (int i = 0; i < 300; ++i) {
+    const EngineStatistics statistics = heap->statistics();
+    EXPECT_LE(statistics.live_labs, 3u);
+    EXPECT_LE(statistics.small_bytes_carved, statistics.opened_bytes);
+    EXPECT_LE(statistics.pooled_bytes, statistics.opened_bytes);
+    EXPECT_LE(statistics.large_objects, 600u);
+    heap->describe(
+        [&](std::size_t, std::size_t, std::size_t committed, std::size_t cached) {
+          EXPECT_LE(committed, statistics.opened_bytes + kGiB);
+          EXPECT_LE(cached, kMiB);
+        },
+        [&](std::size_t, std::size_t folios) { EXPECT_LE(folios, kMiB); });
+  }
+  stop = true;
+  threads.clear();
+  heap->trim();
+  EXPECT_TRUE(checked(heap).all_returned());
+}
+
 // A key each, given back: there are 1024 in a process.
 TEST_F(SupermallocInstances, ThousandsComeAndGo) {
   if (test::kEmulated) GTEST_SKIP() << "an emulator records every reserved page";

@@ -263,10 +263,15 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithCaches) {
     return [=] { cached->next = before; };
   });
   auto& cache = own_cache(heap_);
-  expect_noticed("a list has more objects than it counts",
-                 [&] { return changed(cache.room[cached_ + 1], cache.room[cached_ + 1] + 1); });
-  expect_noticed("a list has fewer objects than it counts",
-                 [&] { return changed(cache.spare[cached_].count, cache.spare[cached_].count + 1); });
+  expect_noticed("a list has more objects than it counts", [&] {
+    cache.room[cached_ + 1].count_up();
+    return [&] { EXPECT_TRUE(cache.room[cached_ + 1].take_one()); };
+  });
+  expect_noticed("a list has fewer objects than it counts", [&] {
+    const std::uint32_t count = cache.spare[cached_].count.load_relaxed();
+    cache.spare[cached_].count.store_relaxed(count + 1);
+    return [&cache, count, this] { cache.spare[cached_].count.store_relaxed(count); };
+  });
   // Another object, not sealed, of the program's.
   expect_noticed("a free object is overwritten", [&] {
     auto* object = static_cast<FreeObject*>(objects_[0]);
