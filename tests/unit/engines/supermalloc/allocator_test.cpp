@@ -42,12 +42,10 @@ static_assert(Engine<SupermallocEngine<>>);
 static_assert(std::is_trivially_destructible_v<supermalloc::Allocator<Supermalloc>>);
 
 struct WithoutPrefetch : Supermalloc {
-  static constexpr const char* kName = "supermalloc-without-prefetch";
   static constexpr bool kPrefetch = false;
 };
 // Shorter lists and chains than any bin's objects.
 struct LeastCaches : Supermalloc {
-  static constexpr const char* kName = "supermalloc-least-caches";
   static constexpr std::size_t kThreadListBytes = 1;
   static constexpr std::size_t kChainBytes = 1;
 };

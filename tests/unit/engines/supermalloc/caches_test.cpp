@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "engines/supermalloc/test_support.hpp"
@@ -353,12 +354,14 @@ std::pair<unsigned, unsigned> two_cpus() {
 
 // An arena of 1 GiB, used up. What another CPU's cache holds is found before memory is out.
 TEST_F(SupermallocCaches, WhatAnotherCpuHoldsIsFoundBeforeMemoryIsOut) {
-  const auto [here, there] = two_cpus();
+  const std::pair<unsigned, unsigned> both = two_cpus();
+  const unsigned here = both.first;
+  const unsigned there = both.second;
   if (here % 2 == there % 2) GTEST_SKIP() << "it takes two CPUs";
   const test::Variable bits("SPANALLOC_ARENA_BITS", "30");
   const test::Variable cpus("SPANALLOC_CPUS", "2");
   test::OwnHeap<> heap;
-  std::thread([&, here = here, there = there] {
+  std::thread([&] {
     run_on(here);
     const BinNumber b = Bins::kCount - 1;
     const std::size_t n = Bins::of(b).size;

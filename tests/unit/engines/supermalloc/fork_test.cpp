@@ -26,9 +26,7 @@ namespace {
 
 using supermalloc::Census;
 
-struct ForkConfig : Supermalloc {
-  static constexpr const char* kName = "supermalloc-fork";
-};
+struct ForkConfig : Supermalloc {};
 using E = SupermallocEngine<ForkConfig>;
 using Bins = supermalloc::Bins<ForkConfig>;
 

@@ -95,7 +95,6 @@ TEST_F(SupermallocLarge, AlignedOnesBeginWithTheirPage) {
 }
 
 struct WithoutOffset : Supermalloc {
-  static constexpr const char* kName = "supermalloc-without-offset";
   static constexpr bool kRandomOffset = false;
 };
 TEST_F(SupermallocLarge, BeginWithTheirPageWhereTheConfigSaysSo) {

@@ -35,9 +35,7 @@ class SupermallocTraps : public test::SupermallocTest {};
 
 // An engine of this file's own: its heap is one that a library has, whose threads find their caches by a
 // thread_local variable.
-struct TrapConfig : Supermalloc {
-  static constexpr const char* kName = "supermalloc-traps";
-};
+struct TrapConfig : Supermalloc {};
 using E = SupermallocEngine<TrapConfig>;
 using Api = MallocApi<E>;
 
