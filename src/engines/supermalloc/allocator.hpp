@@ -329,12 +329,11 @@ class Allocator {
     return any;
   }
 
-  // When memory is out: what caches hold may do, or a chunk of a huge object that was. (Not this thread's own
-  // lists of other bins: its call may be in one of them.)
+  // When memory is out: what caches hold may do. (Not this thread's own lists of other bins: its call may be
+  // in one of them.)
   SPANALLOC_COLD bool find_memory() {
     wish_.fetch_add_relaxed(1);
-    const bool any = drain();
-    return big_.huge().spare_a_chunk() || any;
+    return drain();
   }
 
   // --- Large and huge ---

@@ -115,20 +115,6 @@ class ChunkTable {
     return done;
   }
 
-  /// Whether the next chunk to be carved is one that was had before.
-  bool has_spare() {
-    const LockGuard guard(lock_);
-    return spare_ != 0;
-  }
-  /// Makes a chunk that was carved, and is nobody's and zero again, the next one to be carved. False: there
-  /// is one.
-  bool give_spare(ChunkNumber number) {
-    const LockGuard guard(lock_);
-    if (spare_ != 0) return false;
-    spare_ = number;
-    return true;
-  }
-
   ArenaStatistics statistics() { return arena_.statistics(); }
   std::size_t capacity() const { return arena_.capacity(); }
 

@@ -109,28 +109,6 @@ class HugeHeap {
     return true;
   }
 
-  /// When address space is out: a chunk of a free range becomes the next one that a bin gets. False: there is
-  /// none.
-  bool spare_a_chunk() {
-    if (chunks_.has_spare()) return true;
-    ChunkNumber first = 0;
-    {
-      const Guard guard(*this);
-      for (unsigned order = 0; order <= ChunkTable::kMaxOrder && first == 0; ++order) {
-        if (free_[order] == 0 || chunks_.entry(free_[order]).is_dirty()) continue;
-        first = cut(order, 0, free_[order]).first;
-      }
-    }
-    if (first == 0) return false;
-    if (huge_page_use() != HugePageUse::kNever) {
-      os::forbid_huge_pages(pointer_to(chunks_.address(first)), kChunk);  // a huge object may have had some
-    }
-    if (chunks_.give_spare(first)) return true;
-    const Guard guard(*this);
-    push(0, first, false);  // another thread has been faster
-    return true;
-  }
-
   std::size_t bytes() const { return pages_.load_relaxed() * kPage; }
   std::size_t objects() const { return objects_.load_relaxed(); }
 

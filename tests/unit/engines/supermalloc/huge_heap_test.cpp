@@ -167,81 +167,6 @@ TEST_F(SupermallocHuge, LargerRangesServeWhenNothingElseIsLeft) {
   checked(heap_);
 }
 
-// An arena that huge objects have used up: what they leave serves others, too. It is zero, and bookkeeping.
-TEST_F(SupermallocHuge, FreeRangesServeBinsWhenNothingElseIsLeft) {
-  const test::Variable bits("SPANALLOC_ARENA_BITS", "30");
-  std::vector<void*> objects;
-  for (const std::size_t n : {64 * kMiB, kChunk}) {
-    for (;;) {
-      void* p = heap_->allocate(n);
-      ASSERT_NE(p, nullptr);
-      objects.push_back(p);
-      if (!heap_->chunks().at(p).is_huge()) break;  // a mapping of its own
-      std::memset(p, 0xA5, 3 * kPage);
-    }
-  }
-  EXPECT_EQ(heap_->allocate(100), nullptr);
-  EXPECT_EQ(heap_->allocate(100'000), nullptr);
-  EXPECT_EQ(heap_->allocate_aligned(100, 512), nullptr);
-  checked(heap_);
-  heap_->deallocate(objects[0]);  // 32 chunks
-  auto* range = static_cast<char*>(objects[0]);
-  const auto is_in_range = [&](const void* p) { return p >= range && p < range + 64 * kMiB; };
-  std::vector<void*> others;
-  for (const std::size_t n : {std::size_t{100}, std::size_t{1000}, 100 * kKiB, 300 * kKiB}) {
-    void* p = heap_->allocate_zeroed(n);
-    ASSERT_NE(p, nullptr) << n;
-    EXPECT_TRUE(is_in_range(p));
-    EXPECT_EQ(first_nonzero(p, n), n);
-    fill_pattern(p, n, n);
-    others.push_back(p);
-    checked(heap_);
-  }
-  EXPECT_EQ(checked(heap_).folio_chunks, 2u);
-  EXPECT_EQ(checked(heap_).large_chunks, 2u);
-  // The rest still serves huge ones.
-  void* huge = heap_->allocate(32 * kMiB);
-  EXPECT_TRUE(is_in_range(huge));
-  // To the last chunk, and then there is none.
-  std::size_t more = 0;
-  for (void* p = nullptr; (p = heap_->allocate_aligned(1'000'000, kPage)) != nullptr; ++more) {
-    EXPECT_TRUE(is_in_range(p));
-    others.push_back(p);
-  }
-  EXPECT_EQ(more, 2 * (32 - 4 - 16));
-  EXPECT_EQ(checked(heap_).free_chunks, 0u);
-  heap_->deallocate(huge);
-  EXPECT_NE(heap_->allocate(5000), nullptr);
-  for (void* p : others) heap_->deallocate(p);
-  checked(heap_);
-}
-
-// A locked page makes the kernel refuse to take pages back. (The system call itself: sanitizers make nothing
-// of mlock.)
-bool lock(void* page) {
-  return syscall(SYS_mlock, page, os::page_size()) == 0;
-}
-void unlock(void* page) {
-  EXPECT_EQ(syscall(SYS_munlock, page, os::page_size()), 0);
-}
-
-// One that the kernel did not take back is no bookkeeping.
-TEST_F(SupermallocHuge, DirtyRangesServeHugeObjectsOnly) {
-  const test::Variable bits("SPANALLOC_ARENA_BITS", "30");
-  void* first = allocate(kChunk);
-  std::memset(first, 0xA5, kChunk);
-  for (void* p = heap_->allocate(kChunk); heap_->chunks().at(p).is_huge();) p = heap_->allocate(kChunk);
-  if (!lock(first)) GTEST_SKIP() << "no memory may be locked here";
-  heap_->deallocate(first);
-  unlock(first);
-  EXPECT_EQ(heap_->allocate(100), nullptr);
-  EXPECT_EQ(heap_->allocate_zeroed(kChunk), first);
-  EXPECT_EQ(first_nonzero(first, kChunk), kChunk);
-  heap_->deallocate(first);
-  EXPECT_NE(heap_->allocate(100), nullptr);
-  checked(heap_);
-}
-
 TEST_F(SupermallocHuge, ResizeInPlaceWithinTheirRange) {
   char* p = allocate(5 * kMiB);
   fill_pattern(p, 5 * kMiB, 1);
@@ -272,6 +197,15 @@ TEST_F(SupermallocHuge, ResizeInPlaceWithinTheirRange) {
   checked(heap_);
   heap_->deallocate(p);
   EXPECT_EQ(heap_->huge().bytes(), 0u);
+}
+
+// A locked page makes the kernel refuse to take pages back. (The system call itself: sanitizers make nothing
+// of mlock.)
+bool lock(void* page) {
+  return syscall(SYS_mlock, page, os::page_size()) == 0;
+}
+void unlock(void* page) {
+  EXPECT_EQ(syscall(SYS_munlock, page, os::page_size()), 0);
 }
 
 TEST_F(SupermallocHuge, WhatTheKernelDoesNotTakeBackIsNotTakenForZero) {
