@@ -161,7 +161,7 @@ make_bench_venv() {
   wanted=$(cksum <"$root/bench/requirements.txt")
   [ "$(cat "$build/venv/.bench-made-from" 2>/dev/null)" != "$wanted" ] || return 0
   say "Adding the suite's Python packages to $build/venv"
-  if ! "$build/venv/bin/python3" -m pip install -q -r "$root/bench/requirements.txt" >>"$build/logs/venv.log" 2>&1; then
+  if ! watched "$build/logs/venv.log" "$build/venv/bin/python3" -m pip install -r "$root/bench/requirements.txt"; then
     say "The package index could not be used (see $build/logs/venv.log): taking Debian's packages"
     install_needed python3-pandas python3-matplotlib python3-psutil
     if ! grep -q '^include-system-site-packages = true' "$build/venv/pyvenv.cfg"; then

@@ -16,7 +16,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from spanalloc_bench import allocators, build, progress, schedule, store, tree
+from spanalloc_bench import allocators, build, packages, progress, schedule, store, tree
 from spanalloc_bench.model import CRASHED, FAILED, HUNG, NOT_PRELOADED, OK
 from spanalloc_cli import libraries
 
@@ -697,9 +697,6 @@ def main(places, arguments):
         if (error.name or "").startswith("spanalloc_bench"):
             print(f"spanalloc bench: this source tree lacks a part of the suite: {error}", file=sys.stderr)
         else:
-            print(
-                f"spanalloc bench: {error}. scripts/bench --build-only sets everything up; or:\n"
-                f"  {sys.executable} -m pip install -r {os.path.join(tree.SOURCE, 'bench', 'requirements.txt')}",
-                file=sys.stderr,
-            )
+            said = packages.install_and_restart(error, building="--no-build" not in arguments)
+            print(f"spanalloc bench: {said}", file=sys.stderr)
         sys.exit(OWN_FAILURE)

@@ -16,7 +16,7 @@ COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
-from spanalloc_bench import allocators, build, progress, tree  # noqa: E402
+from spanalloc_bench import allocators, build, packages, progress, tree  # noqa: E402
 from spanalloc_bench.cases import catalogue  # noqa: E402
 from spanalloc_cli import VERSION, libraries  # noqa: E402
 
@@ -37,6 +37,57 @@ def command_line(process):
             return file.read()
     except OSError:
         return ""
+
+
+class PackagesTest(unittest.TestCase):
+    """Python's environment lacks a package of the suite."""
+
+    MISSING = ModuleNotFoundError("No module named 'psutil'", name="psutil")
+
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.build = os.path.realpath(folder.name)
+        self.prefix = os.path.join(self.build, "venv")
+        os.mkdir(self.prefix)
+        self.patch(mock.patch.object(sys, "prefix", self.prefix))
+        self.patch(mock.patch.dict(os.environ))
+        self.run = self.patch(mock.patch.object(subprocess, "run", return_value=mock.Mock(returncode=0)))
+        self.restart = self.patch(mock.patch.object(os, "execv"))
+
+    def patch(self, patch):
+        self.addCleanup(patch.stop)
+        return patch.start()
+
+    def made_by_the_scripts(self):
+        with open(os.path.join(self.prefix, ".made-from"), "w", encoding="utf-8"):
+            pass
+
+    def test_the_scripts_environment_gets_it_and_the_command_starts_again_once(self):
+        self.made_by_the_scripts()
+        packages.install_and_restart(self.MISSING, building=True)
+        argv, options = self.run.call_args.args[0], self.run.call_args.kwargs
+        self.assertEqual(argv[1:], [os.path.join(SOURCE, "scripts", "bench"), "--packages-only"])
+        self.assertEqual(options["env"]["SPANALLOC_BUILD"], self.build)
+        self.assertEqual(self.restart.call_args.args[1][-len(sys.argv):], sys.argv)
+        said = packages.install_and_restart(self.MISSING, building=True)  # what the restarted command would do
+        self.assertEqual((self.run.call_count, self.restart.call_count), (1, 1))
+        self.assertIn("No module named 'psutil'. scripts/bench --build-only", said)
+
+    def test_where_it_cannot_be_installed_the_command_ends(self):
+        self.made_by_the_scripts()
+        self.run.return_value = mock.Mock(returncode=1)
+        self.assertIn("psutil", packages.install_and_restart(self.MISSING, building=True))
+        self.assertFalse(self.restart.called)
+
+    def test_an_environment_of_its_users_is_left_alone(self):
+        self.assertIn("psutil", packages.install_and_restart(self.MISSING, building=True))
+        self.assertFalse(self.run.called or self.restart.called)
+
+    def test_without_building_nothing_is_installed(self):
+        self.made_by_the_scripts()
+        self.assertIn("psutil", packages.install_and_restart(self.MISSING, building=False))
+        self.assertFalse(self.run.called or self.restart.called)
 
 
 class PartsTest(unittest.TestCase):
