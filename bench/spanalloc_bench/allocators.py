@@ -23,7 +23,6 @@ SETTINGS = {
     **{f"standard-thp-{use}": ("standard", (("SPANALLOC_THP", use),)) for use in ("always", "never")},
     "standard-background": ("standard", (("SPANALLOC_BACKGROUND", "1"),)),
 }
-TO_COME = ("supermalloc",)  # engines of ours that do not exist yet, whose places are kept
 FLOOR = "bump"
 MMAP = "mmap"
 PAGE_MANAGERS = ("mmap", "tree", "tree-recursive", "static")
@@ -134,7 +133,7 @@ def given(places, text, taken=()) -> Allocator:
     if not re.fullmatch(r"[A-Za-z0-9][\w.+-]*", name):
         raise BadChoice(f"--with {text}: a name is made of letters, digits and . _ + -")
     today = libraries.current_name(name, libraries.RECORDED_NAMES)  # by which its samples would be read
-    if today in (*libraries.LIBRARIES, *SETTINGS, *TO_COME):
+    if today in (*libraries.LIBRARIES, *SETTINGS):
         raise BadChoice(f"--with {text}: {name} is the name of a library of ours; what others have made can be called "
                         f"{today}-original")
     if name in taken:

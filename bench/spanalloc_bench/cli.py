@@ -440,8 +440,7 @@ def figure_command(
     kept as a PNG and as JSON below DIR/figures. What a figure needs and is not built yet, its paper's variants too, is
     built first, unless --no-build is given.
 
-    Exit code: 0; 1 when there is a figure of which nothing could be measured (with `all`, but for those of an engine that
-    does not exist yet); 125 when what it needs cannot be built or
+    Exit code: 0; 1 when there is a figure of which nothing could be measured; 125 when what it needs cannot be built or
     the command cannot be understood; 130 when interrupted.
 
     \b

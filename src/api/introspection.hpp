@@ -52,6 +52,7 @@ struct Introspection {
     for_each_figure(s, [&](const char* name, const char*, std::size_t value) {
       good = fprintf(stream, "  <%s>%zu</%s>\n", name, value, name) >= 0 && good;
     });
+    if constexpr (DescribesBins<E>) good = write_bins(stream) && good;
     good = fputs("</malloc>\n", stream) >= 0 && good;
     return good ? 0 : -1;
   }
@@ -85,6 +86,24 @@ struct Introspection {
     show("large_objects", "large objects", s.large_objects);
     show("labs", "threads that use the heap", s.live_labs);
     show("lost_to_fork", "spans lost to fork", s.spans_lost_to_fork);
+  }
+
+  static bool write_bins(FILE* stream) {
+    bool good = fputs("  <bins>\n", stream) >= 0;
+    const char* end_of_last = "";
+    E::describe(
+        [&](std::size_t size, std::size_t folio, std::size_t committed, std::size_t cached) {
+          good = fprintf(stream, "%s    <bin size=\"%zu\" folio=\"%zu\">\n", end_of_last, size, folio) >= 0 &&
+                 good;
+          good = fprintf(stream, "      <committed>%zu</committed>\n      <cached>%zu</cached>\n", committed,
+                         cached) >= 0 &&
+                 good;
+          end_of_last = "    </bin>\n";
+        },
+        [&](std::size_t free, std::size_t folios) {
+          good = fprintf(stream, "      <folios free=\"%zu\">%zu</folios>\n", free, folios) >= 0 && good;
+        });
+    return fprintf(stream, "%s  </bins>\n", end_of_last) >= 0 && good;
   }
 };
 

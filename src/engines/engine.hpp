@@ -88,4 +88,14 @@ concept Engine = requires(void* p, const void* cp, std::size_t n, std::size_t a)
   { E::process_start() };
 };
 
+/// An engine may tell more for malloc_info. describe(bin, folios), without a lock held, calls for each bin
+/// that has memory bin(bytes of an object, bytes of a folio, committed bytes, objects in caches), where 0
+/// bytes of a folio say that it has none; then folios(free objects, such folios) for each number that some of
+/// its folios have free.
+template <class E>
+concept DescribesBins = requires(void (*bin)(std::size_t, std::size_t, std::size_t, std::size_t),
+                                 void (*folios)(std::size_t, std::size_t)) {
+  { E::describe(bin, folios) };
+};
+
 }  // namespace spanalloc

@@ -312,6 +312,12 @@ unsigned cpu_count() {
   return static_cast<unsigned>(option_number("CPUS", 1, 4096, count));
 }
 
+unsigned current_cpu() {
+  ErrnoGuard keep;
+  const int cpu = sched_getcpu();
+  return cpu < 0 ? 0 : static_cast<unsigned>(cpu);
+}
+
 std::uint64_t now_ms() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);  // cannot fail for this clock

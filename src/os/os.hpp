@@ -72,6 +72,9 @@ inline bool has_memory_limit() {
 }
 /// Number of CPUs the process may run on, at least 1. SPANALLOC_CPUS overrides it (simulated machines).
 unsigned cpu_count();
+/// The CPU that the calling thread runs on, or just did; 0 where the kernel does not tell. Not below
+/// cpu_count(), which counts those that the process may use.
+unsigned current_cpu();
 /// Milliseconds of a coarse monotonic clock.
 std::uint64_t now_ms();
 /// A random number that nobody can foretell, from the kernel: a system call. With SPANALLOC_SEED the next one

@@ -78,7 +78,7 @@ class BuiltTest(unittest.TestCase):
         for name in libraries.LIBRARIES:
             with self.subTest(name):
                 self.assertRegex(run._named(nowhere, name).missing, "^not built: scripts/bench --build-only")
-        self.assertEqual(run._named(nowhere, "nonesuch").missing, "not built: this engine does not exist yet")
+        self.assertEqual(run._named(nowhere, "nonesuch").missing, "not built: there is no library of this name")
 
 
 class OutcomeTest(unittest.TestCase):
@@ -153,32 +153,6 @@ class OutcomeTest(unittest.TestCase):
              "--with has no use in supermalloc-14: it counts the lines of one engine\n"),
         ):
             self.assertEqual(said(figure, **options), wanted)
-
-    def test_of_all_only_what_could_have_been_measured_counts_as_empty(self):
-        try:
-            from rich.console import Console
-            from spanalloc_bench import figures
-            from spanalloc_bench.figures import run
-        except ImportError as error:
-            self.skipTest(f"the suite's Python packages are not here: {error}")
-        from spanalloc_cli import libraries
-
-        known = {name: FIGURES[name] for name in ("scalloc-7b", "supermalloc-14")}
-        nowhere = libraries.Places("/nonexistent", "/nonexistent")
-
-        def empty(figure, missing):
-            def measured(places, of, *_, **__):
-                return Data(of, 2, [], missing if of.id == "scalloc-7b" else {"supermalloc": run.NO_ENGINE})
-
-            with mock.patch.dict(FIGURES, known, clear=True), mock.patch.object(run, "measure", measured), \
-                    tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as errors:
-                found = figures.command(nowhere, figure, out=folder, console=Console(file=io.StringIO()))
-            return [text.partition(" ")[0] for text in found], errors.getvalue()
-
-        found, said = empty("all", {"scalloc": "not built: say so", "supermalloc": run.NO_ENGINE})
-        self.assertEqual(found, ["scalloc-7b"], said)
-        self.assertIn(f"supermalloc-14 is left out: supermalloc: {run.NO_ENGINE}\n", said)
-        self.assertEqual(empty("supermalloc-14", {})[0], ["supermalloc-14"])
 
     def test_a_figure_that_was_run_is_listed_with_its_verdicts(self):
         try:

@@ -518,6 +518,15 @@ class NoRunTest(unittest.TestCase):
         for claim in decided(figure):
             self.assertEqual(verdicts.verdict(claim, Data(figure, 2, [], facts=small)).answer, Answer.DOES_NOT_HOLD)
 
+    def test_each_file_of_the_engine_is_in_a_module(self):
+        files = codesize.supermalloc_files()
+        self.assertNotIn(None, files)
+        self.assertEqual({f"lines: {part}" for part in files}, set(codesize.SUPERMALLOC_PARTS))
+        facts = codesize.supermalloc_modules(None, ())
+        self.assertEqual({row for row, _ in facts}, {"supermalloc"})
+        self.assertEqual(set(measure for _, measure in facts), set(codesize.SUPERMALLOC_PARTS))
+        self.assertGreater(min(facts.values()), 10)
+
     def test_steps_of_the_a2alloc_engine(self):
         figure = FIGURES["a2alloc-future-counts"]
         good = {

@@ -613,7 +613,7 @@ class RunTest(Folder):
 
 class ContendersTest(Folder):
     def test_what_is_not_there_says_so(self):
-        self.assertRegex(allocators.named(PLACES, "supermalloc").missing, "^not built")
+        self.assertRegex(allocators.named(PLACES, "nobody").missing, "^not built")
         nbbs = next(m for m in allocators.page_managers(PLACES) if m.name == "nbbs")
         self.assertIn("--nbbs", nbbs.missing)
 

@@ -86,8 +86,10 @@ TYPED_TEST(Realloc, SmallChangesStayInPlace) {
   for (std::size_t n : class_ends<TypeParam>(2 * kMiB)) {
     void* p = Api::malloc(n);
     EXPECT_EQ(Api::realloc(p, n), p);
-    EXPECT_EQ(Api::realloc(p, n - n / 4), p);
-    EXPECT_EQ(Api::realloc(p, Api::malloc_usable_size(p)), p);
+    // (An engine that draws by lot where a large block begins has no fixed ends of classes.)
+    const std::size_t whole = Api::malloc_usable_size(p);
+    EXPECT_EQ(Api::realloc(p, whole - whole / 4), p);
+    EXPECT_EQ(Api::realloc(p, whole), p);
     Api::free(p);
   }
 }

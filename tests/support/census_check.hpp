@@ -33,6 +33,14 @@ CensusVerdict judge(const Census& c) {
         "live blocks %zu; broken %zu: %s at %zx",
         c.known, c.free, c.superblocks, c.empty_superblocks, c.large, c.heap_records, c.lost, c.live_blocks,
         c.broken, c.broken == 0 ? "" : c.first_problem, static_cast<std::size_t>(c.at));
+  } else if constexpr (requires { c.folio_chunks; }) {
+    std::snprintf(
+        text, sizeof text,
+        "chunks %zu: folios %zu, large %zu, huge %zu, free %zu, none %zu; objects: live %zu, cached "
+        "%zu, large %zu, huge %zu; empty folios %zu; broken %zu: %s at %zx",
+        c.chunks, c.folio_chunks, c.large_chunks, c.huge_chunks, c.free_chunks, c.no_chunks, c.live_objects,
+        c.cached_objects, c.large_objects, c.huge_objects, c.empty_folios, c.broken,
+        c.broken == 0 ? "" : c.first_problem, static_cast<std::size_t>(c.at));
   } else if constexpr (requires { c.broken; }) {
     std::snprintf(text, sizeof text,
                   "carved %zu: pool %zu, hot empty %zu, hot %zu, floating %zu, reusable %zu, single %zu, "

@@ -258,7 +258,7 @@ def compare_command(
         None, "--with", "-w", metavar="NAME[=PATH]", autocompletion=complete_allocator,
         help="Compare glibc and our standard config with just these: a config, an allocator found on this machine, "
         "or NAME=PATH of any shared object that defines malloc. May be repeated. Default: glibc, standard, scalloc, "
-        "and every other allocator found.",
+        "supermalloc, and every other allocator found.",
     ),
     as_json: bool = typer.Option(
         False, "--json", help="Print JSON instead of the table, with every run's figures; spanalloc(1) describes it."

@@ -31,8 +31,7 @@ def command(places, id, *, rounds=None, out=None, with_=(), nbbs=None, again=Fal
             building=False) -> list[str]:
     """`figure ID`: measures what `out` has not got yet, prints the figure and its claims' verdicts, writes
     OUT/figures/ID.json and ID.png. `list` lists all figures with their times, `all` runs them all. `building`: what is
-    not there is built first. Returns of each figure in which nothing could be measured its id and why; with `all`, not
-    of those whose only engine does not exist yet.
+    not there is built first. Returns of each figure in which nothing could be measured its id and why.
 
     Raises UnknownFigure, BadChoice for options that cannot be taken, what build.make and schedule.run_cells raise."""
     from rich.console import Console
@@ -75,8 +74,6 @@ def command(places, id, *, rounds=None, out=None, with_=(), nbbs=None, again=Fal
         record = run.keep(data, folder)
         if run.numbers_there(record):
             run.show(data, record, console)
-        elif len(chosen) > 1 and run.of_no_engine(data):  # nothing here could change that
-            say(f"{figure.id} is left out: {run.why_empty(data)}")
         else:
             empty.append(f"{figure.id} ({run.why_empty(data)})")
     if len(empty) == len(chosen):

@@ -15,7 +15,6 @@ from spanalloc_bench.figures.records import VARIANTS, data_of, outcome
 from spanalloc_bench.model import Allocator, Kind
 from spanalloc_cli import libraries
 
-NO_ENGINE = "not built: this engine does not exist yet"
 ABSENT = "absent: not packaged; name one with --with {}=PATH"
 # Seconds that every run, and that every program's first run under an allocator, takes besides.
 START_S, ASK_S = 0.05, 0.1
@@ -33,10 +32,7 @@ def cores() -> int:
 def _named(places, name) -> Allocator:
     if name in UNPACKAGED and name not in libraries.other_allocators():
         return Allocator(name, "", Kind.PEER, missing=ABSENT.format(name))
-    found = allocators.named(places, name)
-    if found.missing and found.ours and name not in libraries.LIBRARIES:
-        return dataclasses.replace(found, missing=NO_ENGINE)
-    return found
+    return allocators.named(places, name)
 
 
 def parts(places, figures) -> list[build.Part]:
@@ -229,11 +225,6 @@ def why_empty(data: Data) -> str:
     for name, why in {**data.missing, **data.failed()}.items():
         reasons.setdefault(why, []).append(name)
     return "; ".join(f"{', '.join(names)}: {why}" for why, names in reasons.items())
-
-
-def of_no_engine(data: Data) -> bool:
-    """Whether the figure is of nothing but engines of ours that are still to come."""
-    return all(data.missing.get(name) == NO_ENGINE for name in data.figure.allocators)
 
 
 def show(data: Data, record, console):

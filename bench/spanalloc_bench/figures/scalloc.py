@@ -1,7 +1,7 @@
 """Scalloc (Aigner, Kirsch, Lippautz, Sokolova; OOPSLA 2015): section 7's table and figures.
 
 Our `scalloc` stands for the paper's scalloc, its ablations for the paper's other configurations, glibc for ptmalloc2
-(its descendant), TBB's malloc for TBB, gperftools for TCMalloc, `supermalloc` for SuperMalloc once it is built.
+(its descendant), TBB's malloc for TBB, gperftools for TCMalloc, our `supermalloc` for SuperMalloc.
 """
 
 from __future__ import annotations

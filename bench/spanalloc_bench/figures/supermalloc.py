@@ -1,6 +1,6 @@
 """SuperMalloc (Kuszmaul; ISMM 2015): sections 1 and 9.
 
-Our `supermalloc` engine stands for SuperMalloc once it is built. DLmalloc and Hoard are not packaged: glibc's malloc is a
+Our `supermalloc` engine stands for SuperMalloc. DLmalloc and Hoard are not packaged: glibc's malloc is a
 descendant of DLmalloc with arenas and thread caches, so no claim on DLmalloc is judged on it.
 """
 
@@ -68,7 +68,8 @@ FIGURE_1 = Figure(
 
 FIGURE_14 = Figure(
     "supermalloc-14", "supermalloc", "Figure 14", "Sizes of the modules of SuperMalloc",
-    "Characters and lines of SuperMalloc's eight modules. Here: the files of our supermalloc engine, by what they hold.",
+    "Characters and lines of SuperMalloc's eight modules. Here: lines of the files of our supermalloc engine, by what they "
+    "hold, and of the lock that it shares with the others; blank lines and comments included.",
     (
         _claim("caches-largest", "The biggest module is for managing the cache.", "§9 \"Complexity\"",
                j.fact_largest("lines: caches", codesize.SUPERMALLOC_PARTS), beside=()),

@@ -21,11 +21,11 @@
 #include "engines/scalloc/config.hpp"
 #include "engines/scalloc/lab.hpp"
 #include "engines/scalloc/page_layer.hpp"
-#include "engines/scalloc/record_chunks.hpp"
 #include "engines/scalloc/span_protocol.hpp"
 #include "os/os.hpp"
 #include "sync/spin_lock.hpp"
 #include "thread/lifecycle.hpp"
+#include "thread/record_chunks.hpp"
 #include "thread/record_registry.hpp"
 
 namespace spanalloc {
@@ -161,9 +161,9 @@ class Heap {
   Protocol protocol_;
   LargeSource large_;
   thread::RecordRegistry<Lab> labs_;
-  RecordChunks<Lab> lab_chunks_;  // under the registry's lock
+  thread::RecordChunks<Lab> lab_chunks_;  // under the registry's lock
   thread::RecordRegistry<FrontendRecord<Config>> threads_;
-  RecordChunks<FrontendRecord<Config>> thread_chunks_;  // under the registry's lock
+  thread::RecordChunks<FrontendRecord<Config>> thread_chunks_;  // under the registry's lock
   thread::ExitKey exit_key_;
   Watch fork_watch_;
   Atomic<std::uint32_t> watched_{0};  // the fork watch is registered

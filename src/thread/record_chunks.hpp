@@ -10,7 +10,7 @@
 #include "base/bits.hpp"
 #include "os/os.hpp"
 
-namespace spanalloc::scalloc {
+namespace spanalloc::thread {
 
 /// Zero-initialisable.
 template <class Record>
@@ -55,4 +55,4 @@ class RecordChunks {
   Atomic<std::uintptr_t> end_{0};  // of what is used of the last chunk, which is aligned to its size
 };
 
-}  // namespace spanalloc::scalloc
+}  // namespace spanalloc::thread

@@ -1,0 +1,90 @@
+// What the engine has out, by bin and in all: from the counts that its parts keep. Any time; an estimate
+// while threads are at work.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "engines/engine.hpp"
+#include "engines/supermalloc/bins.hpp"
+#include "engines/supermalloc/chunk_table.hpp"
+#include "engines/supermalloc/cpu_caches.hpp"
+#include "engines/supermalloc/folio_heap.hpp"
+#include "engines/supermalloc/huge_heap.hpp"
+#include "engines/supermalloc/large_heap.hpp"
+#include "engines/supermalloc/object_list.hpp"
+#include "engines/supermalloc/thread_caches.hpp"
+#include "pages/large_objects.hpp"
+
+namespace spanalloc::supermalloc {
+
+template <class Config>
+struct Books {
+  using TheBins = Bins<Config>;
+
+  ChunkTable& chunks;
+  FolioHeap<Config>& folios;
+  LargeHeap<Config>& large;
+  HugeHeap& huge;
+  CpuCaches<Config>& cpus;
+  ThreadCaches<Config>& threads;
+
+  /// Objects of the bin that caches of all levels hold.
+  std::size_t cached(BinNumber b) {
+    std::size_t objects = 0;
+    cpus.for_each_chain(b, [&](const Chain& chain) { objects += chain.objects(); });
+    if (b < TheBins::kFirstLarge) {
+      threads.for_each([&](const ThreadCache<Config>& cache) { objects += cache.objects(b); });
+    }
+    return objects;
+  }
+  /// Of which pages may be in memory: folios, or large objects that are out.
+  std::size_t committed_bytes(BinNumber b) const {
+    return b < TheBins::kFirstLarge ? folios.committed_bytes(b) : large.out(b) * TheBins::of(b).size;
+  }
+  std::size_t committed_bytes() const {
+    std::size_t bytes = huge.bytes();
+    for (BinNumber b = 0; b < TheBins::kCount; ++b) bytes += committed_bytes(b);
+    return bytes;
+  }
+
+  EngineStatistics statistics(const LargeObjectStatistics& outside) {
+    EngineStatistics result;
+    const ArenaStatistics arena = chunks.statistics();
+    result.reserved_bytes = arena.reserved_bytes;
+    result.opened_bytes = arena.opened_bytes;
+    result.large_objects = huge.objects() + outside.objects;
+    result.large_bytes = huge.bytes() + outside.bytes;
+    for (BinNumber b = 0; b < TheBins::kCount; ++b) {
+      const Bin& bin = TheBins::of(b);
+      const std::size_t in_caches = cached(b);
+      result.pooled_bytes += in_caches * bin.size;
+      if (!bin.is_large()) {
+        result.small_bytes_carved += folios.committed_bytes(b);
+        continue;
+      }
+      const std::size_t out = large.out(b);
+      const std::size_t in_use = out > in_caches ? out - in_caches : 0;
+      result.large_objects += in_use;
+      result.large_bytes += in_use * bin.size;
+    }
+    result.live_labs = threads.live();
+    return result;
+  }
+
+  /// Of each bin that has memory, in turn: see DescribesBins.
+  template <class F, class G>
+  void describe(F&& f, G&& g) {
+    for (BinNumber b = 0; b < TheBins::kCount; ++b) {
+      const std::size_t committed = committed_bytes(b);
+      if (committed == 0) continue;
+      const Bin& bin = TheBins::of(b);
+      f(std::size_t{bin.size}, std::size_t{bin.folio_bytes}, committed, cached(b));
+      if (bin.is_large()) continue;
+      folios.for_each_fullness(b,
+                               [&](std::uint32_t free, std::size_t number) { g(std::size_t{free}, number); });
+    }
+  }
+};
+
+}  // namespace spanalloc::supermalloc

@@ -1,0 +1,53 @@
+// The engine of SuperMalloc (B. C. Kuszmaul, ISMM 2015), with locks. Read DESIGN.md beside this file first;
+// then bins.hpp, chunk_table.hpp, folios.hpp, folio_heap.hpp, object_list.hpp, thread_cache.hpp,
+// cpu_caches.hpp and allocator.hpp, in that order. This file makes the engine of them that a library has:
+// static functions over one allocator.
+#pragma once
+
+#include <cstddef>
+
+#include "base/bits.hpp"
+#include "engines/engine.hpp"
+#include "engines/supermalloc/allocator.hpp"
+#include "engines/supermalloc/census.hpp"
+#include "engines/supermalloc/config.hpp"
+
+namespace spanalloc {
+
+template <class Config = Supermalloc>
+class SupermallocEngine {
+ public:
+  static constexpr const char* kName = Config::kName;
+
+  template <OutOfMemory Policy = ReturnNull>
+  SPANALLOC_INLINE static void* allocate(std::size_t n) {
+    return heap().template allocate<Policy>(n);
+  }
+  static void* allocate_aligned(std::size_t n, std::size_t alignment) {
+    return heap().allocate_aligned(n, alignment);
+  }
+  static void* allocate_zeroed(std::size_t n) { return heap().allocate_zeroed(n); }
+  static void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
+    return heap().allocate_copy(n, from, bytes);
+  }
+  SPANALLOC_INLINE static void deallocate(void* p) { heap().deallocate(p); }
+  static std::size_t usable_size(const void* p) { return heap().usable_size(p); }
+  template <LeavesAlone Policy = TakeAllBack>
+  static Resized resize(void* p, std::size_t n) {
+    return heap().template resize<Policy>(p, n);
+  }
+  static bool owns(const void* p) { return heap().owns(p); }
+  static bool trim() { return heap().trim(); }
+  static EngineStatistics statistics() { return heap().statistics(); }
+  static supermalloc::Census census() { return heap().census(); }
+  template <class F, class G>
+  static void describe(F&& f, G&& g) {
+    heap().describe(f, g);
+  }
+  static void process_start() { heap().process_start(); }
+
+ private:
+  static supermalloc::Allocator<Config>& heap() { return supermalloc::Allocator<Config>::default_instance; }
+};
+
+}  // namespace spanalloc

@@ -1,0 +1,309 @@
+// The global data structures of small and medium objects: for each bin its chunks, and its folios by
+// fullness. What no cache holds comes from here and goes back to here, a list at a time; a folio that becomes
+// empty gives its pages back to the kernel at once (section 4).
+//
+// A lock a bin. Under it bits and lists change, and nothing else is touched: the objects themselves are
+// linked, and folios emptied, without it. Invariants, under the lock:
+//   (F1) a folio's cell counts the bits of its objects that are set;
+//   (F2) a folio that has been used is in the list of its number of free objects, or is being emptied;
+//   (F3) a list is marked as not empty exactly if it is.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <new>
+
+#include "base/assert.hpp"
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "base/poison.hpp"
+#include "engines/supermalloc/bins.hpp"
+#include "engines/supermalloc/chunk_table.hpp"
+#include "engines/supermalloc/folios.hpp"
+#include "engines/supermalloc/object_list.hpp"
+#include "os/os.hpp"
+#include "sync/spin_lock.hpp"
+
+namespace spanalloc::supermalloc {
+
+/// Thread-safe; zero-initialisable.
+template <class Config>
+class FolioHeap {
+  using TheBins = Bins<Config>;
+  static constexpr BinNumber kBins = TheBins::kFirstLarge;
+
+ public:
+  explicit constexpr FolioHeap(ChunkTable& chunks) : chunks_(chunks) {}
+
+  /// Up to `most` free objects of the bin, as a list; an empty one when memory is out.
+  ObjectList take(BinNumber b, std::uint32_t most, Secret secret) {
+    const Bin& bin = TheBins::of(b);
+    Claim claims[kMostClaims + FullnessLists::kMostObjects / 64];
+    Claim* end = claims;
+    {
+      const Guard guard(*this, b);
+      std::uint32_t taken = 0;
+      while (taken < most && end < claims + kMostClaims) {
+        FolioCell* cell = lists(b).fullest(heads(b));
+        // One that was used before costs no more memory than a fresh one, and is nearer; only an empty heap
+        // grows.
+        if (cell == nullptr && taken == 0) cell = fresh_folio(b, bin);
+        if (cell == nullptr) break;
+        taken += claim(b, bin, cell, most - taken, end);
+      }
+    }
+    return link(bin, claims, end, secret);
+  }
+
+  /// Takes a list of the bin's objects back.
+  void put(BinNumber b, ObjectList list, Secret secret) {
+    const Bin& bin = TheBins::of(b);
+    FreeObject* next = list.first;
+    while (!is_end(next)) {
+      // Their links are read before the lock is taken, for that touches the objects.
+      FreeObject* batch[kBatch];
+      std::uint32_t count = 0;
+      for (; !is_end(next) && count < kBatch; ++count) {
+        batch[count] = next;
+        next = next_of(next, secret);
+        if (Config::kPrefetch) prefetch_to_write(FolioChunk::of(batch[count], bin).head());
+      }
+      put_batch(b, bin, batch, count);
+    }
+  }
+
+  /// Whether p is the start of an object of the bin that is out: in use, or in a cache.
+  static bool is_out(BinNumber b, const void* p) {
+    const Bin& bin = TheBins::of(b);
+    const FolioChunk chunk = FolioChunk::of(p, bin);
+    const std::uint32_t object = chunk.object_at(p);
+    return SPANALLOC_LIKELY(object < bin.objects) && chunk.is_out(object);
+  }
+
+  /// The same by the chunk's entry in the table, at most kBins: of 0 it is false. The short path's form of
+  /// it: numbers of places where no object begins have bits, too, which are never set.
+  SPANALLOC_INLINE static bool is_out_by_entry(std::size_t entry, const void* p) {
+    const Quotient object = divide_by(address_of(p) % kChunk, TheBins::inverses_by_entry(), entry);
+    if (SPANALLOC_UNLIKELY(!object.exact)) return false;
+    const auto* bits =
+        pointer_to<Atomic<std::uint64_t>>(align_down(opaque(address_of(p)), kChunk) + kChunkHeadBytes);
+    return (bits[object.value / 64].load_relaxed() >> (object.value % 64) & 1) != 0;
+  }
+
+  /// Folios of the bin of which pages may be in memory, in bytes. Any time.
+  std::size_t committed_bytes(BinNumber b) const {
+    return bins_[b].committed.load_relaxed() * std::size_t{TheBins::of(b).folio_bytes};
+  }
+  /// f(free objects, folios) for each list of the bin that is not empty, as they were at one moment.
+  template <class F>
+  void for_each_fullness(BinNumber b, F&& f) {
+    const std::uint32_t lists = TheBins::of(b).folio_objects + 1;
+    std::size_t folios[FullnessLists::kMostObjects + 1] = {};
+    {
+      const Guard guard(*this, b);
+      for (std::uint32_t free = 0; free < lists; ++free) {
+        for (const FolioCell* cell = heads(b)[free]; cell != nullptr; cell = cell->next) ++folios[free];
+      }
+    }
+    // Without the lock: who writes this down may allocate.
+    for (std::uint32_t free = 0; free < lists; ++free) {
+      if (folios[free] != 0) f(free, folios[free]);
+    }
+  }
+
+  /// Has the lock, so that what a vanished thread left half done in the bin is repaired.
+  void repair(BinNumber b) { const Guard guard(*this, b); }
+  /// In a fork's child, first of all.
+  void enter_child() {
+    for (BinState& bin : bins_) {
+      bin.lock.abandon_if_owner_died();
+      bin.is_to_be_rebuilt = bin.emptying != 0;
+    }
+  }
+
+  // --- For the census, while no other thread uses the heap ---------------------------------------------
+
+  template <class F>
+  void for_each_chunk(BinNumber b, F&& f) const {
+    for (ChunkHead* head = bins_[b].newest.load_relaxed(); head != nullptr; head = head->before) f(head);
+  }
+  FolioCell* head_of(BinNumber b, std::uint32_t free) const { return heads_[kFirstHead[b] + free]; }
+  FullnessLists& lists(BinNumber b) { return bins_[b].lists; }
+
+ private:
+  /// A request is served from so many words of bits at most: its critical section is short.
+  static constexpr std::uint32_t kMostClaims = 16;
+  /// Objects that go back with one taking of the lock.
+  static constexpr std::uint32_t kBatch = 32;
+
+  // A line of its own for the lock, which others spin on; the rest behind it.
+  struct alignas(kCacheLine) BinState {
+    SpinLock lock;
+    alignas(kCacheLine) FullnessLists lists;
+    Atomic<ChunkHead*> newest{nullptr};  // under the lock; atomic for a fork's child
+    Atomic<std::size_t> committed{0};    // folios; written under the lock
+    std::uint32_t emptying = 0;          // folios that are in no list while their pages go
+    bool is_to_be_rebuilt = false;       // in a fork's child: vanished threads were emptying some
+  };
+
+  // Each bin has as many lists as a folio's objects can be free, and one.
+  static constexpr std::array<std::uint32_t, kBins + 1> kFirstHead = [] {
+    std::array<std::uint32_t, kBins + 1> first{};
+    for (BinNumber b = 0; b < kBins; ++b) first[b + 1] = first[b] + TheBins::kTable[b].folio_objects + 1;
+    return first;
+  }();
+
+  class [[nodiscard]] Guard {
+   public:
+    Guard(FolioHeap& heap, BinNumber b) : guard_(prefetched(heap, b).lock) {
+      if (SPANALLOC_UNLIKELY(guard_.owner_died() || heap.bins_[b].is_to_be_rebuilt)) heap.rebuild(b);
+    }
+
+   private:
+    static BinState& prefetched(FolioHeap& heap, BinNumber b) {
+      BinState& state = heap.bins_[b];
+      if (Config::kPrefetch) prefetch_to_write(&state.lists);
+      return state;
+    }
+    LockGuard guard_;
+  };
+
+  FolioCell** heads(BinNumber b) { return heads_ + kFirstHead[b]; }
+
+  static FolioChunk chunk_of(const FolioCell* cell, const Bin& bin) { return FolioChunk::of(cell, bin); }
+
+  std::uint32_t claim(BinNumber b, const Bin& bin, FolioCell* cell, std::uint32_t most, Claim*& end) {
+    SPANALLOC_ASSERT(bins_[b].lock.is_mine());
+    const FolioChunk chunk = chunk_of(cell, bin);
+    const std::uint32_t folio = chunk.folio_of(cell);
+    const std::uint32_t free = bin.folio_objects - cell->out;
+    SPANALLOC_ASSERT(free != 0 && cell->out == chunk.count_out(folio));  // F1
+    lists(b).remove(heads(b), cell, free);
+    const std::uint32_t taken = chunk.claim(folio, most, end);
+    cell->out = static_cast<std::uint16_t>(cell->out + taken);
+    set_committed(b, cell, true);
+    lists(b).add(heads(b), cell, free - taken);
+    return taken;
+  }
+
+  void set_committed(BinNumber b, FolioCell* cell, bool is_committed) {
+    if (cell->is_committed == is_committed) return;
+    cell->is_committed = is_committed;
+    Atomic<std::size_t>& committed = bins_[b].committed;
+    committed.store_relaxed(committed.load_relaxed() + (is_committed ? 1 : std::size_t{0} - 1));
+  }
+
+  // The next one of the wilderness, listed as empty; nullptr when memory is out.
+  FolioCell* fresh_folio(BinNumber b, const Bin& bin) {
+    ChunkHead* head = bins_[b].newest.load_relaxed();
+    if (head == nullptr || head->used_folios == bin.folios) {
+      const ChunkNumber number = chunks_.carve(0);
+      if (number == 0) return nullptr;
+      head = new (pointer_to(chunks_.address(number))) ChunkHead{head, bin.first_folio, b};
+      // Release: a fork's child finds it made. What the table says of it may be missing there.
+      bins_[b].newest.store_release(head);
+      chunks_.set(number, ChunkEntry::of_bin(b));
+    }
+    const FolioChunk chunk = FolioChunk::of(head, bin);
+    FolioCell* cell = chunk.cell(head->used_folios);
+    SPANALLOC_ASSERT(cell->state == FolioState::kWild && cell->out == 0);
+    ++head->used_folios;
+    lists(b).add(heads(b), cell, bin.folio_objects);
+    return cell;
+  }
+
+  // Objects of the claims as a list, in order of their addresses.
+  static ObjectList link(const Bin& bin, const Claim* claims, const Claim* end, Secret secret) {
+    ObjectList list;
+    while (end != claims) {
+      --end;
+      const FolioChunk chunk(end->chunk, bin);
+      for (std::uint64_t bits = end->bits; bits != 0;) {
+        const auto bit = 63 - static_cast<std::uint32_t>(std::countl_zero(bits));
+        bits &= ~(std::uint64_t{1} << bit);
+        auto* object = static_cast<FreeObject*>(chunk.object(end->word * 64 + bit));
+        unpoison(object, sizeof(FreeObject));
+        object->push_on(list.first, secret);
+        list.first = object;
+        ++list.count;
+      }
+    }
+    return list;
+  }
+
+  void put_batch(BinNumber b, const Bin& bin, FreeObject* const* batch, std::uint32_t count) {
+    FolioCell* emptied[kBatch];
+    std::uint32_t emptied_count = 0;
+    {
+      const Guard guard(*this, b);
+      for (std::uint32_t i = 0; i < count; ++i) {
+        const FolioChunk chunk = FolioChunk::of(batch[i], bin);
+        const std::uint32_t object = chunk.object_at(batch[i]);
+        if (SPANALLOC_UNLIKELY(object == bin.objects || !chunk.is_out(object))) broken_object(batch[i]);
+        FolioCell* cell = chunk.cell(chunk.folio_of(object));
+        lists(b).remove(heads(b), cell, bin.folio_objects - cell->out);
+        chunk.give_back(object);
+        --cell->out;
+        if (cell->out != 0) {
+          lists(b).add(heads(b), cell, bin.folio_objects - cell->out);
+        } else {
+          emptied[emptied_count++] = cell;
+          ++bins_[b].emptying;
+        }
+      }
+    }
+    for (std::uint32_t i = 0; i < emptied_count; ++i) {
+      FolioCell* cell = emptied[i];
+      // In a fork's child that a signal handler has made meanwhile all are listed as soon as the lock is
+      // taken: this may be it.
+      if (cell->state != FolioState::kEmptying) break;
+      const bool is_purged = purge(bin, cell);
+      const Guard guard(*this, b);
+      if (cell->state != FolioState::kEmptying) break;
+      --bins_[b].emptying;
+      if (is_purged) set_committed(b, cell, false);
+      lists(b).add(heads(b), cell, bin.folio_objects);
+    }
+  }
+
+  // Of an empty folio in nobody's list. Larger pages than ours may be its neighbours', too.
+  static bool purge(const Bin& bin, const FolioCell* cell) {
+    const FolioChunk chunk = chunk_of(cell, bin);
+    const std::uintptr_t start = address_of(chunk.folio_start(chunk.folio_of(cell)));
+    const std::uintptr_t first = align_up(start, os::page_size());
+    const std::uintptr_t end = align_down(start + bin.folio_bytes, os::page_size());
+    poison(pointer_to(start), bin.folio_bytes);
+    return end > first && os::purge(pointer_to(first), end - first) && end - first == bin.folio_bytes;
+  }
+
+  // In a fork's child whose parent had a thread in here: bits are right at each instant, all else is made of
+  // them.
+  SPANALLOC_COLD void rebuild(BinNumber b) {
+    const Bin& bin = TheBins::of(b);
+    for (std::uint32_t free = 0; free <= bin.folio_objects; ++free) heads(b)[free] = nullptr;
+    lists(b).forget();
+    std::size_t committed = 0;
+    for_each_chunk(b, [&](ChunkHead* head) {
+      chunks_.set(chunks_.number_of(head), ChunkEntry::of_bin(b));
+      const FolioChunk chunk = FolioChunk::of(head, bin);
+      for (std::uint32_t folio = bin.first_folio; folio < head->used_folios; ++folio) {
+        FolioCell* cell = chunk.cell(folio);
+        cell->state = FolioState::kWild;
+        cell->out = static_cast<std::uint16_t>(chunk.count_out(folio));
+        cell->is_committed = cell->is_committed || cell->out != 0;
+        committed += cell->is_committed;
+        lists(b).add(heads(b), cell, bin.folio_objects - cell->out);
+      }
+    });
+    bins_[b].committed.store_relaxed(committed);
+    bins_[b].emptying = 0;
+    bins_[b].is_to_be_rebuilt = false;
+  }
+
+  ChunkTable& chunks_;
+  BinState bins_[kBins];
+  FolioCell* heads_[kFirstHead[kBins]] = {};
+};
+
+}  // namespace spanalloc::supermalloc

@@ -1,0 +1,201 @@
+// Large objects where they lie: from 16 KiB to half a chunk, in chunks of one bin each, without folios, for
+// the pages of each go back to the kernel by themselves (section 5). It does not matter which of them serves,
+// so the free ones of a bin are a plain list, threaded through cells in their chunks' first pages.
+//
+// An object that no alignment is asked of begins at a random cache line of its first page, so that equal
+// places of many objects are not in the same sets of the caches. Its cell knows that line: a pointer is good
+// only if it is what was handed out.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+
+#include "base/assert.hpp"
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "base/poison.hpp"
+#include "engines/supermalloc/bins.hpp"
+#include "engines/supermalloc/chunk_table.hpp"
+#include "engines/supermalloc/folios.hpp"
+#include "engines/supermalloc/object_list.hpp"
+#include "os/os.hpp"
+#include "sync/spin_lock.hpp"
+
+namespace spanalloc::supermalloc {
+
+/// What a chunk knows of a large object; its bit says whether it is out.
+struct ObjectCell {
+  std::uint32_t next = 0;  // of the list of free ones: a chunk's number and an object's, plus one
+  std::uint8_t line = 0;   // where what was handed out begins
+  bool is_dirty = false;   // free: it does not read as zero
+};
+static_assert(sizeof(ObjectCell) == kObjectCellBytes);
+
+struct LargeObject {
+  std::uintptr_t start = 0;  // 0: none
+  bool is_zero = false;
+};
+
+/// Thread-safe; zero-initialisable. A lock a bin. Under it:
+///   (L1) an object whose bit is not set, and that has been used, is in the list of free ones or is being
+///   purged.
+template <class Config>
+class LargeHeap {
+  using TheBins = Bins<Config>;
+  static constexpr BinNumber kFirst = TheBins::kFirstLarge;
+  static constexpr BinNumber kBins = TheBins::kCount - kFirst;
+
+ public:
+  explicit constexpr LargeHeap(ChunkTable& chunks) : chunks_(chunks) {}
+
+  LargeObject take(BinNumber b) {
+    const Bin& bin = TheBins::of(b);
+    BinState& state = bins_[b - kFirst];
+    const Guard guard(*this, b);
+    if (state.free != 0) {
+      const std::uint32_t place = state.free - 1;
+      const FolioChunk chunk(chunks_.address(place >> kObjectBits), bin);
+      const std::uint32_t object = place & kObjectMask;
+      ObjectCell& found = cell(chunk, object);
+      state.free = found.next;
+      const bool is_dirty = found.is_dirty;
+      take_out(state, chunk, object);
+      return {address_of(chunk.object(object)), !is_dirty};
+    }
+    ChunkHead* head = state.newest.load_relaxed();
+    if (head == nullptr || head->used_folios == bin.objects) {
+      const ChunkNumber number = chunks_.carve(0);
+      if (number == 0) return {};
+      head = new (pointer_to(chunks_.address(number))) ChunkHead{head, 0, b};
+      // Release: a fork's child finds it made. What the table says of it may be missing there.
+      state.newest.store_release(head);
+      chunks_.set(number, ChunkEntry::of_bin(b));
+    }
+    const FolioChunk chunk = FolioChunk::of(head, bin);
+    const std::uint32_t object = head->used_folios++;
+    take_out(state, chunk, object);
+    return {address_of(chunk.object(object)), true};
+  }
+
+  /// Takes back an object that begins at `start`: its pages go to the kernel.
+  void put(BinNumber b, std::uintptr_t start) {
+    const Bin& bin = TheBins::of(b);
+    const FolioChunk chunk = FolioChunk::of(pointer_to(start), bin);
+    const std::uint32_t object = chunk.object_at(pointer_to(start));
+    SPANALLOC_ASSERT(object < bin.objects && chunk.is_out(object));
+    poison(pointer_to(start), bin.size);
+    const bool is_dirty = bin.size % os::page_size() != 0 || start % os::page_size() != 0 ||
+                          !os::purge(pointer_to(start), bin.size);
+    BinState& state = bins_[b - kFirst];
+    const Guard guard(*this, b);
+    ObjectCell& freed = cell(chunk, object);
+    freed = {state.free, 0, is_dirty};
+    chunk.give_back(object);
+    state.free = (chunks_.number_of(pointer_to(start)) << kObjectBits | object) + 1;
+    state.out.store_relaxed(state.out.load_relaxed() - 1);
+  }
+
+  /// The cell of the object that p lies in; nullptr: p lies in none of the bin's.
+  static ObjectCell* cell_at(BinNumber b, const void* p) {
+    const Bin& bin = TheBins::of(b);
+    const FolioChunk chunk = FolioChunk::of(p, bin);
+    const std::size_t place = address_of(p) - chunk.address() - bin.origin;
+    if (place >= kChunk) return nullptr;
+    const auto object = static_cast<std::uint32_t>(divide(place, bin.inverse).value);
+    return object < bin.objects && chunk.is_out(object) ? &cell(chunk, object) : nullptr;
+  }
+  /// Where the object begins that p lies in.
+  static std::uintptr_t start_of(BinNumber b, const void* p) {
+    const Bin& bin = TheBins::of(b);
+    const FolioChunk chunk = FolioChunk::of(p, bin);
+    const Quotient object = divide(address_of(p) - chunk.address() - bin.origin, bin.inverse);
+    return address_of(chunk.object(static_cast<std::uint32_t>(object.value)));
+  }
+
+  /// Objects that are out, in a program's hands or in caches. Any time.
+  std::size_t out(BinNumber b) const { return bins_[b - kFirst].out.load_relaxed(); }
+
+  void repair(BinNumber b) { const Guard guard(*this, b); }
+  /// In a fork's child, first of all.
+  void enter_child() {
+    for (BinState& bin : bins_) bin.lock.abandon_if_owner_died();
+  }
+
+  // --- For the census, while no other thread uses the heap ---------------------------------------------
+
+  template <class F>
+  void for_each_chunk(BinNumber b, F&& f) const {
+    for (ChunkHead* head = bins_[b - kFirst].newest.load_relaxed(); head != nullptr; head = head->before)
+      f(head);
+  }
+  /// f(address) for each object in the list of free ones; false ends it.
+  template <class F>
+  void for_each_free(BinNumber b, F&& f) const {
+    const Bin& bin = TheBins::of(b);
+    for (std::uint32_t next = bins_[b - kFirst].free; next != 0;) {
+      const FolioChunk chunk(chunks_.address((next - 1) >> kObjectBits), bin);
+      const std::uint32_t object = (next - 1) & kObjectMask;
+      if (!f(chunk, object)) return;
+      next = cell(chunk, object).next;
+    }
+  }
+
+ private:
+  static constexpr unsigned kObjectBits = 7;
+  static constexpr std::uint32_t kObjectMask = (1u << kObjectBits) - 1;
+  static_assert(TheBins::kTable[kFirst].objects <= kObjectMask);
+
+  struct alignas(kCacheLine) BinState {
+    SpinLock lock;
+    std::uint32_t free = 0;
+    Atomic<ChunkHead*> newest{nullptr};  // its used_folios counts objects; atomic for a fork's child
+    Atomic<std::size_t> out{0};
+  };
+
+  class [[nodiscard]] Guard {
+   public:
+    Guard(LargeHeap& heap, BinNumber b) : guard_(heap.bins_[b - kFirst].lock) {
+      if (SPANALLOC_UNLIKELY(guard_.owner_died())) heap.rebuild(b);
+    }
+
+   private:
+    LockGuard guard_;
+  };
+
+  static ObjectCell& cell(const FolioChunk& chunk, std::uint32_t object) {
+    return pointer_to<ObjectCell>(chunk.address() + kChunkHeadBytes + chunk.bits_bytes())[object];
+  }
+  static void take_out(BinState& state, const FolioChunk& chunk, std::uint32_t object) {
+    cell(chunk, object) = {};
+    Atomic<std::uint64_t>& word = chunk.bits(object / 64);
+    word.store_release(word.load_relaxed() | std::uint64_t{1} << (object % 64));  // release: as in claim()
+    state.out.store_relaxed(state.out.load_relaxed() + 1);
+  }
+
+  // In a fork's child whose parent had a thread in here: what is not out is free.
+  SPANALLOC_COLD void rebuild(BinNumber b) {
+    const Bin& bin = TheBins::of(b);
+    BinState& state = bins_[b - kFirst];
+    state.free = 0;
+    std::size_t out = 0;
+    for_each_chunk(b, [&](ChunkHead* head) {
+      chunks_.set(chunks_.number_of(head), ChunkEntry::of_bin(b));
+      const FolioChunk chunk = FolioChunk::of(head, bin);
+      for (std::uint32_t object = 0; object < head->used_folios; ++object) {
+        if (chunk.is_out(object)) {
+          ++out;
+          continue;
+        }
+        cell(chunk, object) = {state.free, 0, true};
+        state.free = (chunks_.number_of(head) << kObjectBits | object) + 1;
+      }
+    });
+    state.out.store_relaxed(out);
+  }
+
+  ChunkTable& chunks_;
+  BinState bins_[kBins];
+};
+
+}  // namespace spanalloc::supermalloc

@@ -1,0 +1,314 @@
+// What a fork leaves behind: threads vanish in the middle of whatever they did; the child's heap is whole,
+// and the vanished threads' caches go to new ones.
+#include <gtest/gtest.h>
+#include <pthread.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "child.hpp"
+#include "engines/supermalloc/engine.hpp"
+#include "engines/supermalloc/test_support.hpp"
+#include "random.hpp"
+#include "sanitizers.hpp"
+#include "threads.hpp"
+
+namespace spanalloc {
+namespace {
+
+using supermalloc::Census;
+
+struct ForkConfig : Supermalloc {};
+using E = SupermallocEngine<ForkConfig>;
+using Bins = supermalloc::Bins<ForkConfig>;
+
+constexpr unsigned kWorkers = 4;
+constexpr std::size_t kSlots = 1000;
+using Slots = std::array<std::atomic<void*>, kSlots>;
+
+// Lists and chains move, folios empty, large and huge objects come and go; half of the frees are remote, and
+// every now and then a thread ends.
+void churn(Slots& slots, std::uint64_t seed, std::atomic<unsigned>& started, const std::atomic<bool>& stop) {
+  E::deallocate(E::allocate(16));
+  ++started;
+  test::Random random(test::seed_of(seed));
+  const auto some = [&](unsigned steps) {
+    for (unsigned i = 0; i < steps && !stop.load(std::memory_order_relaxed); ++i) {
+      const std::size_t dice = random.below(256);
+      std::size_t n = 16 + dice * 8;
+      if (dice == 0) n = 3 * kMiB;
+      if (dice > 0 && dice < 8) n = 100'000 * dice;
+      if (dice >= 8 && dice < 24) n = 14'000;
+      E::deallocate(slots[random.below(kSlots)].exchange(E::allocate(n)));
+    }
+  };
+  while (!stop.load(std::memory_order_relaxed)) {
+    some(500);
+    std::thread(some, 200).join();
+  }
+}
+
+void use_the_heap(Slots& slots) {
+  test::in_threads(kWorkers, [&](unsigned) {
+    for (auto& slot : slots) {
+      E::deallocate(slot.exchange(nullptr));
+      void* p = E::allocate(256);
+      std::memset(p, 1, 256);
+      E::deallocate(p);
+    }
+  });
+}
+
+// Another library's fork handlers, registered before those of every engine: in the child they run before an
+// engine has been told that it is one.
+std::atomic<bool> handlers_allocate{false};
+void fork_handler() {
+  if (!handlers_allocate) return;
+  for (const std::size_t size : {std::size_t{40}, std::size_t{5000}, 300 * kKiB, 3 * kMiB}) {
+    std::vector<void*> blocks(50);
+    for (void*& p : blocks) p = E::allocate(size);
+    for (void* p : blocks) E::deallocate(p);
+  }
+}
+const int registered = pthread_atfork(fork_handler, fork_handler, fork_handler);
+
+#define SKIP_WHERE_THREADS_DO_NOT_FORK()                                                               \
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs"; \
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";       \
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks
+
+// In a child: ends it, with a line that says why, unless the heap is whole.
+void demand_whole(int code) {
+  const Census census = E::census();
+  if (census.consistent()) return;
+  std::fprintf(stderr, "in the child (%d): %s at %zx\n", code,
+               census.broken == 0 ? "chunks do not add up" : census.first_problem,
+               static_cast<std::size_t>(census.at));
+  _exit(code);
+}
+void expect_well(pid_t child, int round) {
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status)) << "child killed by signal " << WTERMSIG(status) << " in round " << round;
+  EXPECT_EQ(WEXITSTATUS(status), 0) << "round " << round;
+}
+void expect_nothing_out() {
+  E::trim();
+  const Census census = E::census();
+  EXPECT_TRUE(census.consistent()) << census.first_problem;
+  EXPECT_TRUE(census.all_returned());
+}
+
+TEST(SupermallocFork, ChildrenOfBusyParentsHaveWholeHeaps) {
+  SKIP_WHERE_THREADS_DO_NOT_FORK();
+  ASSERT_EQ(registered, 0);
+  E::process_start();
+  auto slots = std::make_unique<Slots>();
+  for (auto& slot : *slots) slot.store(nullptr);
+  std::atomic<bool> stop{false};
+  std::atomic<unsigned> started{0};
+  std::vector<std::thread> workers;
+  for (unsigned t = 0; t < kWorkers; ++t) {
+    workers.emplace_back([&, t] { churn(*slots, t, started, stop); });
+  }
+  std::thread trimmer([&] {
+    while (!stop) {
+      E::trim();
+      std::this_thread::yield();
+    }
+  });
+  while (started < kWorkers) std::this_thread::yield();
+  for (int round = 0; round < 60 && !testing::Test::HasFailure(); ++round) {
+    handlers_allocate = round % 2 == 0;
+    alarm(540);  // a deadlock ends the test
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(540);
+      demand_whole(3);
+      // As many new threads as have vanished, workers' and the trimmer's: each takes one's cache, cleans it
+      // up, and gives it back at its end.
+      use_the_heap(*slots);
+      demand_whole(4);
+      for (auto& slot : *slots) E::deallocate(slot.exchange(nullptr));
+      use_the_heap(*slots);
+      E::trim();
+      demand_whole(5);
+      // Nothing is in use but what vanished threads had in their hands: a list or two each, and the chains of
+      // a CPU and a bin that one of them was at.
+      const Census left = E::census();
+      if (left.huge_objects > kWorkers + 1) _exit(6);
+      if (E::statistics().live_labs != 1) _exit(7);
+      _exit(0);
+    }
+    expect_well(child, round);
+  }
+  handlers_allocate = false;
+  alarm(0);
+  stop = true;
+  for (std::thread& worker : workers) worker.join();
+  trimmer.join();
+  for (auto& slot : *slots) E::deallocate(slot.exchange(nullptr));
+  expect_nothing_out();
+}
+
+// A thread that gives a folio's pages back has no lock meanwhile, and the folio is in no list. (Of 892 KiB
+// that takes a while: many of these forks come in the middle of it.)
+TEST(SupermallocFork, ChildrenOfAnEmptyingParentHaveAllFolios) {
+  SKIP_WHERE_THREADS_DO_NOT_FORK();
+  E::process_start();
+  constexpr std::size_t kN = Bins::kLargestWithFolios;
+  std::atomic<bool> stop{false};
+  test::Progress progress;
+  std::thread emptier([&] {
+    std::vector<void*> objects(Bins::of(Bins::for_folios(kN)).folio_objects);
+    while (!stop) {
+      for (void*& p : objects) std::memset(p = E::allocate(kN), 1, kN);
+      for (void* p : objects) E::deallocate(p);
+      progress.step();
+      E::trim();
+    }
+  });
+  alarm(540);
+  for (int round = 0; round < 100 && !testing::Test::HasFailure(); ++round) {
+    progress.wait_for_more(1);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(540);
+      demand_whole(3);
+      E::trim();
+      demand_whole(4);
+      _exit(0);
+    }
+    expect_well(child, round);
+  }
+  alarm(0);
+  stop = true;
+  emptier.join();
+  expect_nothing_out();
+}
+
+// A signal's handler forks in the middle of whatever the thread does, and the child goes on there. What it
+// was emptying is still its own: nobody else may have been given it.
+std::atomic<bool> is_at_work{false};
+
+// In a process of its own: 0 when all is well.
+int go_on_as_a_handlers_child(unsigned after_us) {
+  alarm(540);
+  E::process_start();
+  signal(SIGUSR1, &test::fork_and_go_on_as_the_child);
+  // Other threads, which vanish, are in the heap, too.
+  for (unsigned t = 0; t < 2; ++t) {
+    std::thread([t] {
+      test::Random random(t);
+      for (;;) {
+        void* p = E::allocate(random.below(20'000));
+        if (is_at_work) E::trim();
+        E::deallocate(p);
+      }
+    }).detach();
+  }
+  std::thread([self = pthread_self(), after_us] {
+    while (!is_at_work) std::this_thread::yield();
+    usleep(after_us);
+    pthread_kill(self, SIGUSR1);
+  }).detach();
+  const pid_t parent = getpid();
+  std::vector<unsigned char*> objects(100);
+  const auto size = [](std::size_t k) { return 12'000 + 20 * k; };
+  for (int i = 0; getpid() == parent; ++i) {
+    for (std::size_t k = 0; k < objects.size(); ++k) {
+      objects[k] = static_cast<unsigned char*>(E::allocate(size(k)));
+      objects[k][0] = objects[k][size(k) - 1] = static_cast<unsigned char>(k);
+    }
+    is_at_work = true;
+    for (std::size_t k = 0; k < objects.size(); ++k) {
+      if (objects[k][0] != k || objects[k][size(k) - 1] != k) return 3;
+      E::deallocate(objects[k]);
+    }
+    if (i % 8 == 0) E::trim();
+  }
+  // This is the child. Nobody else is left: new threads come, and then the sums.
+  demand_whole(4);
+  test::in_threads(3, [](unsigned) { E::deallocate(E::allocate(100)); });
+  E::trim();
+  demand_whole(5);
+  return 0;
+}
+
+TEST(SupermallocFork, AHandlersChildGoesOnWhereItWas) {
+  SKIP_WHERE_THREADS_DO_NOT_FORK();
+  for (unsigned round = 0; round < 40 && !testing::Test::HasFailure(); ++round) {
+    EXPECT_EQ(test::run_in_child([&] { return go_on_as_a_handlers_child(37 * round); }), 0);
+  }
+}
+
+// A heap of a test's own is told of forks, too, as long as it lives.
+TEST(SupermallocFork, OwnHeapsAreWholeInTheChild) {
+  SKIP_WHERE_THREADS_DO_NOT_FORK();
+  const test::Variable bits("SPANALLOC_ARENA_BITS", "32");
+  constexpr unsigned kThreads = 3;
+  test::OwnHeap<> one;
+  test::OwnHeap<ForkConfig> other;
+  std::atomic<bool> stop{false};
+  std::atomic<unsigned> started{0};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&, t] {
+      test::Random random(t);
+      void* in_one[50] = {};
+      void* in_other[50] = {};
+      for (unsigned i = 0; !stop; ++i) {
+        const std::size_t slot = random.below(50);
+        const std::size_t n = random.one_in(32) ? 100'000 : random.below(2000);
+        one->deallocate(std::exchange(in_one[slot], one->allocate(n)));
+        other->deallocate(std::exchange(in_other[slot], other->allocate(n)));
+        if (i == 0) ++started;
+      }
+      for (void* p : in_one) one->deallocate(p);
+      for (void* p : in_other) other->deallocate(p);
+    });
+  }
+  while (started < kThreads) std::this_thread::yield();
+  void* mine = one->allocate(100);
+  for (int round = 0; round < 20 && !testing::Test::HasFailure(); ++round) {
+    alarm(540);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(540);
+      if (!one->census().consistent() || !other->census().consistent()) _exit(3);
+      one->deallocate(mine);
+      if (one->allocate(100) != mine) _exit(4);  // this thread's cache is still its own
+      test::in_threads(kThreads, [&](unsigned) {
+        one->deallocate(one->allocate(100));
+        other->deallocate(other->allocate(100));
+      });
+      if (!one->census().consistent()) _exit(5);
+      other->destroy();
+      if (other->allocate(100) == nullptr || !other->census().consistent()) _exit(6);
+      _exit(0);
+    }
+    expect_well(child, round);
+  }
+  alarm(0);
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  one->deallocate(mine);
+  one->trim();
+  other->trim();
+  EXPECT_TRUE(test::checked(one).all_returned());
+  EXPECT_TRUE(test::checked(other).all_returned());
+}
+
+}  // namespace
+}  // namespace spanalloc
