@@ -12,6 +12,7 @@
 #else
 
 #include <atomic>
+#include <cstdint>
 #include <type_traits>
 
 namespace spanalloc {
@@ -33,6 +34,15 @@ class Atomic {
     return cell_.load(std::memory_order_relaxed);
   }
   T load_acquire() const noexcept { return cell_.load(std::memory_order_acquire); }
+  /// Of the value its lowest byte alone: compilers narrow no atomic load. (Both machines store that byte
+  /// first, and show a byte of a word that is stored at once as they show the word.)
+  std::uint8_t load_low_byte_relaxed() const noexcept {
+#if defined(__SANITIZE_THREAD__)
+    return static_cast<std::uint8_t>(load_relaxed());
+#else
+    return __atomic_load_n(reinterpret_cast<const std::uint8_t*>(&cell_), __ATOMIC_RELAXED);
+#endif
+  }
   T load_seq_cst() const noexcept { return cell_.load(std::memory_order_seq_cst); }
 
   void store_relaxed(T value) noexcept {

@@ -51,11 +51,11 @@ class Allocator {
   template <OutOfMemory Policy = ReturnNull>
   SPANALLOC_INLINE void* allocate(std::size_t n) {
     if (SPANALLOC_UNLIKELY(n > TheBins::kLargestWithFolios)) return allocate_beyond<Policy>(n);
-    const std::size_t entry = TheBins::entry_for_folios(n);
-    if (FreeObject* object = caches_.known().pop(entry, secret()); SPANALLOC_LIKELY(object != nullptr)) {
-      return handed_out(object, bin_of(entry));
+    const std::size_t tag = TheBins::tag_for_folios(n);
+    if (FreeObject* object = caches_.known().pop(tag, secret()); SPANALLOC_LIKELY(object != nullptr)) {
+      return handed_out(object, bin_of(tag));
     }
-    return allocate_slow<Policy>(entry, n);
+    return allocate_slow<Policy>(tag, n);
   }
 
   void* allocate_aligned(std::size_t n, std::size_t alignment) {
@@ -84,12 +84,11 @@ class Allocator {
   }
 
   SPANALLOC_INLINE void deallocate(void* p) {
-    const std::size_t entry = chunks_.at(p).word();
+    const std::size_t tag = chunks_.tag_at(p);
     auto* object = static_cast<FreeObject*>(p);
-    if (SPANALLOC_LIKELY(entry <= TheBins::kFirstLarge && Folios::is_out_by_entry(entry, p) &&
-                         !object->is_sealed(secret()))) {
-      poison_free(object, bin_of(entry));
-      if (SPANALLOC_LIKELY(caches_.known().push(entry, object, secret_))) return;
+    if (SPANALLOC_LIKELY(Folios::is_out_by_tag(tag, p) && !object->is_sealed(secret()))) {
+      poison_free(object, bin_of(tag));
+      if (SPANALLOC_LIKELY(caches_.known().push(tag, object, secret_))) return;
     }
     deallocate_slow(p, *this);
   }
@@ -199,7 +198,7 @@ class Allocator {
   };
 
   static bool is_none(const Cache& cache) { return &cache == &ThreadCaches<Config>::none(); }
-  static BinNumber bin_of(std::size_t entry) { return static_cast<BinNumber>(entry - 1); }
+  static BinNumber bin_of(std::size_t tag) { return static_cast<BinNumber>(tag - 1); }
 
   static void* handed_out(FreeObject* object, BinNumber b) {
     if constexpr (kPoisons) unpoison(object, TheBins::of(b).size);
@@ -212,14 +211,14 @@ class Allocator {
   // --- Small and medium, when the thread's cache does not do ---
 
   template <OutOfMemory Policy>
-  [[gnu::noinline]] void* allocate_slow(std::size_t entry, std::size_t n) {
+  [[gnu::noinline]] void* allocate_slow(std::size_t tag, std::size_t n) {
     Cache& cache = caches_.known();
-    if (SPANALLOC_LIKELY(cache.is_empty(bin_of(entry)) && cache.use_spare(bin_of(entry)))) {
-      if (FreeObject* object = cache.pop(entry, secret()); SPANALLOC_LIKELY(object != nullptr)) {
-        return handed_out(object, bin_of(entry));
+    if (SPANALLOC_LIKELY(cache.is_empty(bin_of(tag)) && cache.use_spare(bin_of(tag)))) {
+      if (FreeObject* object = cache.pop(tag, secret()); SPANALLOC_LIKELY(object != nullptr)) {
+        return handed_out(object, bin_of(tag));
       }
     }
-    void* p = allocate_slow(bin_of(entry));
+    void* p = allocate_slow(bin_of(tag));
     return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
   }
   template <OutOfMemory Policy>
@@ -269,15 +268,16 @@ class Allocator {
 
   // What the short path of free ends in. Static, so that the pointer stays in the register where it came.
   [[gnu::noinline]] static void deallocate_slow(void* p, Allocator& self) {
-    const std::size_t entry = self.chunks_.at(p).word();
+    const std::size_t tag = self.chunks_.tag_at(p);
     auto* object = static_cast<FreeObject*>(p);
-    const bool is_good = entry <= TheBins::kFirstLarge && Folios::is_out_by_entry(entry, p);
-    if (SPANALLOC_UNLIKELY(!is_good || object->is_sealed(self.secret()))) return self.deallocate_other(p);
+    if (SPANALLOC_UNLIKELY(!Folios::is_out_by_tag(tag, p) || object->is_sealed(self.secret()))) {
+      return self.deallocate_other(p);
+    }
     // The thread's first list is full: it waits, and the one that has waited goes.
     Cache& cache = self.caches_.known();
-    if (SPANALLOC_UNLIKELY(is_none(cache))) return self.deallocate_first(entry, object);
-    self.make_room(cache, bin_of(entry));
-    cache.push(entry, object, self.secret_);
+    if (SPANALLOC_UNLIKELY(is_none(cache))) return self.deallocate_first(tag, object);
+    self.make_room(cache, bin_of(tag));
+    cache.push(tag, object, self.secret_);
   }
   void make_room(Cache& cache, BinNumber b) {
     if (cache.put_aside(b)) return;
@@ -286,14 +286,14 @@ class Allocator {
     cache.put_aside(b);
   }
   // Of a thread that has no cache, yet or any more.
-  SPANALLOC_COLD void deallocate_first(std::size_t entry, FreeObject* object) {
+  SPANALLOC_COLD void deallocate_first(std::size_t tag, FreeObject* object) {
     Cache& cache = caches_.find();
     if (is_none(cache)) {
       object->push_on(&end_of_list, secret());
-      return folios_.put(bin_of(entry), {object, 1}, secret());
+      return folios_.put(bin_of(tag), {object, 1}, secret());
     }
-    if (!cache.has_room(bin_of(entry))) make_room(cache, bin_of(entry));
-    cache.push(entry, object, secret_);
+    if (!cache.has_room(bin_of(tag))) make_room(cache, bin_of(tag));
+    cache.push(tag, object, secret_);
   }
 
   // Behind the thread's cache: a list that is worth it to the CPU's, or the global one.

@@ -239,15 +239,15 @@ struct Bins {
   static constexpr const Bin& of(BinNumber b) { return kTable[b]; }
 
   /// The bin for n bytes, plus one: what the chunk table says of it; n <= kLargestWithFolios.
-  static constexpr std::size_t entry_for_folios(std::size_t n) {
-    return kEntryBySize[(n + kQuantum - 1) / kQuantum];
+  static constexpr std::size_t tag_for_folios(std::size_t n) {
+    return kTagBySize[(n + kQuantum - 1) / kQuantum];
   }
   static constexpr BinNumber for_folios(std::size_t n) {
-    return static_cast<BinNumber>(entry_for_folios(n) - 1);
+    return static_cast<BinNumber>(tag_for_folios(n) - 1);
   }
-  /// By bin + 1, which is what the chunk table has; for 0 an inverse that says of no place that an object
-  /// begins there.
-  static constexpr const std::uint64_t* inverses_by_entry() { return kInverses.data(); }
+  /// By any byte that the chunk table may have for a tag: for bin + 1 that of the bin, for whatever is no bin
+  /// with folios one that says of no place that an object begins there.
+  static constexpr const std::uint64_t* inverses_by_tag() { return kInverses.data(); }
 
   /// The bin for n bytes; n <= kLargest.
   static constexpr BinNumber for_size(std::size_t n) {
@@ -268,11 +268,11 @@ struct Bins {
 
  private:
   static constexpr auto kInverses = [] {
-    std::array<std::uint64_t, kCount + 1> inverses{};
-    for (BinNumber b = 0; b < kCount; ++b) inverses[b + 1] = kTable[b].inverse;
+    std::array<std::uint64_t, 256> inverses{};
+    for (BinNumber b = 0; b < kFirstLarge; ++b) inverses[b + 1] = kTable[b].inverse;
     return inverses;
   }();
-  static constexpr auto kEntryBySize = [] {
+  static constexpr auto kTagBySize = [] {
     std::array<std::uint8_t, kLargestWithFolios / kQuantum + 1> table{};
     for (std::size_t i = 0; i < table.size(); ++i) {
       BinNumber b = 0;

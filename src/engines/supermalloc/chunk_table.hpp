@@ -22,38 +22,44 @@ namespace spanalloc::supermalloc {
 
 using ChunkNumber = std::uint32_t;  // from 1 on; 0: none
 
-/// What a chunk holds, in one word of 4 bytes.
+/// What a chunk holds, in one word of 4 bytes: in its lowest byte the tag, in the others a number.
 ///
-///   0                           nothing: not handed out, lost to a foreign mapping, or inside a huge range
-///   1 + bin                     objects of that bin
-///   kHuge + pages               the first chunk of a huge object of so many pages
-///   kFree + dirty + next        the first chunk of a free huge range; `next` is the one behind it in its
+///   tag                number
+///   0                   0        nothing: not handed out, lost to a foreign mapping, or inside a huge range
+///   1 + bin             0        objects of that bin
+///   kHuge               pages    the first chunk of a huge object of so many pages
+///   kFree, kFreeDirty   next     the first chunk of a free huge range; `next` is the one behind it in its
 ///   list
+///
+/// So the short path of free has the tag by a load of one byte, and may take it for an index as it is
+/// (Bins::inverses_by_tag).
 class ChunkEntry {
  public:
   static constexpr std::uint32_t kHuge = 64;
-  static constexpr std::uint32_t kFree = std::uint32_t{1} << 31;
-  static constexpr std::uint32_t kDirty = std::uint32_t{1} << 30;
-  /// Of a huge object: just under 2^43 bytes, for the upper bit says what is free.
-  static constexpr std::uint32_t kMaxPages = kFree - 1 - kHuge;
+  static constexpr std::uint32_t kFree = 128;
+  static constexpr std::uint32_t kFreeDirty = 129;
+  static constexpr unsigned kTagBits = 8;
+  /// Numbers are below this: pages of huge objects, and chunks.
+  static constexpr std::uint32_t kNumbers = std::uint32_t{1} << (32 - kTagBits);
 
   static constexpr ChunkEntry nothing() { return ChunkEntry(0); }
   static constexpr ChunkEntry of_bin(BinNumber b) { return ChunkEntry(1 + b); }
-  static constexpr ChunkEntry of_huge(std::uint32_t pages) { return ChunkEntry(kHuge + pages); }
+  static constexpr ChunkEntry of_huge(std::uint32_t pages) { return ChunkEntry(kHuge | pages << kTagBits); }
   static constexpr ChunkEntry of_free(ChunkNumber next, bool dirty) {
-    return ChunkEntry(kFree | (dirty ? kDirty : 0) | next);
+    return ChunkEntry((dirty ? kFreeDirty : kFree) | next << kTagBits);
   }
   constexpr explicit ChunkEntry(std::uint32_t word) : word_(word) {}
 
   constexpr std::uint32_t word() const { return word_; }
+  constexpr std::uint32_t tag() const { return word_ % (1 << kTagBits); }
   /// The bin, if it is one: else a number that is none.
   constexpr BinNumber bin() const { return word_ - 1; }
   constexpr bool is_bin() const { return word_ - 1 < kHuge - 1; }
-  constexpr bool is_huge() const { return word_ >= kHuge && word_ < kFree; }
-  constexpr std::uint32_t pages() const { return word_ - kHuge; }
-  constexpr bool is_free() const { return word_ >= kFree; }
-  constexpr bool is_dirty() const { return (word_ & kDirty) != 0; }
-  constexpr ChunkNumber next() const { return word_ & (kDirty - 1); }
+  constexpr bool is_huge() const { return tag() == kHuge; }
+  constexpr std::uint32_t pages() const { return word_ >> kTagBits; }
+  constexpr bool is_free() const { return tag() >= kFree; }
+  constexpr bool is_dirty() const { return tag() == kFreeDirty; }
+  constexpr ChunkNumber next() const { return word_ >> kTagBits; }
 
  private:
   std::uint32_t word_;
@@ -66,6 +72,8 @@ class ChunkTable {
   static constexpr unsigned kMaxOrder = 12;
   using Arena = BumpArena<kChunkBits, kMaxOrder, HugePages::kKernelDefault>;
   static_assert(kMaxOrder + kChunkBits < 45);
+  static_assert((std::uint64_t{1} << (45 - kChunkBits)) <= ChunkEntry::kNumbers);
+  static_assert((std::uint64_t{1} << kMaxOrder) * kPagesInChunk < ChunkEntry::kNumbers);
 
   /// False when not even a small arena can be had; may be called again then.
   bool start() {
@@ -85,6 +93,12 @@ class ChunkTable {
     const std::size_t number = (address_of(p) - base_.read()) >> kChunkBits;
     if (SPANALLOC_UNLIKELY(number >= limit_.read_own())) return ChunkEntry::nothing();
     return ChunkEntry(entries_[number].load_relaxed());
+  }
+  /// at(p).tag(), in fewer instructions.
+  SPANALLOC_INLINE std::size_t tag_at(const void* p) const {
+    const std::size_t number = (address_of(p) - base_.read()) >> kChunkBits;
+    if (SPANALLOC_UNLIKELY(number >= limit_.read_own())) return 0;
+    return entries_[number].load_low_byte_relaxed();
   }
   ChunkEntry entry(ChunkNumber number) const { return ChunkEntry(entries_[number].load_relaxed()); }
   /// By whoever has the chunk: its bin's lock or the huge objects' gives access. Release: what was written

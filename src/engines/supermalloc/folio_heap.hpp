@@ -81,10 +81,10 @@ class FolioHeap {
     return SPANALLOC_LIKELY(object < bin.objects) && chunk.is_out(object);
   }
 
-  /// The same by the chunk's entry in the table, at most kBins: of 0 it is false. The short path's form of
-  /// it: numbers of places where no object begins have bits, too, which are never set.
-  SPANALLOC_INLINE static bool is_out_by_entry(std::size_t entry, const void* p) {
-    const Quotient object = divide_by(address_of(p) % kChunk, TheBins::inverses_by_entry(), entry);
+  /// The same by the tag of its chunk, any at all: of what has no folios it is false. The short path's form
+  /// of it: numbers of places where no object begins have bits, too, which are never set.
+  SPANALLOC_INLINE static bool is_out_by_tag(std::size_t tag, const void* p) {
+    const Quotient object = divide_by(address_of(p) % kChunk, TheBins::inverses_by_tag(), tag);
     if (SPANALLOC_UNLIKELY(!object.exact)) return false;
     const auto* bits =
         pointer_to<Atomic<std::uint64_t>>(align_down(opaque(address_of(p)), kChunk) + kChunkHeadBytes);

@@ -27,7 +27,7 @@ struct FreeObject {
   /// Makes it the first of the list that begins with `list`.
   void push_on(FreeObject* list, Secret secret) {
     next = list;
-    seal = address_of(list) ^ secret;
+    seal = opaque(address_of(list)) ^ secret;  // in the register that has been stored
   }
 };
 

@@ -41,7 +41,7 @@ struct ThreadCache {
   using TheBins = Bins<Config>;
   static constexpr BinNumber kBins = TheBins::kFirstLarge;
 
-  // By bin + 1, which is what the chunk table says. Entry 0 is nobody's. Its thread's; atomic for the order
+  // By bin + 1, the tag that the chunk table says. That of 0 is nobody's. Its thread's; atomic for the order
   // of stores.
   FirstObject first[kBins + 1];
   OwnersWord room[kBins + 1];  // objects that the first list still takes; as far apart as `first`s
@@ -69,22 +69,24 @@ struct ThreadCache {
 
   /// An object off the first list of a bin. nullptr: that is empty, or its first object was written to; slow
   /// paths find out which.
-  SPANALLOC_INLINE FreeObject* pop(std::size_t entry, Secret secret) {
-    FreeObject* const object = first[entry].load_relaxed();
+  SPANALLOC_INLINE FreeObject* pop(std::size_t tag, Secret secret) {
+    FreeObject* const object = first[tag].load_relaxed();
     FreeObject* const next = object->next;
     if (SPANALLOC_UNLIKELY(!object->is_sealed(secret))) return nullptr;
-    first[entry].store_relaxed(next);
-    room[entry].count_up();
+    tag = opaque(tag);  // or its slot's address is computed for both uses, in an instruction more
+    first[tag].store_relaxed(next);
+    room[tag].count_up();
     // Last: a fork's child takes an object for written to that is on the list and has no seal.
     store_in_order(object->seal, 0);
     return object;
   }
   /// False: the first list is full.
-  SPANALLOC_INLINE bool push(std::size_t entry, FreeObject* object, const SetOnce& secret) {
+  SPANALLOC_INLINE bool push(std::size_t tag, FreeObject* object, const SetOnce& secret) {
+    FirstObject* const slot = opaque(&first[tag]);  // the one address that all of this needs
     // (Nothing is written where there is none: the cache may be the one of all threads that have none.)
-    if (SPANALLOC_UNLIKELY(!room[entry].take_one())) return false;
-    object->push_on(first[entry].load_relaxed(), secret.read());
-    first[entry].store_release(object);
+    if (SPANALLOC_UNLIKELY(!room_beside(slot).take_one())) return false;
+    object->push_on(slot->load_relaxed(), secret.read());
+    slot->store_release(object);
     return true;
   }
 
@@ -149,6 +151,12 @@ struct ThreadCache {
   }
 
  private:
+  /// room[i], by the address of first[i]: as far from it as the arrays are from each other.
+  SPANALLOC_INLINE static OwnersWord& room_beside(FirstObject* slot) {
+    static_assert(sizeof(FirstObject) == sizeof(OwnersWord) && alignof(FirstObject) == alignof(OwnersWord));
+    return *pointer_to<OwnersWord>(address_of(slot) + sizeof(first));
+  }
+
   static std::uint32_t length(const FreeObject* list, std::uint32_t most, Secret secret) {
     std::uint32_t count = 0;
     for (; !is_end(list) && count < most; list = next_of(list, secret)) ++count;

@@ -20,7 +20,7 @@ TEST(SupermallocBins, DivisionByMultiplicationIsRightAtEveryPlace) {
     std::size_t first_wrong = 0;
     for (std::size_t place = 0; place < kChunk; ++place) {
       const Quotient plain = divide(place, bin.inverse);
-      const Quotient short_path = divide_by(place, TheBins::inverses_by_entry(), b + 1);
+      const Quotient short_path = divide_by(place, TheBins::inverses_by_tag(), b + 1);
       const std::size_t value = place / bin.size;
       const bool exact = place % bin.size == 0;
       if (plain.value == value && plain.exact == exact && short_path.value == value &&
@@ -33,10 +33,15 @@ TEST(SupermallocBins, DivisionByMultiplicationIsRightAtEveryPlace) {
   }
 }
 
-// Of a chunk without a bin, or a pointer into none, the short path of free asks with entry 0.
-TEST(SupermallocBins, NothingBeginsInAChunkWithoutABin) {
+// The short path of free asks with whatever byte the chunk table has: 0 for a pointer into no chunk.
+TEST(SupermallocBins, NothingBeginsInAChunkWithoutFolios) {
   for (std::size_t place = 0; place < kChunk; ++place) {
-    ASSERT_FALSE(divide_by(place, TheBins::inverses_by_entry(), 0).exact) << place;
+    ASSERT_FALSE(divide_by(place, TheBins::inverses_by_tag(), 0).exact) << place;
+  }
+  for (std::size_t tag = TheBins::kFirstLarge + 1; tag < 256; ++tag) {
+    for (std::size_t place = 0; place < kChunk; place += place < 2 * kPage ? 1 : 4093) {
+      ASSERT_FALSE(divide_by(place, TheBins::inverses_by_tag(), tag).exact) << tag << ", " << place;
+    }
   }
 }
 
@@ -47,7 +52,7 @@ TEST(SupermallocBins, TheLeastOneServesASizeAndNeverAnAlignedOne) {
     ASSERT_EQ(TheBins::for_size(n), least) << n;
     if (n > TheBins::kLargestWithFolios) continue;
     ASSERT_EQ(TheBins::for_folios(n), least) << n;
-    ASSERT_EQ(TheBins::entry_for_folios(n), least + 1) << n;
+    ASSERT_EQ(TheBins::tag_for_folios(n), least + 1) << n;
   }
   EXPECT_EQ(TheBins::for_size(TheBins::kLargest), TheBins::kCount - 1);
   EXPECT_EQ(TheBins::for_size(TheBins::kLargestWithFolios) + 1, TheBins::kFirstLarge);
