@@ -60,7 +60,11 @@ struct Books {
       const std::size_t in_caches = cached(b);
       result.pooled_bytes += in_caches * bin.size;
       if (!bin.is_large()) {
-        result.small_bytes_carved += folios.committed_bytes(b);
+        // An empty folio that the kernel did not take back is nobody's: it is free memory.
+        const std::size_t committed = folios.committed_bytes(b);
+        const std::size_t in_use = folios.bytes_in_use(b);
+        result.small_bytes_carved += in_use;
+        result.pooled_bytes += committed > in_use ? committed - in_use : 0;
         continue;
       }
       const std::size_t out = large.out(b);

@@ -78,6 +78,7 @@ class Walker {
     const Bin& bin = TheBins::of(b);
     std::size_t folios = 0;
     std::size_t committed = 0;
+    std::size_t in_use = 0;
     folios_.for_each_chunk(b, [&](const ChunkHead* head) {
       ++census_.folio_chunks;
       const std::uintptr_t at = address_of(head);
@@ -98,9 +99,11 @@ class Walker {
         census_.live_objects += out;
         census_.empty_folios += out == 0;
         committed += cell->is_committed;
+        in_use += out != 0;
         ++folios;
       }
     });
+    demand(folios_.bytes_in_use(b) == in_use * bin.folio_bytes, "a bin's folios in use are miscounted", b);
     demand(folios_.committed_bytes(b) == committed * bin.folio_bytes,
            "a bin's committed folios are miscounted", b);
     std::size_t listed = 0;

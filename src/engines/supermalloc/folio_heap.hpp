@@ -7,6 +7,7 @@
 //   (F1) a folio's cell counts the bits of its objects that are set;
 //   (F2) a folio that has been used is in the list of its number of free objects, or is being emptied;
 //   (F3) a list is marked as not empty exactly if it is.
+// An empty folio that the kernel did not take back counts as committed, not as in use.
 #pragma once
 
 #include <array>
@@ -95,6 +96,10 @@ class FolioHeap {
   std::size_t committed_bytes(BinNumber b) const {
     return bins_[b].committed.load_relaxed() * std::size_t{TheBins::of(b).folio_bytes};
   }
+  /// Folios of the bin that objects are out of, in bytes. Any time.
+  std::size_t bytes_in_use(BinNumber b) const {
+    return bins_[b].in_use.load_relaxed() * std::size_t{TheBins::of(b).folio_bytes};
+  }
   /// f(free objects, folios) for each list of the bin that is not empty, as they were at one moment.
   template <class F>
   void for_each_fullness(BinNumber b, F&& f) {
@@ -137,15 +142,17 @@ class FolioHeap {
   /// Objects that go back with one taking of the lock.
   static constexpr std::uint32_t kBatch = 32;
 
-  // A line of its own for the lock, which others spin on; the rest behind it.
+  // What changes with each use of the lock has a line of its own, which others do not spin on.
   struct alignas(kCacheLine) BinState {
     SpinLock lock;
+    std::uint32_t emptying = 0;     // folios that are in no list while their pages go
+    bool is_to_be_rebuilt = false;  // in a fork's child: vanished threads were emptying some
     alignas(kCacheLine) FullnessLists lists;
     Atomic<ChunkHead*> newest{nullptr};  // under the lock; atomic for a fork's child
     Atomic<std::size_t> committed{0};    // folios; written under the lock
-    std::uint32_t emptying = 0;          // folios that are in no list while their pages go
-    bool is_to_be_rebuilt = false;       // in a fork's child: vanished threads were emptying some
+    Atomic<std::size_t> in_use{0};       // "
   };
+  static_assert(sizeof(BinState) == 2 * kCacheLine);
 
   // Each bin has as many lists as a folio's objects can be free, and one.
   static constexpr std::array<std::uint32_t, kBins + 1> kFirstHead = [] {
@@ -180,6 +187,7 @@ class FolioHeap {
     const std::uint32_t free = bin.folio_objects - cell->out;
     SPANALLOC_ASSERT(free != 0 && cell->out == chunk.count_out(folio));  // F1
     lists(b).remove(heads(b), cell, free);
+    if (cell->out == 0) adjust(bins_[b].in_use, true);
     const std::uint32_t taken = chunk.claim(folio, most, end);
     cell->out = static_cast<std::uint16_t>(cell->out + taken);
     set_committed(b, cell, true);
@@ -190,8 +198,10 @@ class FolioHeap {
   void set_committed(BinNumber b, FolioCell* cell, bool is_committed) {
     if (cell->is_committed == is_committed) return;
     cell->is_committed = is_committed;
-    Atomic<std::size_t>& committed = bins_[b].committed;
-    committed.store_relaxed(committed.load_relaxed() + (is_committed ? 1 : std::size_t{0} - 1));
+    adjust(bins_[b].committed, is_committed);
+  }
+  static void adjust(Atomic<std::size_t>& folios, bool up) {
+    folios.store_relaxed(folios.load_relaxed() + (up ? 1 : std::size_t{0} - 1));
   }
 
   // The next one of the wilderness, listed as empty; nullptr when memory is out.
@@ -249,6 +259,7 @@ class FolioHeap {
           lists(b).add(heads(b), cell, bin.folio_objects - cell->out);
         } else {
           emptied[emptied_count++] = cell;
+          adjust(bins_[b].in_use, false);
           ++bins_[b].emptying;
         }
       }
@@ -284,6 +295,7 @@ class FolioHeap {
     for (std::uint32_t free = 0; free <= bin.folio_objects; ++free) heads(b)[free] = nullptr;
     lists(b).forget();
     std::size_t committed = 0;
+    std::size_t in_use = 0;
     for_each_chunk(b, [&](ChunkHead* head) {
       chunks_.set(chunks_.number_of(head), ChunkEntry::of_bin(b));
       const FolioChunk chunk = FolioChunk::of(head, bin);
@@ -293,10 +305,12 @@ class FolioHeap {
         cell->out = static_cast<std::uint16_t>(chunk.count_out(folio));
         cell->is_committed = cell->is_committed || cell->out != 0;
         committed += cell->is_committed;
+        in_use += cell->out != 0;
         lists(b).add(heads(b), cell, bin.folio_objects - cell->out);
       }
     });
     bins_[b].committed.store_relaxed(committed);
+    bins_[b].in_use.store_relaxed(in_use);
     bins_[b].emptying = 0;
     bins_[b].is_to_be_rebuilt = false;
   }

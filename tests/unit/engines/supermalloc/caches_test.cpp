@@ -238,6 +238,7 @@ TEST_F(SupermallocCaches, StatisticsAddUpWithTheCensus) {
     std::size_t cached = 0;
     std::size_t pooled = 0;
     std::size_t carved = 0;
+    std::size_t all_committed = 0;
     std::size_t large = heap->huge().bytes();
     std::size_t cached_small = 0;
     std::size_t out_of_folios = 0;
@@ -256,18 +257,21 @@ TEST_F(SupermallocCaches, StatisticsAddUpWithTheCensus) {
           if (bin->is_large()) {
             large += committed - in_caches * size;
           } else {
-            carved += committed;
+            all_committed += committed;
             cached_small += in_caches;
           }
         },
         // Of the bin that was told last.
         [&](std::size_t free, std::size_t folios) {
           EXPECT_LE(free, bin->folio_objects);
+          if (free < bin->folio_objects) carved += folios * bin->folio_bytes;
           out_of_folios += (bin->folio_objects - free) * folios;
         });
     EXPECT_EQ(out_of_folios, census.live_objects + cached_small);
     EXPECT_EQ(cached, census.cached_objects);
-    EXPECT_EQ(statistics.pooled_bytes, pooled);
+    // (Where the kernel's pages are larger than a folio's it is not given all of an empty one.)
+    EXPECT_GE(all_committed, carved);
+    EXPECT_EQ(statistics.pooled_bytes, pooled + all_committed - carved);
     EXPECT_EQ(statistics.small_bytes_carved, carved);
     if (outside == 0) {
       EXPECT_EQ(statistics.large_bytes, large);

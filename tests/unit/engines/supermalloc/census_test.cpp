@@ -140,6 +140,18 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithFolios) {
                  [&] { return changed(chunk().cell(bin_.folios - 1)->state, FolioState::kListed); });
   expect_noticed("a folio in use is said to be given back",
                  [&] { return changed(partial()->is_committed, false); });
+  expect_noticed("a bin's folios in use are miscounted", [&] {
+    FolioCell* cell = empty();
+    const std::uint32_t object = chunk().folio_of(cell) * bin_.folio_objects;
+    set_bit(chunk(), object, true);
+    cell->out = 1;
+    cell->is_committed = true;
+    return [=, this] {
+      set_bit(chunk(), object, false);
+      cell->out = 0;
+      cell->is_committed = false;
+    };
+  });
   expect_noticed("a bin's committed folios are miscounted",
                  [&] { return changed(empty()->is_committed, true); });
   expect_noticed("a chunk has used more folios than it has",

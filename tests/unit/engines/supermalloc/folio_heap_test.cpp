@@ -194,22 +194,30 @@ TEST_F(SupermallocFolioHeap, AnEmptyFolioGoesBackWholeAndComesAgainAsZero) {
   EXPECT_TRUE(checked(heap_).all_returned());
 }
 
-// A page that is locked makes the kernel refuse: then the folio counts as committed.
+// A page that is locked makes the kernel refuse: then the folio counts as committed, and is free memory.
+// Nobody uses it.
 TEST_F(SupermallocFolioHeap, AFolioThatTheKernelDoesNotTakeBackIsUsedAgain) {
   const BinNumber b = Bins::for_folios(100);
   const std::vector<FreeObject*> objects = take_whole_folios(b, 1)[0];
   char* start = folio_start(b, objects[0]);
   // The system call itself: sanitizers make nothing of mlock.
   if (syscall(SYS_mlock, start, os::page_size()) != 0) GTEST_SKIP() << "no memory may be locked here";
+  EXPECT_EQ(heap_->statistics().small_bytes_carved, Bins::of(b).folio_bytes);
+  EXPECT_EQ(heap_->statistics().pooled_bytes, 0u);
   put(b, objects);
   EXPECT_EQ(heap_->folios().committed_bytes(b), Bins::of(b).folio_bytes);
+  EXPECT_EQ(heap_->folios().bytes_in_use(b), 0u);
+  EXPECT_EQ(heap_->statistics().small_bytes_carved, 0u);
+  EXPECT_EQ(heap_->statistics().pooled_bytes, Bins::of(b).folio_bytes);
   EXPECT_EQ(fullness(b), (Fullness{{Bins::of(b).folio_objects, 1}}));
   checked(heap_);
   EXPECT_EQ(syscall(SYS_munlock, start, os::page_size()), 0);
   const std::vector<FreeObject*> again = take(b, Bins::of(b).folio_objects);
   EXPECT_EQ(folio_start(b, again[0]), start);
+  EXPECT_EQ(heap_->folios().bytes_in_use(b), Bins::of(b).folio_bytes);
   put(b, again);
   EXPECT_EQ(heap_->folios().committed_bytes(b), 0u);
+  EXPECT_EQ(heap_->folios().bytes_in_use(b), 0u);
 }
 
 // Takes and puts by chance, every object in a model: none is handed out twice, all that are out are known.
