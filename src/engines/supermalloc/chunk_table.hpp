@@ -70,7 +70,8 @@ class ChunkTable {
  public:
   /// Huge ranges of up to 2^12 chunks, 8 GiB: the arena's base is aligned to this.
   static constexpr unsigned kMaxOrder = 12;
-  using Arena = BumpArena<kChunkBits, kMaxOrder, HugePages::kKernelDefault>;
+  // No huge pages but where huge objects ask for them: a folio that is empty goes back by itself.
+  using Arena = BumpArena<kChunkBits, kMaxOrder, HugePages::kForbid>;
   static_assert(kMaxOrder + kChunkBits < 45);
   static_assert((std::uint64_t{1} << (45 - kChunkBits)) <= ChunkEntry::kNumbers);
   static_assert((std::uint64_t{1} << kMaxOrder) * kPagesInChunk < ChunkEntry::kNumbers);

@@ -4,7 +4,8 @@
 // nothing of a range need be in memory.
 //
 // Each whole 2 MiB of an object may be one huge page, the rest is of small ones (SPANALLOC_THP=never: all of
-// it).
+// it). A freed range is like all other memory of the arena again, which has no huge pages: so the kernel has
+// one mapping of them, and two more at most for each object.
 //
 // Beyond the paper: a range that is larger than needed is halved, so that one that is needed for its
 // alignment, or is all that is left, does not stay whole.
@@ -49,7 +50,7 @@ class HugeHeap {
     if (range.first == 0) return {};
     void* start = pointer_to(chunks_.address(range.first));
     unpoison(start, pages * kPage);
-    advise(start, pages, range.was_used);
+    advise(start, pages);
     const Guard guard(*this);
     chunks_.set(range.first, ChunkEntry::of_huge(static_cast<std::uint32_t>(pages)));
     count(pages, 1);
@@ -71,6 +72,8 @@ class HugeHeap {
     // All of its range: behind the object there may be what an earlier one has left that could not be purged.
     const unsigned order = order_of(pages);
     const bool is_dirty = !purge(p, kChunk << order);
+    // (It may have been longer when it was advised.)
+    if (huge_page_use() != HugePageUse::kNever) os::forbid_huge_pages(p, kChunk << order);
     const Guard guard(*this);
     push(order, first, is_dirty);
     return true;
@@ -127,7 +130,6 @@ class HugeHeap {
   struct Range {
     ChunkNumber first = 0;
     bool is_dirty = false;
-    bool was_used = false;
   };
 
   class [[nodiscard]] Guard {
@@ -158,7 +160,7 @@ class HugeHeap {
     if (const ChunkNumber first = chunks_.carve(aligned_order); first != 0) {
       const Guard guard(*this);
       halve(aligned_order, order, first, false);
-      return {first, false, false};
+      return {first, false};
     }
     const Guard guard(*this);
     for (unsigned larger = aligned_order; larger <= ChunkTable::kMaxOrder; ++larger) {
@@ -173,7 +175,7 @@ class HugeHeap {
     free_[from] = entry.next();
     chunks_.set(first, ChunkEntry::nothing());
     halve(from, to, first, entry.is_dirty());
-    return {first, entry.is_dirty(), true};
+    return {first, entry.is_dirty()};
   }
   void halve(unsigned from, unsigned to, ChunkNumber first, bool is_dirty) {
     while (from > to) {
@@ -193,12 +195,9 @@ class HugeHeap {
     return first == address_of(start) && (end == first || os::purge(pointer_to(first), end - first));
   }
 
-  // Whole huge pages; what is behind them may be in one that an object before has had.
-  static void advise(void* start, std::size_t pages, bool was_used) {
-    if (huge_page_use() == HugePageUse::kNever) return;
+  static void advise(void* start, std::size_t pages) {
     const std::size_t whole = align_down(pages * kPage, kChunk);
-    if (whole != 0) os::prefer_huge_pages(start, whole);
-    if (was_used && whole != pages * kPage) os::forbid_huge_pages(static_cast<char*>(start) + whole, kChunk);
+    if (whole != 0 && huge_page_use() != HugePageUse::kNever) os::prefer_huge_pages(start, whole);
   }
 
   void count(std::size_t pages, std::size_t objects) {

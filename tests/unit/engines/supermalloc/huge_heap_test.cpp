@@ -340,12 +340,16 @@ TEST_F(SupermallocHuge, WholeChunksMayBeHugePagesAndTheRestNot) {
   if (flags_of(p).empty()) GTEST_SKIP() << "the kernel does not tell of advice";
   if (!advised(p)) GTEST_SKIP() << "this kernel has no huge pages";
   EXPECT_TRUE(advised(p + 2 * kMiB));
-  EXPECT_FALSE(advised(p + 4 * kMiB));
+  EXPECT_TRUE(forbidden(p + 4 * kMiB));
   heap_->deallocate(p);
+  EXPECT_TRUE(forbidden(p)) << "a free range has lost the advice";
   // A range whose third chunk was advised: of the next object that is the fractional part.
   EXPECT_EQ(allocate(8 * kMiB), p);
   EXPECT_TRUE(advised(p + 4 * kMiB));
+  // Cut short in the middle of a huge page: the advice goes with the range all the same.
+  EXPECT_EQ(heap_->resize(p, 5 * kMiB).block, p);
   heap_->deallocate(p);
+  EXPECT_TRUE(forbidden(p + 6 * kMiB));
   EXPECT_EQ(allocate(5 * kMiB), p);
   EXPECT_TRUE(advised(p + 2 * kMiB));
   EXPECT_TRUE(forbidden(p + 4 * kMiB));
@@ -359,6 +363,17 @@ TEST_F(SupermallocHuge, NoneAreHugePagesWhereThatIsTheOption) {
   EXPECT_EQ(allocate(8 * kMiB), p);
   EXPECT_FALSE(advised(p));
   EXPECT_FALSE(advised(p + 6 * kMiB));
+}
+
+// Folios and large objects go back a few pages at a time, which a huge page does not.
+TEST_F(SupermallocHuge, OtherObjectsAreNeverInHugePages) {
+  if (test::kEmulated) GTEST_SKIP() << "the emulator has mappings of its own";
+  char* p = allocate(5 * kMiB);
+  if (!advised(p)) GTEST_SKIP() << "this kernel has no huge pages, or does not tell";
+  for (const std::size_t n : {std::size_t{16}, std::size_t{10'000}, 100 * kKiB, 1000 * kKiB}) {
+    EXPECT_TRUE(forbidden(heap_->allocate(n))) << n;
+  }
+  EXPECT_TRUE(advised(p));
 }
 
 }  // namespace
