@@ -23,6 +23,7 @@
 #include "engines/supermalloc/config.hpp"
 #include "engines/supermalloc/cpu_caches.hpp"
 #include "engines/supermalloc/folio_heap.hpp"
+#include "engines/supermalloc/giving_back.hpp"
 #include "engines/supermalloc/object_list.hpp"
 #include "engines/supermalloc/thread_cache.hpp"
 #include "engines/supermalloc/thread_caches.hpp"
@@ -125,14 +126,10 @@ class Allocator {
   /// their next slow path.
   bool trim() {
     if (!is_started()) return false;
-    wish_.fetch_add_relaxed(1);
+    giving_back_.wish();
     const std::size_t before = books().committed_bytes();
-    Cache& cache = caches_.known();
-    if (!is_none(cache)) {
-      cache.flushed_at = wish_.load_relaxed();
-      give_all_back(cache);
-    }
-    drain();
+    if (Cache& cache = caches_.known(); !is_none(cache)) giving_back_.follow_wish(cache);
+    giving_back_.drain();
     return books().committed_bytes() < before;
   }
 
@@ -180,16 +177,11 @@ class Allocator {
   CpuCaches<Config>& cpu_caches() { return cpus_; }
   Secret secret() const { return secret_.read(); }
   /// Counts requests to give memory back.
-  std::uint32_t wishes() const { return wish_.load_relaxed(); }
+  std::uint32_t wishes() const { return giving_back_.wishes(); }
 
   /// All that a thread's cache holds goes to its CPU's cache where lists are full, else to the folios.
   void flush(Cache& cache) {
-    if (is_none(cache)) return;
-    cache.flushed_at = wish_.load_relaxed();
-    for (BinNumber b = 0; b < TheBins::kFirstLarge; ++b) {
-      put_away(b, cache.take_spare(b));
-      put_away(b, cache.take_first(b));
-    }
+    if (!is_none(cache)) giving_back_.flush(cache);
   }
 
  private:
@@ -235,7 +227,7 @@ class Allocator {
       cache = &caches_.find();
       if (is_none(*cache)) return allocate_uncached(b);
     }
-    follow_wish(*cache);
+    giving_back_.follow_wish(*cache);
     // (A thread that just got its cache may have found it filled by the last one's.)
     if (cache->is_empty(b) && !cache->use_spare(b)) {
       const ObjectList list = fetch(b, Cache::most(b));
@@ -254,7 +246,7 @@ class Allocator {
     FreeObject* object = list.first;
     FreeObject* rest = next_of(object, secret());
     object->seal = 0;
-    if (!is_end(rest)) put_away(b, {rest, list.count - 1});
+    if (!is_end(rest)) giving_back_.put_away(b, {rest, list.count - 1});
     return handed_out(object, b);
   }
 
@@ -262,7 +254,7 @@ class Allocator {
   ObjectList fetch(BinNumber b, std::uint32_t most) {
     ObjectList list = cpus_.take(b);
     if (list.is_empty()) list = folios_.take(b, most, secret());
-    if (list.is_empty() && find_memory()) list = folios_.take(b, most, secret());
+    if (list.is_empty() && giving_back_.find_memory()) list = folios_.take(b, most, secret());
     return list;
   }
 
@@ -281,8 +273,8 @@ class Allocator {
   }
   void make_room(Cache& cache, BinNumber b) {
     if (cache.put_aside(b)) return;
-    follow_wish(cache);
-    put_away(b, cache.take_spare(b));
+    giving_back_.follow_wish(cache);
+    giving_back_.put_away(b, cache.take_spare(b));
     cache.put_aside(b);
   }
   // Of a thread that has no cache, yet or any more.
@@ -294,46 +286,6 @@ class Allocator {
     }
     if (!cache.has_room(bin_of(tag))) make_room(cache, bin_of(tag));
     cache.push(tag, object, secret_);
-  }
-
-  // Behind the thread's cache: a list that is worth it to the CPU's, or the global one.
-  void put_away(BinNumber b, ObjectList list) {
-    if (list.is_empty()) return;
-    if (list.count * 2 > TheBins::of(b).list_objects && cpus_.put(b, list)) return;
-    folios_.put(b, list, secret());
-  }
-
-  // Somebody has asked for memory back since this thread was here.
-  void follow_wish(Cache& cache) {
-    if (SPANALLOC_LIKELY(cache.flushed_at == wish_.load_relaxed())) return;
-    cache.flushed_at = wish_.load_relaxed();
-    give_all_back(cache);
-  }
-  void give_all_back(Cache& cache) {
-    for (BinNumber b = 0; b < TheBins::kFirstLarge; ++b) {
-      if (const ObjectList list = cache.take_spare(b); !list.is_empty()) folios_.put(b, list, secret());
-      if (const ObjectList list = cache.take_first(b); !list.is_empty()) folios_.put(b, list, secret());
-    }
-  }
-
-  // Everything that the CPUs' caches and the global one hold goes back; true: there was something.
-  bool drain() {
-    bool any = false;
-    for (BinNumber b = 0; b < TheBins::kCount; ++b) {
-      cpus_.drain(b, [&](ObjectList list) {
-        any = true;
-        if (b < TheBins::kFirstLarge) return folios_.put(b, list, secret());
-        big_.large().put(b, address_of(list.first));
-      });
-    }
-    return any;
-  }
-
-  // When memory is out: what caches hold may do. (Not this thread's own lists of other bins: its call may be
-  // in one of them.)
-  SPANALLOC_COLD bool find_memory() {
-    wish_.fetch_add_relaxed(1);
-    return drain();
   }
 
   // --- Large and huge ---
@@ -349,11 +301,11 @@ class Allocator {
       if (is_none(*cache)) cache = &caches_.find();
       if (!is_none(*cache)) line = cache->random_line();
     }
-    return big_.allocate_large(n, line, [this] { return find_memory(); });
+    return big_.allocate_large(n, line, [this] { return giving_back_.find_memory(); });
   }
   BigObject allocate_huge(std::size_t n, std::size_t alignment) {
     if (n > kMaxRequest || alignment > kMaxRequest || !ensure_started()) return {};
-    return big_.allocate_huge(n, alignment, [this] { return find_memory(); });
+    return big_.allocate_huge(n, alignment, [this] { return giving_back_.find_memory(); });
   }
 
   SPANALLOC_COLD void deallocate_other(void* p) {
@@ -400,7 +352,7 @@ class Allocator {
   CpuCaches<Config> cpus_;
   Folios folios_{chunks_};
   BigObjects<Config> big_{chunks_, cpus_, secret_};
-  Atomic<std::uint32_t> wish_{0};  // counts requests to give memory back
+  GivingBack<Config> giving_back_{cpus_, folios_, big_.large(), secret_};
   SpinLock start_lock_;
   Watch fork_watch_{{&enter_child}, this};
   Atomic<std::uint32_t> registered_{0};  // the fork watch

@@ -115,7 +115,7 @@ class BigObjects {
   /// What lies in the arena goes with that.
   void destroy() { outside_.destroy(); }
 
-  Large& large() { return large_; }
+  constexpr Large& large() { return large_; }
   HugeHeap& huge() { return huge_; }
   LargeObjects<>& outside() { return outside_; }
 

@@ -1,0 +1,96 @@
+// What gives memory back: lists that a thread's cache has no room for, threads that end, a trim, a request
+// without memory. Each hands objects from the caches to those behind them, and at last to the folios and the
+// large objects' bins, whose empty pages go to the kernel.
+//
+// Other threads' caches nobody may touch. They hear of a wish for memory by a counter, which each looks at in
+// its slow paths.
+#pragma once
+
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "engines/supermalloc/bins.hpp"
+#include "engines/supermalloc/cpu_caches.hpp"
+#include "engines/supermalloc/folio_heap.hpp"
+#include "engines/supermalloc/large_heap.hpp"
+#include "engines/supermalloc/object_list.hpp"
+#include "engines/supermalloc/thread_cache.hpp"
+
+namespace spanalloc::supermalloc {
+
+/// Thread-safe, but for the thread's cache that is passed: that is its thread's. Zero-initialisable but for
+/// the references.
+template <class Config>
+class GivingBack {
+  using TheBins = Bins<Config>;
+  using Cache = ThreadCache<Config>;
+
+ public:
+  constexpr GivingBack(CpuCaches<Config>& cpus, FolioHeap<Config>& folios, LargeHeap<Config>& large,
+                       const SetOnce& secret)
+      : cpus_(cpus), folios_(folios), large_(large), secret_(secret) {}
+
+  /// A list that leaves a thread's cache: if it is worth it to the CPU's, or the global one.
+  void put_away(BinNumber b, ObjectList list) {
+    if (list.is_empty()) return;
+    if (list.count * 2 > TheBins::of(b).list_objects && cpus_.put(b, list)) return;
+    put_home(b, list);
+  }
+  /// All that a thread leaves at its end.
+  void flush(Cache& cache) {
+    cache.flushed_at = wishes();
+    for (BinNumber b = 0; b < TheBins::kFirstLarge; ++b) {
+      put_away(b, cache.take_spare(b));
+      put_away(b, cache.take_first(b));
+    }
+  }
+
+  /// Counts requests to give memory back.
+  std::uint32_t wishes() const { return wish_.load_relaxed(); }
+  /// Asks all threads for what their caches hold.
+  void wish() { wish_.fetch_add_relaxed(1); }
+  /// By the cache's thread: gives everything up if somebody has asked for it since it was here.
+  void follow_wish(Cache& cache) {
+    if (SPANALLOC_LIKELY(cache.flushed_at == wishes())) return;
+    cache.flushed_at = wishes();
+    for (BinNumber b = 0; b < TheBins::kFirstLarge; ++b) {
+      put_home(b, cache.take_spare(b));
+      put_home(b, cache.take_first(b));
+    }
+  }
+
+  /// Everything that the CPUs' caches and the global one hold goes back; true: there was something.
+  bool drain() {
+    bool any = false;
+    for (BinNumber b = 0; b < TheBins::kCount; ++b) {
+      cpus_.drain(b, [&](ObjectList list) {
+        any = true;
+        if (b < TheBins::kFirstLarge) return put_home(b, list);
+        large_.put(b, address_of(list.first));
+      });
+    }
+    return any;
+  }
+
+  /// When memory is out: what caches hold may do. (Not this thread's own lists of other bins: its call may be
+  /// in one of them.)
+  SPANALLOC_COLD bool find_memory() {
+    wish();
+    return drain();
+  }
+
+ private:
+  // To its folios, past all caches.
+  void put_home(BinNumber b, ObjectList list) {
+    if (!list.is_empty()) folios_.put(b, list, secret_.read());
+  }
+
+  CpuCaches<Config>& cpus_;
+  FolioHeap<Config>& folios_;
+  LargeHeap<Config>& large_;
+  const SetOnce& secret_;
+  Atomic<std::uint32_t> wish_{0};
+};
+
+}  // namespace spanalloc::supermalloc
