@@ -107,12 +107,13 @@ class Walker {
     demand(folios_.committed_bytes(b) == committed * bin.folio_bytes,
            "a bin's committed folios are miscounted", b);
     std::size_t listed = 0;
-    for (std::uint32_t free = 0; free <= bin.folio_objects; ++free) {
-      const FolioCell* first = folios_.head_of(b, free);
-      demand(folios_.lists(b).is_marked(free) == (first != nullptr), "a list is marked as what it is not", b);
+    for (std::uint32_t list = 0; list <= bin.folio_objects; ++list) {
+      const FolioCell* first = folios_.head_of(b, list);
+      demand(folios_.lists(b).is_marked(list) == (first != nullptr), "a list is marked as what it is not", b);
       const FolioCell* before = nullptr;
       for (const FolioCell* cell = first; cell != nullptr; cell = cell->next) {
-        demand(cell->out + free == bin.folio_objects, "a folio is in the wrong list", address_of(cell));
+        demand(FolioHeap<Config>::list_of(bin, cell->out) == list, "a folio is in the wrong list",
+               address_of(cell));
         demand(cell->previous == before, "a list's links disagree", address_of(cell));
         if (++listed > folios) return demand(false, "a list goes in a circle", address_of(cell));
         before = cell;

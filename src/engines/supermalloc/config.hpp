@@ -17,7 +17,8 @@ struct Supermalloc {
   static constexpr std::size_t kChainBytes = 1 * kMiB;
   /// Whether what a critical section will touch is asked for before its lock is taken (section 8).
   static constexpr bool kPrefetch = true;
-  /// Whether objects come from the fullest folio that has one free, or from the one that was freed into last.
+  /// Whether objects come from the fullest folio that has one free, or from the one that was used last, by an
+  /// allocation or a free.
   static constexpr bool kFullestFit = true;
   /// Whether large objects begin at a random cache line of their first page (section 5).
   static constexpr bool kRandomOffset = true;

@@ -5,7 +5,8 @@
 // A lock a bin. Under it bits and lists change, and nothing else is touched: the objects themselves are
 // linked, and folios emptied, without it. Invariants, under the lock:
 //   (F1) a folio's cell counts the bits of its objects that are set;
-//   (F2) a folio that has been used is in the list of its number of free objects, or is being emptied;
+//   (F2) a folio that has been used is in the list of its number of free objects (list_of()), or is being
+//   emptied;
 //   (F3) a list is marked as not empty exactly if it is.
 // An empty folio that the kernel did not take back counts as committed, not as in use.
 #pragma once
@@ -100,15 +101,17 @@ class FolioHeap {
   std::size_t bytes_in_use(BinNumber b) const {
     return bins_[b].in_use.load_relaxed() * std::size_t{TheBins::of(b).folio_bytes};
   }
-  /// f(free objects, folios) for each list of the bin that is not empty, as they were at one moment.
+  /// f(free objects, folios) for each number that folios of the bin have free, as they were at one moment.
   template <class F>
   void for_each_fullness(BinNumber b, F&& f) {
     const std::uint32_t lists = TheBins::of(b).folio_objects + 1;
     std::size_t folios[FullnessLists::kMostObjects + 1] = {};
     {
       const Guard guard(*this, b);
-      for (std::uint32_t free = 0; free < lists; ++free) {
-        for (const FolioCell* cell = heads(b)[free]; cell != nullptr; cell = cell->next) ++folios[free];
+      for (std::uint32_t list = 0; list < lists; ++list) {
+        for (const FolioCell* cell = heads(b)[list]; cell != nullptr; cell = cell->next) {
+          ++folios[TheBins::of(b).folio_objects - cell->out];
+        }
       }
     }
     // Without the lock: who writes this down may allocate.
@@ -127,13 +130,21 @@ class FolioHeap {
     }
   }
 
+  /// Which list of its bin a folio is in of which so many objects are out: that of its number of free ones.
+  /// Where the fullest one is not looked for, all that are neither full nor empty are in one, the one used
+  /// last first.
+  static constexpr std::uint32_t list_of(const Bin& bin, std::uint32_t out) {
+    const std::uint32_t free = bin.folio_objects - out;
+    return Config::kFullestFit || free == 0 || out == 0 ? free : 1;
+  }
+
   // --- For the census, while no other thread uses the heap ---------------------------------------------
 
   template <class F>
   void for_each_chunk(BinNumber b, F&& f) const {
     for (ChunkHead* head = bins_[b].newest.load_relaxed(); head != nullptr; head = head->before) f(head);
   }
-  FolioCell* head_of(BinNumber b, std::uint32_t free) const { return heads_[kFirstHead[b] + free]; }
+  FolioCell* head_of(BinNumber b, std::uint32_t list) const { return heads_[kFirstHead[b] + list]; }
   FullnessLists& lists(BinNumber b) { return bins_[b].lists; }
 
  private:
@@ -184,14 +195,13 @@ class FolioHeap {
     SPANALLOC_ASSERT(bins_[b].lock.is_mine());
     const FolioChunk chunk = chunk_of(cell, bin);
     const std::uint32_t folio = chunk.folio_of(cell);
-    const std::uint32_t free = bin.folio_objects - cell->out;
-    SPANALLOC_ASSERT(free != 0 && cell->out == chunk.count_out(folio));  // F1
-    lists(b).remove(heads(b), cell, free);
+    SPANALLOC_ASSERT(cell->out != bin.folio_objects && cell->out == chunk.count_out(folio));  // F1
+    lists(b).remove(heads(b), cell, list_of(bin, cell->out));
     if (cell->out == 0) adjust(bins_[b].in_use, true);
     const std::uint32_t taken = chunk.claim(folio, most, end);
     cell->out = static_cast<std::uint16_t>(cell->out + taken);
     set_committed(b, cell, true);
-    lists(b).add(heads(b), cell, free - taken);
+    lists(b).add(heads(b), cell, list_of(bin, cell->out));
     return taken;
   }
 
@@ -252,11 +262,11 @@ class FolioHeap {
         const std::uint32_t object = chunk.object_at(batch[i]);
         if (SPANALLOC_UNLIKELY(object == bin.objects || !chunk.is_out(object))) broken_object(batch[i]);
         FolioCell* cell = chunk.cell(chunk.folio_of(object));
-        lists(b).remove(heads(b), cell, bin.folio_objects - cell->out);
+        lists(b).remove(heads(b), cell, list_of(bin, cell->out));
         chunk.give_back(object);
         --cell->out;
         if (cell->out != 0) {
-          lists(b).add(heads(b), cell, bin.folio_objects - cell->out);
+          lists(b).add(heads(b), cell, list_of(bin, cell->out));
         } else {
           emptied[emptied_count++] = cell;
           adjust(bins_[b].in_use, false);
@@ -306,7 +316,7 @@ class FolioHeap {
         cell->is_committed = cell->is_committed || cell->out != 0;
         committed += cell->is_committed;
         in_use += cell->out != 0;
-        lists(b).add(heads(b), cell, bin.folio_objects - cell->out);
+        lists(b).add(heads(b), cell, list_of(bin, cell->out));
       }
     });
     bins_[b].committed.store_relaxed(committed);

@@ -31,7 +31,8 @@ using test::checked;
 using Bins = test::SupermallocBins;
 
 // A heap whose caches are left alone: objects are taken from its folios and put back there.
-class SupermallocFolioHeap : public test::SupermallocTest {
+template <class Config>
+class FolioHeapTest : public test::SupermallocTest {
  protected:
   void SetUp() override {
     // The heap starts with its first use.
@@ -86,8 +87,9 @@ class SupermallocFolioHeap : public test::SupermallocTest {
     return lists;
   }
 
-  test::OwnHeap<> heap_;
+  test::OwnHeap<Config> heap_;
 };
+using SupermallocFolioHeap = FolioHeapTest<Supermalloc>;
 
 using Fullness = std::map<std::uint32_t, std::size_t>;
 
@@ -112,6 +114,36 @@ TEST_F(SupermallocFolioHeap, TheFullestFolioServes) {
     }
   }
   EXPECT_EQ(fullness(b), (Fullness{{0, 5}}));
+  checked(heap_);
+}
+
+struct WithoutFullestFit : Supermalloc {
+  static constexpr bool kFullestFit = false;
+};
+using SupermallocFolioHeapWithoutFullestFit = FolioHeapTest<WithoutFullestFit>;
+TEST_F(SupermallocFolioHeapWithoutFullestFit, TheFolioUsedLastServes) {
+  const BinNumber b = Bins::for_folios(64);
+  auto folios = take_whole_folios(b, 4);
+  const std::size_t freed[] = {20, 3, 50, 7};
+  for (const std::size_t i : {3u, 1u, 2u, 0u}) {
+    put(b, {folios[i].begin(), folios[i].begin() + static_cast<std::ptrdiff_t>(freed[i])});
+  }
+  EXPECT_EQ(fullness(b), (Fullness{{3, 1}, {7, 1}, {20, 1}, {50, 1}}));
+  checked(heap_);
+  for (const std::size_t i : {0u, 2u, 1u, 3u}) {
+    for (std::size_t k = 0; k < freed[i]; ++k) {
+      const std::vector<FreeObject*> one = take(b, 1);
+      ASSERT_EQ(one.size(), 1u);
+      ASSERT_EQ(cell_of(b, one[0]), cell_of(b, folios[i][0])) << i << ": " << k;
+    }
+  }
+  EXPECT_EQ(fullness(b), (Fullness{{0, 4}}));
+  // Empty ones only when no other has an object free.
+  put(b, folios[1]);
+  put(b, {folios[2].begin(), folios[2].begin() + 1});
+  put(b, folios[3]);
+  EXPECT_EQ(cell_of(b, take(b, 1)[0]), cell_of(b, folios[2][0]));
+  EXPECT_EQ(cell_of(b, take(b, 1)[0]), cell_of(b, folios[3][0]));
   checked(heap_);
 }
 
