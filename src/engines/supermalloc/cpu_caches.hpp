@@ -16,6 +16,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "engines/supermalloc/bins.hpp"
+#include "engines/supermalloc/cpu_slots.hpp"
 #include "engines/supermalloc/object_list.hpp"
 #include "os/os.hpp"
 #include "sync/spin_lock.hpp"
@@ -82,11 +83,12 @@ class CpuCaches {
     if (slots_.load_relaxed() != nullptr) return true;
     cpus_ = os::cpu_count();
     const std::size_t slots = cpus_ * kBins * sizeof(Slot);
-    const std::size_t bytes = slots + kBins * (sizeof(Shared) + align_up(cpus_ * sizeof(Chain*), kCacheLine));
+    const std::size_t bytes = slots + kBins * stride() + CpuSlots::kBytes;
     auto* memory = static_cast<char*>(os::map(bytes, os::page_size()));
     if (memory == nullptr) return false;
     memory_bytes_ = bytes;
     shared_ = memory + slots;
+    slot_of_.start(cpus_, shared_ + kBins * stride());
     slots_.store_release(reinterpret_cast<Slot*>(memory));  // release: with the rest
     return true;
   }
@@ -194,6 +196,7 @@ class CpuCaches {
   /// In a fork's child, first of all.
   void enter_child() {
     pool_.enter_child();
+    slot_of_.enter_child();
     if (slots_.load_relaxed() == nullptr) return;
     for (BinNumber b = 0; b < kBins; ++b) {
       for (unsigned cpu = 0; cpu < cpus_; ++cpu) slot(cpu, b).lock.abandon_if_owner_died();
@@ -258,17 +261,18 @@ class CpuCaches {
   }
 
   Slot& slot(unsigned cpu, BinNumber b) { return slots_.load_relaxed()[cpu * kBins + b]; }
-  Slot& here(BinNumber b) { return slot(os::current_cpu() % cpus_, b); }
+  Slot& here(BinNumber b) { return slot(slot_of_.of(os::current_cpu()), b); }
   std::size_t stride() const { return sizeof(Shared) + align_up(cpus_ * sizeof(Chain*), kCacheLine); }
   Shared& shared_of(BinNumber b) { return *reinterpret_cast<Shared*>(shared_ + b * stride()); }
   Chain** chains_of(BinNumber b) {
     return reinterpret_cast<Chain**>(shared_ + b * stride() + sizeof(Shared));
   }
 
-  Atomic<Slot*> slots_{nullptr};  // constant once started, with the three below
+  Atomic<Slot*> slots_{nullptr};  // constant once started, with the four below
   char* shared_ = nullptr;
   unsigned cpus_ = 0;
   std::size_t memory_bytes_ = 0;
+  CpuSlots slot_of_;
   ChainPool pool_;
 };
 

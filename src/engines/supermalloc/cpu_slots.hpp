@@ -1,0 +1,57 @@
+// Which of the CPUs' caches a CPU has. The numbers of the CPUs that a process may run on need not begin with
+// 0 nor follow each other, so they are no places in a table of as many: those that threads are met on get the
+// slots in turn.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "sync/spin_lock.hpp"
+
+namespace spanalloc::supermalloc {
+
+/// Thread-safe; zero-initialisable; usable once started.
+class CpuSlots {
+ public:
+  /// The most that Linux is built for; of larger numbers some share.
+  static constexpr unsigned kCpus = 8192;
+
+  /// What it needs of memory: zero, of which only what is used is touched.
+  static constexpr std::size_t kBytes = kCpus * sizeof(std::uint16_t);
+
+  /// So many slots, fewer than UINT16_MAX.
+  void start(unsigned count, void* memory) {
+    count_ = count;
+    slot_ = static_cast<Atomic<std::uint16_t>*>(memory);
+  }
+
+  /// The CPU's slot. The first `count` CPUs have one each; where there are more, as many share each.
+  unsigned of(unsigned cpu) {
+    const unsigned known = slot_[cpu % kCpus].load_relaxed();
+    return SPANALLOC_LIKELY(known != 0) ? known - 1 : assign(cpu % kCpus);
+  }
+
+  /// In a fork's child, first of all. (Of a vanished thread's assignment two CPUs may share a slot.)
+  void enter_child() { lock_.abandon_if_owner_died(); }
+
+ private:
+  SPANALLOC_COLD unsigned assign(unsigned cpu) {
+    const LockGuard guard(lock_);
+    if (const unsigned known = slot_[cpu].load_relaxed(); known != 0) return known - 1;
+    const unsigned slot = next_;
+    slot_[cpu].store_relaxed(static_cast<std::uint16_t>(slot + 1));
+    next_ = slot + 1 == count_ ? 0 : slot + 1;
+    return slot;
+  }
+
+  unsigned count_ = 0;  // constant once started
+  SpinLock lock_;       // taken alone
+  unsigned next_ = 0;   // under the lock
+  // By the CPU's number, a slot's and one; 0: no thread was met there yet. Each written once, under the lock,
+  // and read at any time: any slot would do. The pointer is constant once started.
+  Atomic<std::uint16_t>* slot_ = nullptr;
+};
+
+}  // namespace spanalloc::supermalloc
