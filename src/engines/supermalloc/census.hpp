@@ -202,8 +202,9 @@ class Walker {
     seen_ = seen;
     for (BinNumber b = 0; b < TheBins::kCount; ++b) {
       cpus_.for_each_chain(b, [&](const Chain& chain) {
-        for (std::uint32_t i = 0; i < chain.lists; ++i) walk_list(b, chain.at[i].first, chain.at[i].count);
+        for (std::uint32_t i = 0; i < chain.count(); ++i) walk_list(b, chain.at[i].first, chain.at[i].count);
       });
+      demand(cpus_.is_global_in_order(b), "a global cache miscounts its chains", b);
       if (b >= TheBins::kFirstLarge) continue;
       caches_.for_each([&](const ThreadCache<Config>& cache) {
         // (One that a fork left behind is cleaned up when it is used again.)

@@ -1,5 +1,6 @@
 // The two caches behind the threads': for each CPU two chains of lists a bin, and for all of them together a
-// chain for each CPU (section 8). A list, or a chain, moves by its head.
+// chain for each CPU (section 8). A list, or a chain, moves by its head: in constant time, however many CPUs
+// there are, for the global cache is a stack of chains.
 //
 // A thread looks where it runs and takes that CPU's lock for the bin, which nobody else is likely to want: it
 // is held for a few instructions, and what they touch has been asked for before. (The paper's transactions
@@ -97,82 +98,70 @@ class CpuCaches {
   /// A list of the bin, from this CPU or from all of them; an empty one: there is none.
   ObjectList take(BinNumber b) {
     Slot& slot = here(b);
+    if (Config::kPrefetch) prefetch(one_with_lists(slot));
     const SlotGuard guard(slot);
-    for (Chain* chain : slot.chains) {
-      if (chain != nullptr && !chain->is_empty()) return chain->pop();
-    }
+    if (Chain* chain = one_with_lists(slot); chain != nullptr) return chain->pop();
     Shared& shared = shared_of(b);
-    if (shared.filled.load_relaxed() == 0) return {};  // a hint: whoever fills one meanwhile is as if later
-    const SharedGuard shared_guard(shared, chains_of(b), cpus_);
-    for (std::size_t i = 0; i < cpus_; ++i) {
-      Chain*& chain = chains_of(b)[i];
-      if (chain == nullptr || chain->is_empty()) continue;
-      swap(slot.chains[0], chain);
-      shared.filled.store_relaxed(shared.filled.load_relaxed() - 1);
-      return slot.chains[0]->pop();
-    }
-    return {};
+    if (shared.count() == 0) return {};  // a hint: whoever fills one meanwhile is as if later
+    if (Config::kPrefetch) prefetch(shared);
+    const SharedGuard shared_guard(shared, cpus_);
+    const std::uint32_t filled = shared.count();
+    if (filled == 0) return {};
+    swap(slot.chains[0], shared.chains()[filled - 1]);
+    shared.filled.store_relaxed(filled - 1);
+    return slot.chains[0].load_relaxed()->pop();
   }
 
   /// Takes a list in. False: this CPU and all of them together have enough.
   bool put(BinNumber b, ObjectList list) {
     Slot& slot = here(b);
     const std::uint32_t most = TheBins::of(b).chain_lists;
+    if (Config::kPrefetch) prefetch(one_with_room(slot, most));
     const SlotGuard guard(slot);
-    for (Chain*& chain : slot.chains) {
-      if (chain == nullptr && (chain = pool_.make()) == nullptr) return false;
-      if (chain->lists >= most) continue;
-      chain->push(list);
+    for (ChainPlace& place : slot.chains) {
+      if (!has_chain(place)) return false;
+      if (place.load_relaxed()->count() >= most) continue;
+      place.load_relaxed()->push(list);
       return true;
     }
     Shared& shared = shared_of(b);
-    const SharedGuard shared_guard(shared, chains_of(b), cpus_);
-    for (std::size_t i = 0; i < cpus_; ++i) {
-      Chain*& chain = chains_of(b)[i];
-      if (chain == nullptr && (chain = pool_.make()) == nullptr) return false;
-      if (!chain->is_empty()) continue;
-      swap(slot.chains[0], chain);
-      shared.filled.store_relaxed(shared.filled.load_relaxed() + 1);
-      slot.chains[0]->push(list);
-      return true;
-    }
-    return false;
+    if (Config::kPrefetch) prefetch(shared);
+    const SharedGuard shared_guard(shared, cpus_);
+    const std::uint32_t filled = shared.count();
+    if (filled == cpus_ || !has_chain(shared.chains()[filled])) return false;
+    swap(slot.chains[0], shared.chains()[filled]);
+    shared.filled.store_relaxed(filled + 1);
+    slot.chains[0].load_relaxed()->push(list);
+    return true;
   }
 
   /// f(list) for every list of the bin in any of the caches, which are empty then.
   template <class F>
   void drain(BinNumber b, F&& f) {
     if (!is_started()) return;
-    const auto take_one = [&](Chain* chain) {
-      return chain == nullptr || chain->is_empty() ? ObjectList{} : chain->pop();
-    };
     for (unsigned cpu = 0; cpu < cpus_; ++cpu) {
-      for (unsigned i = 0; i < 2; ++i) {
-        for (;;) {
-          ObjectList list;
-          {
-            const SlotGuard guard(slot(cpu, b));
-            list = take_one(slot(cpu, b).chains[i]);
-          }
-          if (list.is_empty()) break;
-          f(list);
-        }
-      }
-    }
-    for (std::size_t i = 0; i < cpus_; ++i) {
       for (;;) {
         ObjectList list;
         {
-          Shared& shared = shared_of(b);
-          const SharedGuard guard(shared, chains_of(b), cpus_);
-          Chain* chain = chains_of(b)[i];
-          list = take_one(chain);
-          if (!list.is_empty() && chain->is_empty())
-            shared.filled.store_relaxed(shared.filled.load_relaxed() - 1);
+          const SlotGuard guard(slot(cpu, b));
+          if (Chain* chain = one_with_lists(slot(cpu, b)); chain != nullptr) list = chain->pop();
         }
         if (list.is_empty()) break;
         f(list);
       }
+    }
+    for (Shared& shared = shared_of(b);;) {
+      ObjectList list;
+      {
+        const SharedGuard guard(shared, cpus_);
+        if (const std::uint32_t filled = shared.count(); filled != 0) {
+          Chain* last = shared.chains()[filled - 1].load_relaxed();
+          list = last->pop();
+          if (last->is_empty()) shared.filled.store_relaxed(filled - 1);
+        }
+      }
+      if (list.is_empty()) break;
+      f(list);
     }
   }
 
@@ -180,18 +169,29 @@ class CpuCaches {
   template <class F>
   void for_each_chain(BinNumber b, F&& f) {
     if (!is_started()) return;
+    const auto tell = [&](const ChainPlace& place) {
+      if (const Chain* chain = place.load_relaxed(); chain != nullptr && !chain->is_empty()) f(*chain);
+    };
     for (unsigned cpu = 0; cpu < cpus_; ++cpu) {
       const SlotGuard guard(slot(cpu, b));
-      for (const Chain* chain : slot(cpu, b).chains) {
-        if (chain != nullptr && !chain->is_empty()) f(*chain);
-      }
+      for (const ChainPlace& place : slot(cpu, b).chains) tell(place);
     }
-    const SharedGuard guard(shared_of(b), chains_of(b), cpus_);
-    for (std::size_t i = 0; i < cpus_; ++i) {
-      const Chain* chain = chains_of(b)[i];
-      if (chain != nullptr && !chain->is_empty()) f(*chain);
-    }
+    Shared& shared = shared_of(b);
+    const SharedGuard guard(shared, cpus_);
+    for (std::uint32_t i = 0; i < cpus_; ++i) tell(shared.chains()[i]);
   }
+
+  /// For the census: whether (G1) holds of the bin's global cache; and its count.
+  bool is_global_in_order(BinNumber b) {
+    Shared& shared = shared_of(b);
+    const SharedGuard guard(shared, cpus_);
+    for (std::uint32_t i = 0; i < cpus_; ++i) {
+      const Chain* chain = shared.chains()[i].load_relaxed();
+      if ((chain != nullptr && !chain->is_empty()) != (i < shared.count())) return false;
+    }
+    return true;
+  }
+  Atomic<std::uint32_t>& filled(BinNumber b) { return shared_of(b).filled; }
 
   /// In a fork's child, first of all.
   void enter_child() {
@@ -211,62 +211,90 @@ class CpuCaches {
   }
 
  private:
+  // Under its lock; atomic for who comes for that and asks for what it will touch. A chain stays one.
+  using ChainPlace = Atomic<Chain*>;
   // Lock and chains on lines of their own: who waits for the lock does not disturb its holder.
   struct alignas(kCacheLine) Slot {
     SpinLock lock;
-    alignas(kCacheLine) Chain* chains[2];
+    alignas(kCacheLine) ChainPlace chains[2];
   };
-  // The chains of a bin that all CPUs have together stand behind it.
+  // The chains of a bin that all CPUs have together stand behind it, as many as there are CPUs. (G1) The
+  // first `filled` of them have lists, the others are empty or not made yet.
   struct alignas(kCacheLine) Shared {
     SpinLock lock;
-    alignas(kCacheLine) Atomic<std::uint32_t> filled;  // chains that are not empty; written under the lock
+    alignas(kCacheLine) Atomic<std::uint32_t> filled;  // written under the lock
+
+    std::uint32_t count() const { return filled.load_relaxed(); }
+    ChainPlace* chains() { return reinterpret_cast<ChainPlace*>(this + 1); }
   };
 
   class [[nodiscard]] SlotGuard {
    public:
-    explicit SlotGuard(Slot& slot) : guard_(prefetched(slot).lock) {
-      if (SPANALLOC_UNLIKELY(guard_.owner_died())) slot.chains[0] = slot.chains[1] = nullptr;
+    explicit SlotGuard(Slot& slot) : guard_(slot.lock) {
+      if (SPANALLOC_LIKELY(!guard_.owner_died())) return;
+      for (ChainPlace& place : slot.chains) place.store_relaxed(nullptr);
     }
 
    private:
-    static Slot& prefetched(Slot& slot) {
-      if (Config::kPrefetch) prefetch_to_write(&slot.chains);
-      return slot;
-    }
     LockGuard guard_;
   };
   class [[nodiscard]] SharedGuard {
    public:
-    SharedGuard(Shared& shared, Chain** chains, std::size_t count) : guard_(prefetched(shared, chains).lock) {
+    SharedGuard(Shared& shared, std::size_t places) : guard_(shared.lock) {
       if (SPANALLOC_LIKELY(!guard_.owner_died())) return;
-      for (std::size_t i = 0; i < count; ++i) chains[i] = nullptr;
+      for (std::size_t i = 0; i < places; ++i) shared.chains()[i].store_relaxed(nullptr);
       shared.filled.store_relaxed(0);
     }
 
    private:
-    static Shared& prefetched(Shared& shared, Chain** chains) {
-      if (Config::kPrefetch) {
-        prefetch_to_write(&shared.filled);
-        prefetch_to_write(chains);
-      }
-      return shared;
-    }
     LockGuard guard_;
   };
 
-  static void swap(Chain*& a, Chain*& b) {
-    Chain* const before = a;
-    a = b;
-    b = before;
+  // Of a CPU's two chains the one that a list comes from, and the one that it goes to; nullptr: none. Without
+  // the lock a guess.
+  static Chain* one_with_lists(const Slot& slot) {
+    for (const ChainPlace& place : slot.chains) {
+      if (Chain* chain = place.load_relaxed(); chain != nullptr && !chain->is_empty()) return chain;
+    }
+    return nullptr;
+  }
+  static Chain* one_with_room(const Slot& slot, std::uint32_t most) {
+    for (const ChainPlace& place : slot.chains) {
+      if (Chain* chain = place.load_relaxed(); chain != nullptr && chain->count() < most) return chain;
+    }
+    return nullptr;
+  }
+
+  static void prefetch(Chain* chain) {
+    if (chain != nullptr) chain->prefetch();
+  }
+  // The last chain that has lists and the place behind it: one of them changes places with a CPU's.
+  void prefetch(Shared& shared) {
+    const std::uint32_t filled = shared.count();
+    prefetch_to_write(&shared.filled);
+    for (std::uint32_t i = filled == 0 ? 0 : filled - 1; i <= filled && i < cpus_; ++i) {
+      prefetch_to_write(&shared.chains()[i]);
+      prefetch(shared.chains()[i].load_relaxed());
+    }
+  }
+
+  // Whether there is a chain, or one can be made.
+  bool has_chain(ChainPlace& place) {
+    if (SPANALLOC_LIKELY(place.load_relaxed() != nullptr)) return true;
+    Chain* made = pool_.make();
+    place.store_relaxed(made);
+    return made != nullptr;
+  }
+  static void swap(ChainPlace& a, ChainPlace& b) {
+    Chain* const before = a.load_relaxed();
+    a.store_relaxed(b.load_relaxed());
+    b.store_relaxed(before);
   }
 
   Slot& slot(unsigned cpu, BinNumber b) { return slots_.load_relaxed()[cpu * kBins + b]; }
   Slot& here(BinNumber b) { return slot(slot_of_.of(os::current_cpu()), b); }
-  std::size_t stride() const { return sizeof(Shared) + align_up(cpus_ * sizeof(Chain*), kCacheLine); }
+  std::size_t stride() const { return sizeof(Shared) + align_up(cpus_ * sizeof(ChainPlace), kCacheLine); }
   Shared& shared_of(BinNumber b) { return *reinterpret_cast<Shared*>(shared_ + b * stride()); }
-  Chain** chains_of(BinNumber b) {
-    return reinterpret_cast<Chain**>(shared_ + b * stride() + sizeof(Shared));
-  }
 
   Atomic<Slot*> slots_{nullptr};  // constant once started, with the four below
   char* shared_ = nullptr;

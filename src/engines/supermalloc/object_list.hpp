@@ -10,6 +10,7 @@
 #include <cstdint>
 
 #include "base/assert.hpp"
+#include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/poison.hpp"
 #include "os/os.hpp"
@@ -64,24 +65,33 @@ struct Chain {
   // Of 1 MiB in lists of 8 KiB there would be 128; lists are whole objects, and may be just above 4 KiB.
   static constexpr std::uint32_t kMostLists = 255;
 
-  std::uint32_t lists = 0;
-  ObjectList at[kMostLists];  // those behind `lists` are nothing
+  Atomic<std::uint32_t> lists{0};  // atomic for who comes for the lock and asks for what it will touch
+  ObjectList at[kMostLists];       // those behind `lists` are nothing
 
-  bool is_empty() const { return lists == 0; }
+  std::uint32_t count() const { return lists.load_relaxed(); }
+  bool is_empty() const { return count() == 0; }
   void push(ObjectList list) {
-    SPANALLOC_ASSERT(lists < kMostLists && !list.is_empty());
-    at[lists] = list;
-    ++lists;
+    const std::uint32_t before = count();
+    SPANALLOC_ASSERT(before < kMostLists && !list.is_empty());
+    at[before] = list;
+    lists.store_relaxed(before + 1);
   }
   ObjectList pop() {
-    SPANALLOC_ASSERT(lists != 0);
-    const ObjectList list = at[lists - 1];
-    --lists;
-    return list;
+    SPANALLOC_ASSERT(!is_empty());
+    const std::uint32_t last = count() - 1;
+    lists.store_relaxed(last);
+    return at[last];
+  }
+  /// Any time: what push() and pop() will touch, if nobody comes first.
+  void prefetch() {
+    const std::uint32_t behind = count();
+    prefetch_to_write(&lists);
+    prefetch_to_write(&at[behind]);
+    if (behind != 0) prefetch_to_write(&at[behind - 1]);
   }
   std::size_t objects() const {
     std::size_t sum = 0;
-    for (std::uint32_t i = 0; i < lists; ++i) sum += at[i].count;
+    for (std::uint32_t i = 0; i < count(); ++i) sum += at[i].count;
     return sum;
   }
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <atomic>
 #include <memory>
+#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -37,12 +38,13 @@ struct Chains {
   std::size_t most_lists = 0;
   std::size_t objects = 0;
 };
-Chains chains_of(test::OwnHeap<>& heap, BinNumber b) {
+template <class Config>
+Chains chains_of(test::OwnHeap<Config>& heap, BinNumber b) {
   Chains sum;
   heap->cpu_caches().for_each_chain(b, [&](const Chain& chain) {
     ++sum.chains;
-    sum.lists += chain.lists;
-    sum.most_lists = std::max<std::size_t>(sum.most_lists, chain.lists);
+    sum.lists += chain.count();
+    sum.most_lists = std::max<std::size_t>(sum.most_lists, chain.count());
     sum.objects += chain.objects();
   });
   return sum;
@@ -56,6 +58,24 @@ std::size_t out(test::OwnHeap<>& heap, BinNumber b) {
     all += Bins::of(b).folio_objects * folios;
   });
   return all - free;
+}
+
+void run_on(unsigned cpu) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(cpu, &set);
+  ASSERT_EQ(sched_setaffinity(0, sizeof set, &set), 0);
+}
+// Two CPUs that this process may use; the same one twice when there is but one.
+std::pair<unsigned, unsigned> two_cpus() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  EXPECT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
+  std::vector<unsigned> cpus;
+  for (unsigned cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
+  }
+  return {cpus.front(), cpus.back()};
 }
 
 // "two linked lists each containing up to 1 MiB for each bin in the per-CPU cache", and one for each CPU in
@@ -146,6 +166,54 @@ TEST_F(SupermallocCaches, AFreeGoesToTheThreadTheCpuAllCpusTheFolios) {
   }
 }
 
+// One list a chain: more lists go by than the CPU and all CPUs have room for, and come again, the last one
+// first.
+struct ShortChains : Supermalloc {
+  static constexpr std::size_t kChainBytes = 1;
+};
+TEST_F(SupermallocCaches, TheGlobalCacheIsAStackOfChains) {
+  constexpr std::size_t kCpus = 5;
+  const test::Variable cpus("SPANALLOC_CPUS", std::to_string(kCpus).c_str());
+  test::OwnHeap<ShortChains> heap;
+  const BinNumber b = Bins::for_folios(14'272);
+  std::vector<void*> objects = allocate_many(heap, 4 + kCpus + 2, 14'272);
+  heap->trim();
+  auto& caches = heap->cpu_caches();
+  std::thread([&] {
+    run_on(two_cpus().first);
+    for (int round = 0; round < 3; ++round) {
+      std::vector<FreeObject*> put;
+      for (void* p : objects) {
+        auto* object = static_cast<FreeObject*>(p);
+        object->push_on(&supermalloc::end_of_list, heap->secret());
+        if (!caches.put(b, {object, 1})) break;
+        put.push_back(object);
+        EXPECT_EQ(caches.filled(b).load_relaxed(), put.size() < 2 ? 0 : put.size() - 2);
+        EXPECT_EQ(chains_of(heap, b).chains, put.size());
+        ASSERT_TRUE(caches.is_global_in_order(b));
+      }
+      ASSERT_EQ(put.size(), 2 + kCpus) << "two of this CPU's, and one for each CPU";
+      std::vector<FreeObject*> found;
+      if (round == 1) {
+        caches.drain(b, [&](supermalloc::ObjectList list) { found.push_back(list.first); });
+      } else {
+        for (std::size_t i = 0; i < put.size(); ++i) {
+          found.push_back(caches.take(b).first);
+          ASSERT_TRUE(caches.is_global_in_order(b));
+        }
+      }
+      // The CPU's own two, then the last that went to all of them.
+      EXPECT_EQ(found, (std::vector<FreeObject*>{put[6], put[1], put[5], put[4], put[3], put[2], put[0]}));
+      EXPECT_TRUE(caches.take(b).is_empty());
+      EXPECT_EQ(caches.filled(b).load_relaxed(), 0u);
+    }
+    for (void* p : objects) static_cast<FreeObject*>(p)->seal = 0;
+    free_all(heap, objects);
+  }).join();
+  heap->trim();
+  EXPECT_TRUE(checked(heap).all_returned());
+}
+
 // By the addresses: the last list that came to the CPU's cache is what an empty thread's cache begins with,
 // link by link as it was.
 TEST_F(SupermallocCaches, AListMovesByItsHead) {
@@ -157,7 +225,7 @@ TEST_F(SupermallocCaches, AListMovesByItsHead) {
   free_all(heap, objects);  // the first one of the lists is the CPU's now
   std::vector<const FreeObject*> links;
   heap->cpu_caches().for_each_chain(b, [&](const Chain& chain) {
-    ASSERT_EQ(chain.lists, 1u);
+    ASSERT_EQ(chain.count(), 1u);
     for (const FreeObject* p = chain.at[0].first; !is_end(p); p = p->next) links.push_back(p);
   });
   ASSERT_EQ(links.size(), list);
@@ -337,24 +405,6 @@ TEST_F(SupermallocCaches, ManyThreadsBeginWithAFree) {
 }
 
 // --- When memory is out ------------------------------------------------------------------------------------
-
-void run_on(unsigned cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  ASSERT_EQ(sched_setaffinity(0, sizeof set, &set), 0);
-}
-// Two CPUs that this process may use; the same one twice when there is but one.
-std::pair<unsigned, unsigned> two_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  EXPECT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
-  std::vector<unsigned> cpus;
-  for (unsigned cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
-  return {cpus.front(), cpus.back()};
-}
 
 // An arena of 1 GiB, used up. What another CPU's cache holds is found before memory is out.
 TEST_F(SupermallocCaches, WhatAnotherCpuHoldsIsFoundBeforeMemoryIsOut) {

@@ -284,6 +284,10 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithCaches) {
     cache.spare[cached_].count.store_relaxed(count + 1);
     return [&cache, count, this] { cache.spare[cached_].count.store_relaxed(count); };
   });
+  expect_noticed("a global cache miscounts its chains", [&] {
+    heap_->cpu_caches().filled(cached_).store_relaxed(1);
+    return [&] { heap_->cpu_caches().filled(cached_).store_relaxed(0); };
+  });
   // Another object, not sealed, of the program's.
   expect_noticed("a free object is overwritten", [&] {
     auto* object = static_cast<FreeObject*>(objects_[0]);
