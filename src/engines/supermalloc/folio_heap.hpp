@@ -9,6 +9,9 @@
 //   emptied;
 //   (F3) a list is marked as not empty exactly if it is.
 // An empty folio that the kernel did not take back counts as committed, not as in use.
+//
+// Before the lock is taken what will be touched under it is asked for, but for what only the lock lets one
+// know: a folio's neighbours in its list.
 #pragma once
 
 #include <array>
@@ -43,6 +46,7 @@ class FolioHeap {
     const Bin& bin = TheBins::of(b);
     Claim claims[kMostClaims + FullnessLists::kMostObjects / 64];
     Claim* end = claims;
+    if (Config::kPrefetch) prefetch_next(b, bin);
     {
       const Guard guard(*this, b);
       std::uint32_t taken = 0;
@@ -54,6 +58,7 @@ class FolioHeap {
         if (cell == nullptr) break;
         taken += claim(b, bin, cell, most - taken, end);
       }
+      bins_[b].serves_next.store_relaxed(lists(b).fullest(heads(b)));
     }
     return link(bin, claims, end, secret);
   }
@@ -64,12 +69,11 @@ class FolioHeap {
     FreeObject* next = list.first;
     while (!is_end(next)) {
       // Their links are read before the lock is taken, for that touches the objects.
-      FreeObject* batch[kBatch];
+      Returned batch[kBatch];
       std::uint32_t count = 0;
       for (; !is_end(next) && count < kBatch; ++count) {
-        batch[count] = next;
+        batch[count] = find(bin, next);
         next = next_of(next, secret);
-        if (Config::kPrefetch) prefetch_to_write(FolioChunk::of(batch[count], bin).head());
       }
       put_batch(b, bin, batch, count);
     }
@@ -156,8 +160,9 @@ class FolioHeap {
   // What changes with each use of the lock has a line of its own, which others do not spin on.
   struct alignas(kCacheLine) BinState {
     SpinLock lock;
-    std::uint32_t emptying = 0;     // folios that are in no list while their pages go
-    bool is_to_be_rebuilt = false;  // in a fork's child: vanished threads were emptying some
+    std::uint32_t emptying = 0;               // folios that are in no list while their pages go
+    bool is_to_be_rebuilt = false;            // in a fork's child: vanished threads were emptying some
+    Atomic<FolioCell*> serves_next{nullptr};  // written under the lock, read without: a guess
     alignas(kCacheLine) FullnessLists lists;
     Atomic<ChunkHead*> newest{nullptr};  // under the lock; atomic for a fork's child
     Atomic<std::size_t> committed{0};    // folios; written under the lock
@@ -186,6 +191,29 @@ class FolioHeap {
     }
     LockGuard guard_;
   };
+
+  // An object on its way back.
+  struct Returned {
+    FreeObject* object;
+    std::uint32_t number;  // in its chunk
+    FolioCell* cell;       // its folio's
+  };
+  // By arithmetic alone.
+  static Returned find(const Bin& bin, FreeObject* object) {
+    const FolioChunk chunk = FolioChunk::of(object, bin);
+    const std::uint32_t number = chunk.object_at(object);
+    if (SPANALLOC_UNLIKELY(number == bin.objects)) broken_object(object);
+    FolioCell* cell = chunk.cell(chunk.folio_of(number));
+    if (Config::kPrefetch) chunk.prefetch(number, cell);
+    return {object, number, cell};
+  }
+  // Of the folio that will serve, if nobody comes first. (Cells stay where they are.)
+  void prefetch_next(BinNumber b, const Bin& bin) {
+    FolioCell* cell = bins_[b].serves_next.load_relaxed();
+    if (cell == nullptr) return;
+    const FolioChunk chunk = chunk_of(cell, bin);
+    chunk.prefetch(chunk.folio_of(cell) * bin.folio_objects, cell);
+  }
 
   FolioCell** heads(BinNumber b) { return heads_ + kFirstHead[b]; }
 
@@ -252,18 +280,17 @@ class FolioHeap {
     return list;
   }
 
-  void put_batch(BinNumber b, const Bin& bin, FreeObject* const* batch, std::uint32_t count) {
+  void put_batch(BinNumber b, const Bin& bin, const Returned* batch, std::uint32_t count) {
     FolioCell* emptied[kBatch];
     std::uint32_t emptied_count = 0;
     {
       const Guard guard(*this, b);
       for (std::uint32_t i = 0; i < count; ++i) {
-        const FolioChunk chunk = FolioChunk::of(batch[i], bin);
-        const std::uint32_t object = chunk.object_at(batch[i]);
-        if (SPANALLOC_UNLIKELY(object == bin.objects || !chunk.is_out(object))) broken_object(batch[i]);
-        FolioCell* cell = chunk.cell(chunk.folio_of(object));
+        const auto [object, number, cell] = batch[i];
+        const FolioChunk chunk = FolioChunk::of(object, bin);
+        if (SPANALLOC_UNLIKELY(!chunk.is_out(number))) broken_object(object);
         lists(b).remove(heads(b), cell, list_of(bin, cell->out));
-        chunk.give_back(object);
+        chunk.give_back(number);
         --cell->out;
         if (cell->out != 0) {
           lists(b).add(heads(b), cell, list_of(bin, cell->out));

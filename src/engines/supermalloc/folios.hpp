@@ -92,6 +92,13 @@ class FolioChunk {
     return (bits(object / 64).load_relaxed() >> (object % 64) & 1) != 0;
   }
 
+  /// Without the lock: asks for what changes with the object's bit.
+  void prefetch(std::uint32_t object, FolioCell* cell_of_it) const {
+    prefetch_to_write(&bits(object / 64));
+    prefetch_to_write(&cell_of_it->next);  // it may lie in two lines
+    prefetch_to_write(&cell_of_it->is_committed);
+  }
+
   void* folio_start(std::uint32_t folio) const {
     return pointer_to(chunk_ + std::size_t{folio} * bin_.folio_bytes);
   }
