@@ -52,13 +52,13 @@ class LargeHeap {
   LargeObject take(BinNumber b) {
     const Bin& bin = TheBins::of(b);
     BinState& state = bins_[b - kFirst];
+    if (Config::kPrefetch) prefetch_next(state, bin);
     const Guard guard(*this, b);
-    if (state.free != 0) {
-      const std::uint32_t place = state.free - 1;
-      const FolioChunk chunk(chunks_.address(place >> kObjectBits), bin);
-      const std::uint32_t object = place & kObjectMask;
+    if (const std::uint32_t free = state.free.load_relaxed(); free != 0) {
+      const FolioChunk chunk = chunk_of(free, bin);
+      const std::uint32_t object = object_of(free);
       ObjectCell& found = cell(chunk, object);
-      state.free = found.next;
+      state.free.store_relaxed(found.next);
       const bool is_dirty = found.is_dirty;
       take_out(state, chunk, object);
       return {address_of(chunk.object(object)), !is_dirty};
@@ -88,11 +88,11 @@ class LargeHeap {
     const bool is_dirty = bin.size % os::page_size() != 0 || start % os::page_size() != 0 ||
                           !os::purge(pointer_to(start), bin.size);
     BinState& state = bins_[b - kFirst];
+    if (Config::kPrefetch) prefetch(state, chunk, object);
     const Guard guard(*this, b);
-    ObjectCell& freed = cell(chunk, object);
-    freed = {state.free, 0, is_dirty};
+    cell(chunk, object) = {state.free.load_relaxed(), 0, is_dirty};
     chunk.give_back(object);
-    state.free = (chunks_.number_of(pointer_to(start)) << kObjectBits | object) + 1;
+    state.free.store_relaxed(place_of(chunk, object));
     state.out.store_relaxed(state.out.load_relaxed() - 1);
   }
 
@@ -133,9 +133,9 @@ class LargeHeap {
   template <class F>
   void for_each_free(BinNumber b, F&& f) const {
     const Bin& bin = TheBins::of(b);
-    for (std::uint32_t next = bins_[b - kFirst].free; next != 0;) {
-      const FolioChunk chunk(chunks_.address((next - 1) >> kObjectBits), bin);
-      const std::uint32_t object = (next - 1) & kObjectMask;
+    for (std::uint32_t next = bins_[b - kFirst].free.load_relaxed(); next != 0;) {
+      const FolioChunk chunk = chunk_of(next, bin);
+      const std::uint32_t object = object_of(next);
       if (!f(chunk, object)) return;
       next = cell(chunk, object).next;
     }
@@ -146,12 +146,15 @@ class LargeHeap {
   static constexpr std::uint32_t kObjectMask = (1u << kObjectBits) - 1;
   static_assert(TheBins::kTable[kFirst].objects <= kObjectMask);
 
+  // A line of its own for the lock, which others spin on. All else is written under it.
   struct alignas(kCacheLine) BinState {
     SpinLock lock;
-    std::uint32_t free = 0;
+    // The place of the first free object. Read without the lock it is a guess.
+    alignas(kCacheLine) Atomic<std::uint32_t> free{0};
     Atomic<ChunkHead*> newest{nullptr};  // its used_folios counts objects; atomic for a fork's child
     Atomic<std::size_t> out{0};
   };
+  static_assert(sizeof(BinState) == 2 * kCacheLine);
 
   class [[nodiscard]] Guard {
    public:
@@ -162,6 +165,31 @@ class LargeHeap {
    private:
     LockGuard guard_;
   };
+
+  // As lists have it.
+  std::uint32_t place_of(const FolioChunk& chunk, std::uint32_t object) const {
+    return (chunks_.number_of(pointer_to(chunk.address())) << kObjectBits | object) + 1;
+  }
+  FolioChunk chunk_of(std::uint32_t place, const Bin& bin) const {
+    return {chunks_.address((place - 1) >> kObjectBits), bin};
+  }
+  static std::uint32_t object_of(std::uint32_t place) { return (place - 1) & kObjectMask; }
+
+  // Before the lock is taken: asks for what will be touched under it.
+  static void prefetch(BinState& state, const FolioChunk& chunk, std::uint32_t object) {
+    prefetch_to_write(&state.free);
+    prefetch_to_write(&chunk.bits(object / 64));
+    prefetch_to_write(&cell(chunk, object));
+  }
+  // The same where the next object will come from, if nobody comes first. (Of the wilderness's which one it
+  // is only the lock lets one know.)
+  void prefetch_next(BinState& state, const Bin& bin) const {
+    if (const std::uint32_t free = state.free.load_relaxed(); free != 0) {
+      return prefetch(state, chunk_of(free, bin), object_of(free));
+    }
+    prefetch_to_write(&state.free);
+    if (ChunkHead* head = state.newest.load_relaxed(); head != nullptr) prefetch_to_write(head);
+  }
 
   static ObjectCell& cell(const FolioChunk& chunk, std::uint32_t object) {
     return pointer_to<ObjectCell>(chunk.address() + kChunkHeadBytes + chunk.bits_bytes())[object];
@@ -177,7 +205,7 @@ class LargeHeap {
   SPANALLOC_COLD void rebuild(BinNumber b) {
     const Bin& bin = TheBins::of(b);
     BinState& state = bins_[b - kFirst];
-    state.free = 0;
+    state.free.store_relaxed(0);
     std::size_t out = 0;
     for_each_chunk(b, [&](ChunkHead* head) {
       chunks_.set(chunks_.number_of(head), ChunkEntry::of_bin(b));
@@ -187,8 +215,8 @@ class LargeHeap {
           ++out;
           continue;
         }
-        cell(chunk, object) = {state.free, 0, true};
-        state.free = (chunks_.number_of(head) << kObjectBits | object) + 1;
+        cell(chunk, object) = {state.free.load_relaxed(), 0, true};
+        state.free.store_relaxed(place_of(chunk, object));
       }
     });
     state.out.store_relaxed(out);
