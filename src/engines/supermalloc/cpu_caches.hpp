@@ -7,7 +7,7 @@
 // look at that lock first of all, which it calls subscribing early; here the lock is taken first of all.)
 //
 // A fork may leave a cache half changed: then the chains in it are dropped, with the objects in them, which
-// stay marked as out for good.
+// stay marked as out for good. They are counted.
 #pragma once
 
 #include <cstddef>
@@ -99,12 +99,12 @@ class CpuCaches {
   ObjectList take(BinNumber b) {
     Slot& slot = here(b);
     if (Config::kPrefetch) prefetch(one_with_lists(slot));
-    const SlotGuard guard(slot);
+    const SlotGuard guard(*this, slot);
     if (Chain* chain = one_with_lists(slot); chain != nullptr) return chain->pop();
     Shared& shared = shared_of(b);
     if (shared.count() == 0) return {};  // a hint: whoever fills one meanwhile is as if later
     if (Config::kPrefetch) prefetch(shared);
-    const SharedGuard shared_guard(shared, cpus_);
+    const SharedGuard shared_guard(*this, shared);
     const std::uint32_t filled = shared.count();
     if (filled == 0) return {};
     swap(slot.chains[0], shared.chains()[filled - 1]);
@@ -117,7 +117,7 @@ class CpuCaches {
     Slot& slot = here(b);
     const std::uint32_t most = TheBins::of(b).chain_lists;
     if (Config::kPrefetch) prefetch(one_with_room(slot, most));
-    const SlotGuard guard(slot);
+    const SlotGuard guard(*this, slot);
     for (ChainPlace& place : slot.chains) {
       if (!has_chain(place)) return false;
       if (place.load_relaxed()->count() >= most) continue;
@@ -126,7 +126,7 @@ class CpuCaches {
     }
     Shared& shared = shared_of(b);
     if (Config::kPrefetch) prefetch(shared);
-    const SharedGuard shared_guard(shared, cpus_);
+    const SharedGuard shared_guard(*this, shared);
     const std::uint32_t filled = shared.count();
     if (filled == cpus_ || !has_chain(shared.chains()[filled])) return false;
     swap(slot.chains[0], shared.chains()[filled]);
@@ -143,7 +143,7 @@ class CpuCaches {
       for (;;) {
         ObjectList list;
         {
-          const SlotGuard guard(slot(cpu, b));
+          const SlotGuard guard(*this, slot(cpu, b));
           if (Chain* chain = one_with_lists(slot(cpu, b)); chain != nullptr) list = chain->pop();
         }
         if (list.is_empty()) break;
@@ -153,7 +153,7 @@ class CpuCaches {
     for (Shared& shared = shared_of(b);;) {
       ObjectList list;
       {
-        const SharedGuard guard(shared, cpus_);
+        const SharedGuard guard(*this, shared);
         if (const std::uint32_t filled = shared.count(); filled != 0) {
           Chain* last = shared.chains()[filled - 1].load_relaxed();
           list = last->pop();
@@ -173,18 +173,21 @@ class CpuCaches {
       if (const Chain* chain = place.load_relaxed(); chain != nullptr && !chain->is_empty()) f(*chain);
     };
     for (unsigned cpu = 0; cpu < cpus_; ++cpu) {
-      const SlotGuard guard(slot(cpu, b));
+      const SlotGuard guard(*this, slot(cpu, b));
       for (const ChainPlace& place : slot(cpu, b).chains) tell(place);
     }
     Shared& shared = shared_of(b);
-    const SharedGuard guard(shared, cpus_);
+    const SharedGuard guard(*this, shared);
     for (std::uint32_t i = 0; i < cpus_; ++i) tell(shared.chains()[i]);
   }
+
+  /// Objects in chains that a fork's child has dropped.
+  std::size_t lost_to_fork() const { return lost_.load_relaxed(); }
 
   /// For the census: whether (G1) holds of the bin's global cache; and its count.
   bool is_global_in_order(BinNumber b) {
     Shared& shared = shared_of(b);
-    const SharedGuard guard(shared, cpus_);
+    const SharedGuard guard(*this, shared);
     for (std::uint32_t i = 0; i < cpus_; ++i) {
       const Chain* chain = shared.chains()[i].load_relaxed();
       if ((chain != nullptr && !chain->is_empty()) != (i < shared.count())) return false;
@@ -230,9 +233,9 @@ class CpuCaches {
 
   class [[nodiscard]] SlotGuard {
    public:
-    explicit SlotGuard(Slot& slot) : guard_(slot.lock) {
+    SlotGuard(CpuCaches& caches, Slot& slot) : guard_(slot.lock) {
       if (SPANALLOC_LIKELY(!guard_.owner_died())) return;
-      for (ChainPlace& place : slot.chains) place.store_relaxed(nullptr);
+      for (ChainPlace& place : slot.chains) caches.drop(place);
     }
 
    private:
@@ -240,15 +243,22 @@ class CpuCaches {
   };
   class [[nodiscard]] SharedGuard {
    public:
-    SharedGuard(Shared& shared, std::size_t places) : guard_(shared.lock) {
+    SharedGuard(CpuCaches& caches, Shared& shared) : guard_(shared.lock) {
       if (SPANALLOC_LIKELY(!guard_.owner_died())) return;
-      for (std::size_t i = 0; i < places; ++i) shared.chains()[i].store_relaxed(nullptr);
+      for (std::uint32_t i = 0; i < caches.cpus_; ++i) caches.drop(shared.chains()[i]);
       shared.filled.store_relaxed(0);
     }
 
    private:
     LockGuard guard_;
   };
+
+  // In a fork's child. (A chain that was changing places may be in both, and counted twice.)
+  SPANALLOC_COLD void drop(ChainPlace& place) {
+    if (const Chain* chain = place.load_relaxed(); chain != nullptr)
+      lost_.fetch_add_relaxed(chain->objects());
+    place.store_relaxed(nullptr);
+  }
 
   // Of a CPU's two chains the one that a list comes from, and the one that it goes to; nullptr: none. Without
   // the lock a guess.
@@ -302,6 +312,7 @@ class CpuCaches {
   std::size_t memory_bytes_ = 0;
   CpuSlots slot_of_;
   ChainPool pool_;
+  Atomic<std::size_t> lost_{0};
 };
 
 }  // namespace spanalloc::supermalloc

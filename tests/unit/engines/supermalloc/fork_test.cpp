@@ -252,6 +252,55 @@ TEST(SupermallocFork, AHandlersChildGoesOnWhereItWas) {
   }
 }
 
+// A thread vanishes while it has the lock of a CPU's cache, or of the global one: what is in that one is
+// lost, and counted; the other one's is not.
+TEST(SupermallocFork, WhatACacheLosesIsCounted) {
+  SKIP_WHERE_THREADS_DO_NOT_FORK();
+  const test::Variable bits("SPANALLOC_ARENA_BITS", "32");
+  const test::Variable cpus("SPANALLOC_CPUS", "1");
+  const supermalloc::BinNumber b = Bins::for_folios(3000);
+  const std::size_t list = Bins::of(b).list_objects;
+  const std::size_t chain = Bins::of(b).chain_lists;
+  test::OwnHeap<> heap;
+  std::vector<void*> objects = test::allocate_many(heap, list * (2 * chain + chain + 2), 3000);
+  heap->trim();
+  test::free_all(heap, objects);
+  // Two chains of the CPU's, one of all CPUs', and the thread's lists.
+  for (std::size_t last = 1; last <= 3; ++last) {
+    std::atomic<bool> has_lock{false};
+    std::atomic<bool> stop{false};
+    std::thread holder([&] {
+      std::size_t chains = 0;
+      heap->cpu_caches().for_each_chain(b, [&](const supermalloc::Chain&) {
+        if (++chains != last) return;
+        has_lock = true;
+        while (!stop) std::this_thread::yield();
+      });
+    });
+    while (!has_lock) std::this_thread::yield();
+    alarm(540);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(540);
+      heap->trim();
+      const Census census = heap->census();
+      const std::size_t lost = (last == 3 ? 1 : 2) * chain * list;
+      if (!census.consistent()) _exit(3);
+      if (heap->statistics().spans_lost_to_fork != lost) _exit(4);
+      if (census.live_objects != lost || census.cached_objects != 0) _exit(5);
+      _exit(0);
+    }
+    expect_well(child, static_cast<int>(last));
+    alarm(0);
+    stop = true;
+    holder.join();
+  }
+  EXPECT_EQ(heap->statistics().spans_lost_to_fork, 0u);
+  heap->trim();
+  EXPECT_TRUE(test::checked(heap).all_returned());
+}
+
 // A heap of a test's own is told of forks, too, as long as it lives.
 TEST(SupermallocFork, OwnHeapsAreWholeInTheChild) {
   SKIP_WHERE_THREADS_DO_NOT_FORK();
