@@ -352,7 +352,7 @@ class Allocator {
   CpuCaches<Config> cpus_;
   Folios folios_{chunks_};
   BigObjects<Config> big_{chunks_, cpus_, secret_};
-  GivingBack<Config> giving_back_{cpus_, folios_, big_.large(), secret_};
+  GivingBack<Config> giving_back_{cpus_, folios_, big_.large(), caches_, secret_};
   SpinLock start_lock_;
   Watch fork_watch_{{&enter_child}, this};
   Atomic<std::uint32_t> registered_{0};  // the fork watch

@@ -16,6 +16,7 @@
 #include "engines/supermalloc/large_heap.hpp"
 #include "engines/supermalloc/object_list.hpp"
 #include "engines/supermalloc/thread_cache.hpp"
+#include "engines/supermalloc/thread_caches.hpp"
 
 namespace spanalloc::supermalloc {
 
@@ -28,8 +29,8 @@ class GivingBack {
 
  public:
   constexpr GivingBack(CpuCaches<Config>& cpus, FolioHeap<Config>& folios, LargeHeap<Config>& large,
-                       const SetOnce& secret)
-      : cpus_(cpus), folios_(folios), large_(large), secret_(secret) {}
+                       ThreadCaches<Config>& threads, const SetOnce& secret)
+      : cpus_(cpus), folios_(folios), large_(large), threads_(threads), secret_(secret) {}
 
   /// A list that leaves a thread's cache: if it is worth it to the CPU's, or the global one.
   void put_away(BinNumber b, ObjectList list) {
@@ -54,15 +55,17 @@ class GivingBack {
   void follow_wish(Cache& cache) {
     if (SPANALLOC_LIKELY(cache.flushed_at == wishes())) return;
     cache.flushed_at = wishes();
-    for (BinNumber b = 0; b < TheBins::kFirstLarge; ++b) {
-      put_home(b, cache.take_spare(b));
-      put_home(b, cache.take_first(b));
-    }
+    give_up(cache);
   }
 
-  /// Everything that the CPUs' caches and the global one hold goes back; true: there was something.
+  /// Everything that the CPUs' caches and the global one hold goes back, and what vanished threads' have that
+  /// a fork left behind; true: there was something.
   bool drain() {
     bool any = false;
+    threads_.for_each_left_behind([&](Cache& cache) {
+      any = true;
+      give_up(cache);
+    });
     for (BinNumber b = 0; b < TheBins::kCount; ++b) {
       cpus_.drain(b, [&](ObjectList list) {
         any = true;
@@ -81,6 +84,12 @@ class GivingBack {
   }
 
  private:
+  void give_up(Cache& cache) {
+    for (BinNumber b = 0; b < TheBins::kFirstLarge; ++b) {
+      put_home(b, cache.take_spare(b));
+      put_home(b, cache.take_first(b));
+    }
+  }
   // To its folios, past all caches.
   void put_home(BinNumber b, ObjectList list) {
     if (!list.is_empty()) folios_.put(b, list, secret_.read());
@@ -89,6 +98,7 @@ class GivingBack {
   CpuCaches<Config>& cpus_;
   FolioHeap<Config>& folios_;
   LargeHeap<Config>& large_;
+  ThreadCaches<Config>& threads_;
   const SetOnce& secret_;
   Atomic<std::uint32_t> wish_{0};
 };

@@ -49,10 +49,13 @@ class ThreadCaches {
     void* owner = this;
     Cache* cache = registry_.take([&](bool) { return chunks_.make(owner); });
     if (cache == nullptr) return none_;
-    if (cache->is_left_behind) clean_up(*cache);
+    if (cache->is_left_behind) {
+      clean_up(*cache);  // what it has may have been wished for since
+    } else {
+      cache->flushed_at = allocator_.wishes();  // it is empty
+    }
     cache->has_thread.store_relaxed(true);
     cache->exit_round = 0;
-    cache->flushed_at = allocator_.wishes();  // it is empty
     if (cache->random == 0) cache->random = os::random_bits() | 1;
     if (is_default()) my_cache_ = cache;  // before the key, which may call malloc
     if (exit_key_.watch_this_thread(cache, &on_thread_exit)) return *cache;
@@ -73,6 +76,29 @@ class ThreadCaches {
   template <class F>
   void for_each(F&& f) const {
     registry_.for_each(f);
+  }
+
+  /// f(Cache&) for every cache that a fork left behind and no thread has taken since, cleaned up: f leaves
+  /// nothing in it.
+  template <class F>
+  void for_each_left_behind(F&& f) {
+    if (SPANALLOC_LIKELY(left_behind_.load_relaxed() == 0) || is_visited()) return;
+    const Visit visit(*this);
+    // All that are idle, chained by the registry's link, which is of use to nobody meanwhile.
+    Cache* taken = nullptr;
+    while (Cache* cache = registry_.take([](bool) -> Cache* { return nullptr; })) {
+      if (cache->is_left_behind) {
+        clean_up(*cache);
+        f(*cache);
+      }
+      cache->next_idle = taken;
+      taken = cache;
+    }
+    while (taken != nullptr) {
+      Cache* const cache = taken;
+      taken = cache->next_idle;
+      registry_.give_back(cache);
+    }
   }
 
   /// In a fork's child, first of all.
@@ -133,14 +159,20 @@ class ThreadCaches {
     const Visit visit(*this);
     recovery_is_due_.store_relaxed(0);
     const Cache* mine = &known();
+    std::uint32_t left_behind = 0;
     registry_.recover_in_child([&](Cache& cache) {
       if (&cache == mine) return false;
       cache.has_thread.store_relaxed(false);
       cache.is_left_behind = true;
+      ++left_behind;
       return true;
     });
+    left_behind_.store_relaxed(left_behind);
   }
-  void clean_up(Cache& cache) { cache.clean_up(allocator_.secret()); }
+  void clean_up(Cache& cache) {
+    cache.clean_up(allocator_.secret());
+    left_behind_.fetch_sub_relaxed(1);
+  }
 
   // The one that a library has. Its address is constant, so that this costs nothing there.
   bool is_default() const { return this == &Allocator<Config>::default_instance.thread_caches(); }
@@ -175,6 +207,7 @@ class ThreadCaches {
   thread::RecordChunks<Cache> chunks_;  // under the registry's lock
   thread::ExitKey exit_key_;
   Atomic<std::uint32_t> recovery_is_due_{0};  // in a fork's child
+  Atomic<std::uint32_t> left_behind_{0};      // caches, by a fork
 };
 
 }  // namespace spanalloc::supermalloc

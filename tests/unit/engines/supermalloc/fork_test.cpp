@@ -10,6 +10,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -250,6 +251,63 @@ TEST(SupermallocFork, AHandlersChildGoesOnWhereItWas) {
   for (unsigned round = 0; round < 40 && !testing::Test::HasFailure(); ++round) {
     EXPECT_EQ(test::run_in_child([&] { return go_on_as_a_handlers_child(37 * round); }), 0);
   }
+}
+
+// Threads vanish that have objects in their caches, and no other thread takes these: a trim gives them back,
+// and so does who finds no memory.
+TEST(SupermallocFork, WhatCachesOfVanishedThreadsHaveIsGivenBack) {
+  SKIP_WHERE_THREADS_DO_NOT_FORK();
+  const test::Variable bits("SPANALLOC_ARENA_BITS", "30");
+  const test::Variable cpus("SPANALLOC_CPUS", "1");
+  constexpr unsigned kThreads = 3;
+  test::OwnHeap<> heap;
+  std::atomic<unsigned> ready{0};
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      std::vector<void*> objects = test::allocate_many(heap, 50, 64);
+      test::free_all(heap, objects);
+      objects = test::allocate_many(heap, 2, 14'000);
+      test::free_all(heap, objects);
+      ++ready;
+      while (!stop) std::this_thread::yield();
+    });
+  }
+  while (ready < kThreads) std::this_thread::yield();
+  void* mine = heap->allocate(64);
+  const auto trim = [&] {
+    if (!heap->trim()) return 3;
+    const Census census = heap->census();
+    if (!census.consistent()) return 4;
+    return census.live_objects == 1 && census.cached_objects == 0 ? 0 : 5;
+  };
+  const auto run_out_of_memory = [&] {
+    while (heap->allocate_aligned(Bins::kLargest, 4096) != nullptr) {
+    }
+    // This thread's own list is all that is left in caches.
+    const Census census = heap->census();
+    if (!census.consistent()) return 4;
+    const std::size_t own = test::own_cache(heap).objects(Bins::for_folios(64));
+    return census.live_objects == 1 && census.cached_objects == own ? 0 : 5;
+  };
+  const std::function<int()> ways[] = {trim, run_out_of_memory};
+  for (int way = 0; way < 2; ++way) {
+    alarm(540);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      alarm(540);
+      _exit(ways[way]());
+    }
+    expect_well(child, way);
+    alarm(0);
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  heap->deallocate(mine);
+  heap->trim();
+  EXPECT_TRUE(test::checked(heap).all_returned());
 }
 
 // A thread vanishes while it has the lock of a CPU's cache, or of the global one: what is in that one is
