@@ -332,6 +332,7 @@ class Allocator {
     process_start();
     const LockGuard guard(start_lock_);
     if (secret() == 0) secret_.set((os::random_bits() | 3) - 1);
+    big_.start();
     return chunks_.start() && cpus_.start();
   }
 

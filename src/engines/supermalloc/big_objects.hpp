@@ -29,6 +29,9 @@ class BigObjects {
   constexpr BigObjects(ChunkTable& chunks, CpuCaches<Config>& cpus, const SetOnce& secret)
       : chunks_(chunks), cpus_(cpus), secret_(secret), large_(chunks), huge_(chunks) {}
 
+  /// With the allocator's start, under its lock.
+  void start() { huge_.start(); }
+
   /// n bytes (at most those of the largest bin) from the given cache line of the object's first page on, or
   /// an earlier one where that is too late. find_memory() may free some when memory is out, and says whether
   /// it has.

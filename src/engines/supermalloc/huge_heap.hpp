@@ -32,12 +32,20 @@ struct BigObject {
   bool is_zero = false;
 };
 
-/// Thread-safe; zero-initialisable.
+/// Thread-safe; zero-initialisable; usable once started.
 class HugeHeap {
  public:
   explicit constexpr HugeHeap(ChunkTable& chunks) : chunks_(chunks) {}
 
   static constexpr std::size_t kLargest = kChunk << ChunkTable::kMaxOrder;
+
+  /// Reads SPANALLOC_THP, once: the environment is the program's, which may be changing it later. Under the
+  /// lock of the heap's start, before there is an object.
+  void start() {
+    if (is_started_) return;
+    has_huge_pages_ = huge_page_use() != HugePageUse::kNever;
+    is_started_ = true;
+  }
 
   /// An object of n bytes at a multiple of `alignment` (a power of two); both at most kLargest. None when
   /// memory or address space is out.
@@ -73,7 +81,7 @@ class HugeHeap {
     const unsigned order = order_of(pages);
     const bool is_dirty = !purge(p, kChunk << order);
     // (It may have been longer when it was advised.)
-    if (huge_page_use() != HugePageUse::kNever) os::forbid_huge_pages(p, kChunk << order);
+    if (has_huge_pages_) os::forbid_huge_pages(p, kChunk << order);
     const Guard guard(*this);
     push(order, first, is_dirty);
     return true;
@@ -195,9 +203,9 @@ class HugeHeap {
     return first == address_of(start) && (end == first || os::purge(pointer_to(first), end - first));
   }
 
-  static void advise(void* start, std::size_t pages) {
+  void advise(void* start, std::size_t pages) const {
     const std::size_t whole = align_down(pages * kPage, kChunk);
-    if (whole != 0 && huge_page_use() != HugePageUse::kNever) os::prefer_huge_pages(start, whole);
+    if (whole != 0 && has_huge_pages_) os::prefer_huge_pages(start, whole);
   }
 
   void count(std::size_t pages, std::size_t objects) {
@@ -224,6 +232,8 @@ class HugeHeap {
   }
 
   ChunkTable& chunks_;
+  bool is_started_ = false;      // constant once the heap is, with the next one
+  bool has_huge_pages_ = false;  // objects may be in huge pages
   SpinLock lock_;
   ChunkNumber free_[ChunkTable::kMaxOrder + 1] = {};
   Atomic<std::size_t> pages_{0};

@@ -365,6 +365,25 @@ TEST_F(SupermallocHuge, NoneAreHugePagesWhereThatIsTheOption) {
   EXPECT_FALSE(advised(p + 6 * kMiB));
 }
 
+// The environment is the program's, which may be changing it while another thread allocates: it is read when
+// the heap starts, and no more. A word that is none of the option's is told then.
+TEST_F(SupermallocHuge, TheOptionIsReadOnceWhenTheHeapStarts) {
+  test::Variable option("SPANALLOC_THP", "sometimes");
+  testing::internal::CaptureStderr();
+  char* p = allocate(5 * kMiB);
+  heap_->deallocate(p);
+  p = allocate(5 * kMiB);
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(told, "spanalloc: ignored SPANALLOC_THP=sometimes: want auto, always or never\n");
+  const bool before = advised(p);
+  heap_->deallocate(p);
+  option.set("never");
+  p = allocate(5 * kMiB);
+  EXPECT_EQ(advised(p), before);
+  heap_->deallocate(p);
+  EXPECT_FALSE(advised(p));
+}
+
 // Folios and large objects go back a few pages at a time, which a huge page does not.
 TEST_F(SupermallocHuge, OtherObjectsAreNeverInHugePages) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator has mappings of its own";
