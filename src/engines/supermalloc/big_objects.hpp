@@ -80,7 +80,7 @@ class BigObjects {
     auto* object = pointer_to<FreeObject>(start);
     object->push_on(&end_of_list, secret_.read());
     if constexpr (kPoisons) poison(object + 1, TheBins::of(b).size - sizeof(FreeObject));
-    if (!cpus_.put(b, {object, 1})) large_.put(b, start);
+    if (!cpus_.put(b, {object, 1})) large_.put(b, object, secret_.read());
     return true;
   }
 

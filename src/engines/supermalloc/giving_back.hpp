@@ -70,7 +70,7 @@ class GivingBack {
       cpus_.drain(b, [&](ObjectList list) {
         any = true;
         if (b < TheBins::kFirstLarge) return put_home(b, list);
-        large_.put(b, address_of(list.first));
+        large_.put(b, list.first, secret_.read());
       });
     }
     return any;

@@ -78,18 +78,23 @@ class LargeHeap {
     return {address_of(chunk.object(object)), true};
   }
 
-  /// Takes back an object that begins at `start`: its pages go to the kernel.
-  void put(BinNumber b, std::uintptr_t start) {
+  /// Takes back a free object that has waited in a cache, or in none: its pages go to the kernel. Ends the
+  /// process if it was written to since, or is here already: a program that writes over the seal can free it
+  /// once more, and two threads that free it at once may both find no room in a cache.
+  void put(BinNumber b, const FreeObject* free, Secret secret) {
+    (void)next_of(free, secret);
     const Bin& bin = TheBins::of(b);
-    const FolioChunk chunk = FolioChunk::of(pointer_to(start), bin);
-    const std::uint32_t object = chunk.object_at(pointer_to(start));
-    SPANALLOC_ASSERT(object < bin.objects && chunk.is_out(object));
-    poison(pointer_to(start), bin.size);
+    const std::uintptr_t start = address_of(free);
+    const FolioChunk chunk = FolioChunk::of(free, bin);
+    const std::uint32_t object = chunk.object_at(free);
+    SPANALLOC_ASSERT(object < bin.objects);
+    poison(free, bin.size);
     const bool is_dirty = bin.size % os::page_size() != 0 || start % os::page_size() != 0 ||
                           !os::purge(pointer_to(start), bin.size);
     BinState& state = bins_[b - kFirst];
     if (Config::kPrefetch) prefetch(state, chunk, object);
     const Guard guard(*this, b);
+    if (SPANALLOC_UNLIKELY(!chunk.is_out(object))) name_free_already(free);
     cell(chunk, object) = {state.free.load_relaxed(), 0, is_dirty};
     chunk.give_back(object);
     state.free.store_relaxed(place_of(chunk, object));

@@ -91,12 +91,12 @@ TEST_F(SupermallocAssertionDeathTest, AThreadsListChangesPlaceOnlyWithAnEmptyOne
   EXPECT_DEATH(cache->use_spare(b_), "is_empty\\(b\\)");
 }
 
-TEST_F(SupermallocAssertionDeathTest, OnlyLargeObjectsThatAreOutAreFreed) {
+TEST_F(SupermallocAssertionDeathTest, WhatComesBackToALargeBinIsAnObject) {
   void* p = allocator_.allocate_aligned(100'000, 4096);
   const BinNumber b = allocator_.chunks().at(p).bin();
-  EXPECT_DEATH(allocator_.large().put(b, address_of(p) + 4096), "chunk.is_out\\(object\\)");
-  EXPECT_DEATH((allocator_.large().put(b, address_of(p)), allocator_.large().put(b, address_of(p))),
-               "chunk.is_out\\(object\\)");
+  auto* inside = reinterpret_cast<FreeObject*>(static_cast<char*>(p) + 4096);
+  inside->push_on(&supermalloc::end_of_list, allocator_.secret());
+  EXPECT_DEATH(allocator_.large().put(b, inside, allocator_.secret()), "object < bin.objects");
 }
 
 TEST_F(SupermallocAssertionDeathTest, HugeRangesInListsAreFree) {

@@ -284,5 +284,60 @@ TEST_F(SupermallocLargeDeathTest, WritesAfterFreeAreNamed) {
                "^spanalloc: free object overwritten");
 }
 
+// An object that is written over when it is free looks used, and is taken for that when it is freed again: it
+// waits in a cache twice then. It must not get into its bin twice, whose list would lead to itself and hand
+// it out for ever.
+TEST_F(SupermallocLargeDeathTest, WhatWaitsTwiceDoesNotComeHomeTwice) {
+  OwnHeap<> heap;
+  for (void* p : {heap->allocate(200'000), heap->allocate_aligned(200'000, kPage)}) {
+    auto* start = static_cast<char*>(pointer_to(align_down(address_of(p), kPage)));
+    const auto free_twice = [&] {
+      heap->deallocate(p);
+      std::memset(start, 0, 16);
+      heap->deallocate(p);
+    };
+    EXPECT_NAMED((free_twice(), heap->trim()), "^spanalloc: free object overwritten");
+    // Written to, and no more.
+    EXPECT_NAMED((heap->deallocate(p), std::memset(start, 'A', 16), heap->trim()),
+                 "^spanalloc: free object overwritten");
+    // Where the kernel does not take its pages it is as it was left: sealed. (The system call itself:
+    // sanitizers make nothing of mlock.)
+    if (syscall(SYS_mlock, start, os::page_size()) != 0) continue;
+    EXPECT_EQ(syscall(SYS_munlock, start, os::page_size()), 0);
+    const auto free_twice_locked = [&] {
+      free_twice();
+      syscall(SYS_mlock, start, os::page_size());
+      heap->trim();
+    };
+    EXPECT_NAMED(free_twice_locked(), "^spanalloc: memory is free already");
+  }
+}
+
+// Two threads that free one object at once may both find it in use, and no room for it in any cache. (Here
+// one comes after the other: what is asked is the same.)
+TEST_F(SupermallocLargeDeathTest, WhatIsFreedByTwoThreadsAtOnceDoesNotComeHomeTwice) {
+  OwnHeap<> heap;
+  void* p = heap->allocate_aligned(200'000, kPage);
+  const BinNumber b = heap->chunks().at(p).bin();
+  auto* object = static_cast<supermalloc::FreeObject*>(p);
+  object->push_on(&supermalloc::end_of_list, heap->secret());
+  heap->large().put(b, object, heap->secret());
+  checked(heap);
+  const auto put_again = [&] {
+    unpoison(object, sizeof *object);
+    object->push_on(&supermalloc::end_of_list, heap->secret());
+    heap->large().put(b, object, heap->secret());
+  };
+  EXPECT_NAMED(put_again(), "^spanalloc: memory is free already");
+  // The one that comes first has let the pages go.
+  EXPECT_NAMED((unpoison(object, sizeof *object), heap->large().put(b, object, heap->secret())),
+               "^spanalloc: free object overwritten");
+  // It is there once.
+  void* again = heap->allocate_aligned(200'000, kPage);
+  EXPECT_EQ(again, p);
+  EXPECT_NE(heap->allocate_aligned(200'000, kPage), p);
+  checked(heap);
+}
+
 }  // namespace
 }  // namespace spanalloc
