@@ -67,7 +67,7 @@ class Allocator {
         FreeObject* object = caches_.known().pop(b + 1, secret());
         return object != nullptr ? handed_out(object, b) : allocate_slow(b);
       }
-      if (n <= TheBins::kLargest) return allocate_large(n, false).bytes;
+      if (n <= TheBins::kLargest) return allocate_large(n, alignment, false).bytes;
     }
     return allocate_huge(n, alignment).bytes;
   }
@@ -291,9 +291,11 @@ class Allocator {
   // --- Large and huge ---
 
   SPANALLOC_COLD BigObject allocate_beyond(std::size_t n) {
-    return n <= TheBins::kLargest ? allocate_large(n, Config::kRandomOffset) : allocate_huge(n, 1);
+    return n <= TheBins::kLargest ? allocate_large(n, 1, Config::kRandomOffset) : allocate_huge(n, 1);
   }
-  BigObject allocate_large(std::size_t n, bool at_random_line) {
+  // Of at most a page's alignment. Where its bin has none free, and gets no chunk, a range that huge objects
+  // have left does as well, or a mapping of its own.
+  BigObject allocate_large(std::size_t n, std::size_t alignment, bool at_random_line) {
     if (!ensure_started()) return {};
     std::uint32_t line = 0;
     if (at_random_line) {
@@ -301,11 +303,12 @@ class Allocator {
       if (is_none(*cache)) cache = &caches_.find();
       if (!is_none(*cache)) line = cache->random_line();
     }
-    return big_.allocate_large(n, line, [this] { return giving_back_.find_memory(); });
+    const BigObject object = big_.allocate_large(n, line, [this] { return giving_back_.find_memory(); });
+    return SPANALLOC_LIKELY(object.bytes != nullptr) ? object : allocate_huge(n, alignment);
   }
   BigObject allocate_huge(std::size_t n, std::size_t alignment) {
     if (n > kMaxRequest || alignment > kMaxRequest || !ensure_started()) return {};
-    return big_.allocate_huge(n, alignment, [this] { return giving_back_.find_memory(); });
+    return big_.allocate_huge(n, alignment);
   }
 
   SPANALLOC_COLD void deallocate_other(void* p) {

@@ -58,16 +58,14 @@ class BigObjects {
     return {pointer_to(object.start + offset), object.is_zero};
   }
 
-  /// n bytes at a multiple of `alignment`, a power of two.
-  template <class FindMemory>
-  BigObject allocate_huge(std::size_t n, std::size_t alignment, FindMemory&& find_memory) {
+  /// n bytes at a multiple of `alignment`, a power of two. (What caches hold would not help where there are
+  /// none: the kernel refuses a mapping for its size, and what goes back are pages, of mappings that stay.)
+  BigObject allocate_huge(std::size_t n, std::size_t alignment) {
     if (n <= HugeHeap::kLargest && alignment <= HugeHeap::kLargest) {
       const BigObject object = huge_.allocate(n, alignment);
       if (object.bytes != nullptr) return object;
     }
-    void* p = outside_.allocate(n, alignment);
-    if (p == nullptr && find_memory()) p = outside_.allocate(n, alignment);
-    return {p, true};
+    return {outside_.allocate(n, alignment), true};
   }
 
   /// False: p is no object of these, and nothing has changed.

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engines/supermalloc/test_support.hpp"
+#include "memory_pattern.hpp"
 #include "os/os.hpp"
 #include "sanitizers.hpp"
 #include "threads.hpp"
@@ -422,9 +423,16 @@ TEST_F(SupermallocCaches, WhatAnotherCpuHoldsIsFoundBeforeMemoryIsOut) {
     const std::size_t list = Bins::of(Bins::for_folios(3000)).list_objects;
     std::vector<void*> small = allocate_many(heap, 4 * list, 3000);
     std::vector<void*> large;
-    for (;;) {
+    // Without a chunk they have mappings of their own.
+    const auto allocate_large = [&] {
       void* p = heap->allocate_aligned(n, 4096);
-      if (p == nullptr) break;
+      EXPECT_NE(p, nullptr);
+      if (heap->chunks().at(p).is_bin()) return p;
+      EXPECT_EQ(heap->chunks().at(p).word(), 0u);
+      heap->deallocate(p);
+      return static_cast<void*>(nullptr);
+    };
+    while (void* p = allocate_large()) {
       large.push_back(p);
       ASSERT_LT(large.size(), 2000u);
     }
@@ -448,11 +456,11 @@ TEST_F(SupermallocCaches, WhatAnotherCpuHoldsIsFoundBeforeMemoryIsOut) {
     EXPECT_EQ(chains_of(heap, b).objects, 2u);
     EXPECT_EQ(chains_of(heap, Bins::for_folios(3000)).objects, 4 * list);
     for (int i = 0; i < 2; ++i) {
-      void* p = heap->allocate_aligned(n, 4096);
+      void* p = allocate_large();
       EXPECT_NE(p, nullptr);
       large.push_back(p);
     }
-    EXPECT_EQ(heap->allocate_aligned(n, 4096), nullptr);
+    EXPECT_EQ(allocate_large(), nullptr);
     for (std::size_t i = 0; i < 4 * list; ++i) {
       void* p = heap->allocate(3000);
       EXPECT_NE(p, nullptr);
@@ -470,6 +478,57 @@ TEST_F(SupermallocCaches, WhatAnotherCpuHoldsIsFoundBeforeMemoryIsOut) {
     heap->trim();
     EXPECT_TRUE(checked(heap).all_returned());
   }).join();
+}
+
+// What no bin's chunk can be made for a huge range serves, or a mapping of its own.
+TEST_F(SupermallocCaches, ALargeObjectWhoseBinGetsNoChunkIsServedAsAHugeOne) {
+  const test::Variable bits("SPANALLOC_ARENA_BITS", "30");
+  test::OwnHeap<> heap;
+  std::vector<void*> objects;
+  for (const std::size_t n : {64 * kMiB, 2 * kMiB}) {
+    do {
+      objects.push_back(heap->allocate(n));
+      ASSERT_NE(objects.back(), nullptr);
+      ASSERT_LT(objects.size(), 1000u);
+    } while (heap->chunks().at(objects.back()).is_huge());
+  }
+  const auto expect_served = [&](void* p, std::size_t n) {
+    ASSERT_NE(p, nullptr);
+    EXPECT_GE(heap->usable_size(p), n);
+    EXPECT_TRUE(heap->owns(p));
+    EXPECT_EQ(test::first_nonzero(p, n), n);
+    test::fill_pattern(p, n, 1);
+    heap->deallocate(p);
+  };
+  for (const std::size_t n : {Bins::kLargestWithFolios + 1, 100 * kKiB, Bins::kLargest}) {
+    void* p = heap->allocate_zeroed(n);
+    EXPECT_EQ(heap->chunks().at(p).word(), 0u) << n;
+    expect_served(p, n);
+    p = heap->allocate_aligned(n, 4096);
+    EXPECT_EQ(address_of(p) % 4096, 0u);
+    expect_served(p, n);
+  }
+  heap->deallocate(objects[3]);
+  for (const std::size_t n : {Bins::kLargestWithFolios + 1, 100 * kKiB, Bins::kLargest}) {
+    void* p = heap->allocate_zeroed(n);
+    EXPECT_EQ(p, objects[3]) << n;
+    expect_served(p, n);
+    checked(heap);
+  }
+  objects.erase(objects.begin() + 3);
+  free_all(heap, objects);
+  EXPECT_TRUE(checked(heap).all_returned());
+}
+
+// The kernel refuses a mapping for its size: nothing that a cache holds would change that.
+TEST_F(SupermallocCaches, AHugeRequestThatIsRefusedLeavesCachesAsTheyAre) {
+  test::OwnHeap<> heap;
+  for (void* p : {heap->allocate(100), heap->allocate(100'000)}) heap->deallocate(p);
+  const std::size_t cached = checked(heap).cached_objects;
+  EXPECT_GT(cached, 1u);
+  EXPECT_EQ(heap->allocate(kMaxRequest / 2), nullptr);
+  EXPECT_EQ(checked(heap).cached_objects, cached);
+  EXPECT_EQ(heap->wishes(), 0u);
 }
 
 }  // namespace
