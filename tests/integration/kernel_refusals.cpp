@@ -19,7 +19,7 @@ using namespace spanalloc::test;
 
 decltype(&sp_stats) statistics = nullptr;
 bool maps_only_huge_blocks = false;
-bool moves_only_vast_blocks = false;  // of more than 8 GiB
+bool moves_only_vast_blocks = false;  // of more than 8 GiB, or those that its arena has no room for
 
 // The C library's names; the compiler must not know them.
 struct LibraryApi {

@@ -97,10 +97,13 @@ class BigObjects {
   /// copying.
   void* resize(void* p, std::size_t usable, std::size_t n) {
     const ChunkEntry entry = chunks_.at(p);
-    if (entry.is_bin())
-      return n <= usable && (n > usable / 2 || is_large_here(entry.bin(), p, n)) ? p : nullptr;
-    if (entry.is_huge()) return n > TheBins::kLargest && huge_.resize(p, n) ? p : nullptr;
-    return n > HugeHeap::kLargest ? outside_.resize(p, n) : nullptr;
+    const bool stays = n <= usable && n > usable / 2;
+    if (entry.is_bin()) return stays || (n <= usable && is_large_here(entry.bin(), p, n)) ? p : nullptr;
+    // What a bin would serve with half of the memory moves there. (It may have had nothing to serve this
+    // with.)
+    if (n <= TheBins::kLargest && !stays) return nullptr;
+    if (entry.is_huge()) return huge_.resize(p, n) ? p : nullptr;
+    return outside_.resize(p, n);
   }
 
   void repair() {

@@ -103,7 +103,7 @@ struct Names {
 TYPED_TEST_SUITE(Refusals, ShippedEngines, Names);
 
 // All engines make all of these calls, and are refused each of them; but for supermalloc, which moves pages
-// of objects beyond 8 GiB only: such a one would be copied where that is refused.
+// of objects that the arena has no room for only: such a one is copied where that is refused.
 template <class E>
 std::vector<kernel::Call> every_call() {
   std::vector<kernel::Call> calls{kernel::kMmap, kernel::kMunmap, kernel::kMprotect, kernel::kMadvise};

@@ -31,6 +31,7 @@ using test::first_mismatch;
 using test::first_nonzero;
 using test::OwnHeap;
 using test::resident_pages;
+using Bins = test::SupermallocBins;
 
 class SupermallocHuge : public test::SupermallocTest {
  protected:
@@ -260,6 +261,42 @@ TEST_F(SupermallocHuge, BeyondTheLargestRangeIsAMappingOfItsOwn) {
   heap_->deallocate(p);
   EXPECT_FALSE(heap_->owns(p));
   EXPECT_EQ(heap_->statistics().large_objects, 0u);
+}
+
+// The kernel moves pages, whatever the size: nothing is copied where the arena has no room for the object.
+TEST_F(SupermallocHuge, AMappingOfItsOwnChangesItsSize) {
+  const test::Variable bits("SPANALLOC_ARENA_BITS", "30");
+  constexpr std::size_t kN = 2 * kGiB;  // more than the arena
+  void* p = heap_->allocate(kN);
+  if (p == nullptr) GTEST_SKIP() << "no address space for it";
+  ASSERT_EQ(heap_->chunks().at(p).word(), 0u);
+  fill_pattern(p, 5 * kMiB, 1);
+  const auto expect_resized = [&](std::size_t n) {
+    const std::size_t usable = heap_->usable_size(p);
+    const Resized resized = heap_->resize(p, n);
+    ASSERT_NE(resized.block, nullptr) << n;
+    EXPECT_EQ(resized.usable, usable);
+    if (n <= usable) {
+      EXPECT_EQ(resized.block, p) << n;
+    }
+    p = resized.block;
+    EXPECT_EQ(heap_->usable_size(p), align_up(n, os::page_size()));
+    EXPECT_EQ(heap_->statistics().large_bytes, align_up(n, os::page_size()));
+    EXPECT_EQ(first_mismatch(p, min_of(n, 5 * kMiB), 1), min_of(n, 5 * kMiB));
+  };
+  for (const std::size_t n : {kN / 2 + 1, kN / 4, kN / 2, 5 * kMiB, 1500 * kKiB}) expect_resized(n);
+  // Of what bins have it keeps more than half, and becomes no larger.
+  expect_resized(Bins::kLargest);
+  expect_resized(600'000);
+  EXPECT_EQ(heap_->resize(p, 300'000).block, nullptr);
+  EXPECT_EQ(heap_->resize(p, Bins::kLargest).block, nullptr);
+  EXPECT_EQ(first_mismatch(p, 600'000, 1), 600'000u);
+  heap_->deallocate(p);
+  EXPECT_EQ(heap_->statistics().large_bytes, 0u);
+  // An object that is huge for its alignment, too.
+  p = allocate(100, 2 * kPage);
+  EXPECT_EQ(heap_->resize(p, kPage - 1000).block, p);
+  heap_->deallocate(p);
 }
 
 // Allocations, frees and changes of size by chance.
