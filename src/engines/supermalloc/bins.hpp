@@ -136,8 +136,11 @@ SPANALLOC_INLINE Quotient divide_by(std::uint64_t x, const std::uint64_t* invers
 #if defined(__x86_64__)
   std::uint64_t value;
   bool exact;
-  // (What it reads is constant, so that nothing need say that it is read.)
-  asm("mulq (%3,%4,8)\n\tcmpq (%3,%4,8), %0" : "+a"(x), "=&d"(value), "=@ccb"(exact) : "r"(inverses), "r"(i));
+  // (What it reads is constant, so that nothing need say that it is read. x is written before the others are
+  // read for the second time: "&", or one that is known to be equal may be in its register.)
+  asm("mulq (%3,%4,8)\n\tcmpq (%3,%4,8), %0"
+      : "+&a"(x), "=&d"(value), "=@ccb"(exact)
+      : "r"(inverses), "r"(i));
   return {value, exact};
 #else
   return divide(x, inverses[i]);

@@ -35,6 +35,21 @@ TEST(SupermallocBins, DivisionByMultiplicationIsRightAtEveryPlace) {
   }
 }
 
+// The two of its operands that are numbers may be known to be equal: each needs a register of its own. (Of
+// one that is used for nothing else afterwards.)
+[[gnu::noinline]] Quotient divide_by_its_own(const std::uint64_t* inverses, std::size_t i) {
+  return divide_by(i, inverses, i);
+}
+TEST(SupermallocBins, DivisionIsRightWhereNumberAndIndexAreOne) {
+  std::uint64_t inverses[64];
+  for (std::size_t i = 0; i < 64; ++i) inverses[i] = inverse_of(i / 7 + 2);
+  for (std::size_t i = 0; i < 64; ++i) {
+    const Quotient quotient = divide_by_its_own(inverses, i);
+    EXPECT_EQ(quotient.value, i / (i / 7 + 2)) << i;
+    EXPECT_EQ(quotient.exact, i % (i / 7 + 2) == 0) << i;
+  }
+}
+
 // The short path of free asks with whatever byte the chunk table has: 0 for a pointer into no chunk.
 TEST(SupermallocBins, NothingBeginsInAChunkWithoutFolios) {
   for (std::size_t place = 0; place < kChunk; ++place) {
