@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/bits.hpp"
+#include "engines/supermalloc/config.hpp"
 
 namespace spanalloc::supermalloc {
 
@@ -161,11 +162,13 @@ struct Bin {
   std::uint32_t list_objects = 0;   // most objects of a list
   std::uint32_t chain_lists = 0;    // most lists of a chain
   Kind kind = Kind::kSmall;
+  std::uint8_t folio_shift = 0;  // folio_objects is 2^this
 
   constexpr bool is_large() const { return kind == Kind::kLarge; }
 };
 
-/// What a folio's bookkeeping takes in its chunk's first pages: see chunk.hpp.
+/// What a folio's bookkeeping takes in its chunk's first pages: see folios.hpp; of a large object:
+/// large_heap.hpp.
 inline constexpr std::size_t kFolioCellBytes = 24;
 inline constexpr std::size_t kObjectCellBytes = 8;
 inline constexpr std::size_t kChunkHeadBytes = kCacheLine;
@@ -197,6 +200,7 @@ constexpr Bin make_bin(Size size, std::size_t list_bytes, std::size_t chain_byte
     const std::size_t bookkeeping = bookkeeping_bytes(kChunk / size.bytes, folios, false);
     bin.folio_bytes = static_cast<std::uint32_t>(folio);
     bin.folio_objects = static_cast<std::uint32_t>(objects);
+    bin.folio_shift = static_cast<std::uint8_t>(log2_floor(objects));
     bin.first_folio = static_cast<std::uint32_t>((bookkeeping + folio - 1) / folio);
     bin.folios = static_cast<std::uint32_t>(folios);
     bin.first = static_cast<std::uint32_t>(bin.first_folio * objects);
@@ -264,7 +268,7 @@ struct Bins {
   /// two of at most a page); kCount: there is none.
   static constexpr BinNumber for_aligned(std::size_t n, std::size_t alignment) {
     for (BinNumber b = 0; b < kFirstLarge; ++b) {
-      if (kTable[b].size >= n && kTable[b].size % alignment == 0) return b;
+      if (kTable[b].size >= n && (kTable[b].size & (alignment - 1)) == 0) return b;
     }
     return kCount;
   }
@@ -345,6 +349,7 @@ constexpr bool bins_fit(const auto& table) {
       return false;
     }
     if (bin.folio_objects > 256) return false;
+    if (!bin.is_large() && bin.folio_objects != std::uint32_t{1} << bin.folio_shift) return false;
   }
   return true;
 }
@@ -357,5 +362,6 @@ static_assert(detail::medium_sizes_are_prime());
 static_assert(detail::worst_excess(7, 11) == 56 && detail::worst_excess(13, 17) == 30,
               "the gaps that 9 and 15 lines close: 57 % and 31 % in the paper, which rounds up");
 static_assert(detail::worst_excess(7, 9) <= 28 && detail::worst_excess(13, 15) <= 15);
+static_assert(detail::bins_fit(Bins<Supermalloc>::kTable));
 
 }  // namespace spanalloc::supermalloc

@@ -73,7 +73,7 @@ class FolioChunk {
   std::uint32_t folio_of(const FolioCell* cell_of_it) const {
     return static_cast<std::uint32_t>(cell_of_it - cell(0));
   }
-  std::uint32_t folio_of(std::uint32_t object) const { return object / bin_.folio_objects; }
+  std::uint32_t folio_of(std::uint32_t object) const { return object >> bin_.folio_shift; }
 
   void* object(std::uint32_t number) const {
     return pointer_to(chunk_ + bin_.origin + std::size_t{number} * bin_.size);
