@@ -354,6 +354,17 @@ constexpr bool bins_fit(const auto& table) {
   return true;
 }
 
+/// "The powers of two [of medium sizes] are used only when the application explicitly asks for aligned data":
+/// no size alone leads to one.
+template <class TheBins>
+constexpr bool sizes_lead_to_no_power_of_two() {
+  for (std::size_t n = 0; n <= TheBins::kLargestWithFolios; n += kQuantum) {
+    const Bin& bin = TheBins::of(TheBins::for_folios(n));
+    if (bin.size < n || (bin.kind != Kind::kSmall && is_power_of_two(bin.size))) return false;
+  }
+  return true;
+}
+
 }  // namespace detail
 
 static_assert(detail::sizes_are_the_papers());
@@ -363,5 +374,6 @@ static_assert(detail::worst_excess(7, 11) == 56 && detail::worst_excess(13, 17) 
               "the gaps that 9 and 15 lines close: 57 % and 31 % in the paper, which rounds up");
 static_assert(detail::worst_excess(7, 9) <= 28 && detail::worst_excess(13, 15) <= 15);
 static_assert(detail::bins_fit(Bins<Supermalloc>::kTable));
+static_assert(detail::sizes_lead_to_no_power_of_two<Bins<Supermalloc>>());
 
 }  // namespace spanalloc::supermalloc
