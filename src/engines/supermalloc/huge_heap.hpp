@@ -234,10 +234,12 @@ class HugeHeap {
   ChunkTable& chunks_;
   bool is_started_ = false;      // constant once the heap is, with the next one
   bool has_huge_pages_ = false;  // objects may be in huge pages
-  SpinLock lock_;
-  ChunkNumber free_[ChunkTable::kMaxOrder + 1] = {};
+  // The lock has a line of its own, on which others spin, and what it guards the next two.
+  alignas(kCacheLine) SpinLock lock_;
+  alignas(kCacheLine) ChunkNumber free_[ChunkTable::kMaxOrder + 1] = {};
   Atomic<std::size_t> pages_{0};
   Atomic<std::size_t> objects_{0};
 };
+static_assert(sizeof(HugeHeap) == 4 * kCacheLine);
 
 }  // namespace spanalloc::supermalloc
