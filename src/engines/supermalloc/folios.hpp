@@ -107,8 +107,8 @@ class FolioChunk {
 
   // --- With the bin's lock: only it writes bits --------------------------------------------------------
 
-  /// Takes up to `most` free objects of a folio, told by claims; returns how many. `claims` has room for the
-  /// words of a folio.
+  /// Takes up to `most` free objects of a folio, the lowest ones, told by claims; returns how many. `claims`
+  /// has room for the words of a folio.
   std::uint32_t claim(std::uint32_t folio, std::uint32_t most, Claim*& claims) const {
     const std::uint32_t first = folio * bin_.folio_objects;
     const std::uint32_t words = (bin_.folio_objects + 63) / 64;
@@ -116,14 +116,14 @@ class FolioChunk {
     for (std::uint32_t i = 0; i < words && taken < most; ++i) {
       const std::uint32_t word = first / 64 + i;
       const std::uint64_t out = bits(word).load_relaxed();
-      std::uint64_t free = ~out & mask_of(first);
-      std::uint64_t mine = 0;
-      while (free != 0 && taken < most) {
-        mine |= free & -free;
-        free &= free - 1;
-        ++taken;
-      }
+      std::uint64_t mine = ~out & mask_of(first);
       if (mine == 0) continue;
+      auto count = static_cast<std::uint32_t>(std::popcount(mine));
+      if (count > most - taken) {
+        count = most - taken;
+        mine = lowest(mine, count);
+      }
+      taken += count;
       // Release, here and below: of what its thread did before, a fork's child that finds a bit changed finds
       // all.
       bits(word).store_release(out | mine);
@@ -151,6 +151,12 @@ class FolioChunk {
   std::size_t bits_bytes() const { return align_up(kChunk / bin_.size + 1, 64) / 8; }
 
  private:
+  // Of the bits that are set the lowest ones; there are more.
+  static std::uint64_t lowest(std::uint64_t bits, std::uint32_t count) {
+    std::uint64_t others = bits;
+    for (; count != 0; --count) others &= others - 1;
+    return bits ^ others;
+  }
   // Of a folio's bits in each of its words. Folios of fewer than 64 objects share a word: both are powers of
   // two.
   std::uint64_t mask_of(std::uint32_t first) const {

@@ -29,7 +29,8 @@ class OwnChunk {
 
 using Model = std::bitset<kChunk / kQuantum + 1>;
 
-// What is claimed was free, lies in the folio, is as much as was asked for or all there was, and is out now.
+// What is claimed was free, lies in the folio, is as much as was asked for or all there was, the lowest of
+// them, and is out now.
 void claim(const FolioChunk& chunk, const Bin& bin, Model& model, std::uint32_t folio, std::uint32_t most) {
   const std::uint32_t first = folio * bin.folio_objects;
   std::uint32_t free = 0;
@@ -40,6 +41,7 @@ void claim(const FolioChunk& chunk, const Bin& bin, Model& model, std::uint32_t 
   ASSERT_EQ(taken, std::min(free, most));
   ASSERT_LE(end, std::end(claims));
   std::uint32_t told = 0;
+  std::uint32_t last = first;
   for (const Claim* c = claims; c != end; ++c) {
     ASSERT_EQ(c->chunk, chunk.address());
     ASSERT_NE(c->bits, 0u);
@@ -50,10 +52,13 @@ void claim(const FolioChunk& chunk, const Bin& bin, Model& model, std::uint32_t 
       ASSERT_FALSE(model[object]);
       ASSERT_TRUE(chunk.is_out(object));
       model[object] = true;
+      last = object;
       ++told;
     }
   }
   ASSERT_EQ(told, taken);
+  // None before the last one is left.
+  for (std::uint32_t object = first; taken != 0 && object < last; ++object) ASSERT_TRUE(model[object]);
 }
 
 void give_back(const FolioChunk& chunk, const Bin& bin, Model& model, std::uint32_t folio,
