@@ -15,6 +15,7 @@
 #include "memory_pattern.hpp"
 #include "memory_use.hpp"
 #include "random.hpp"
+#include "sanitizers.hpp"
 
 namespace spanalloc {
 namespace {
@@ -282,6 +283,23 @@ TEST_F(SupermallocLargeDeathTest, WritesAfterFreeAreNamed) {
                "^spanalloc: free object overwritten");
   EXPECT_NAMED((std::memset(p, 0, 16), heap->allocate_aligned(200'000, kPage)),
                "^spanalloc: free object overwritten");
+}
+
+// They are seen where the seal is: at the beginning of the object's first page, which is not where it was
+// handed out, as a rule.
+TEST_F(SupermallocLargeDeathTest, WritesAfterFreeAreNamedWhereTheSealIs) {
+  OwnHeap<> heap;
+  char* p = nullptr;
+  do {
+    p = static_cast<char*>(heap->allocate(200'000));
+  } while (address_of(p) % kPage == 0);
+  char* start = static_cast<char*>(pointer_to(align_down(address_of(p), kPage)));
+  heap->deallocate(p);
+  EXPECT_NAMED((std::memset(start, 'A', 8), heap->trim()), "^spanalloc: free object overwritten");
+  if (test::kUnderAsan) return;  // it reports the write itself
+  std::memset(p, 'A', 16);
+  heap->trim();
+  checked(heap);
 }
 
 // An object that is written over when it is free looks used, and is taken for that when it is freed again: it
