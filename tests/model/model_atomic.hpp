@@ -61,6 +61,7 @@ class Atomic {
   T load_relaxed() const noexcept { return load(Order::relaxed); }
   T load_acquire() const noexcept { return load(Order::acquire); }
   T load_seq_cst() const noexcept { return load(Order::seq_cst); }
+  std::uint8_t load_low_byte_relaxed() const noexcept { return static_cast<std::uint8_t>(load_relaxed()); }
 
   void store_relaxed(T value) noexcept { store(value, Order::relaxed); }
   void store_release(T value) noexcept { store(value, Order::release); }

@@ -19,12 +19,14 @@ namespace {
 
 constexpr std::size_t kRangeBytes = std::size_t{1} << 31;
 constexpr std::size_t kSmallBytes = std::size_t{1} << 22;  // the range's end serves os::map()
+constexpr std::size_t kUsedOfAligned = std::size_t{1} << 26;
 char* range = nullptr;
 std::size_t used = 0;
 std::size_t mapped = 0;
 std::uintptr_t first_range = 0;
 std::size_t first_range_bytes = 0;
 std::size_t first_range_limit = SIZE_MAX;
+char* aligned_range = nullptr;
 
 void ensure_range() {
   if (range != nullptr) return;
@@ -41,6 +43,20 @@ void* take(std::size_t& offset, std::size_t end, std::size_t bytes, std::size_t 
   if (bytes > end || first > end - bytes) return nullptr;
   offset = first + bytes;
   return range + first;
+}
+
+// A range at a multiple of more than the range above is large: one, the same in every execution. Only its
+// first part is ever used; the rest of the alignment is address space.
+void* take_aligned(std::size_t bytes, std::size_t alignment) {
+  if (bytes > kRangeBytes) return nullptr;
+  if (aligned_range == nullptr) {
+    void* p =
+        mmap(nullptr, alignment + kRangeBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (p == MAP_FAILED) std::abort();
+    aligned_range = pointer_to<char>(align_up(address_of(p), alignment));
+    if (mprotect(aligned_range, kUsedOfAligned, PROT_READ | PROT_WRITE) != 0) std::abort();
+  }
+  return aligned_range;
 }
 
 }  // namespace
@@ -121,7 +137,9 @@ std::uint64_t option_number(const char*, std::uint64_t, std::uint64_t, std::uint
 }
 
 void* reserve(std::size_t bytes, std::size_t alignment) {
-  void* p = model::take(model::used, model::kRangeBytes - model::kSmallBytes, bytes, alignment);
+  void* p = alignment > model::kRangeBytes
+                ? model::take_aligned(bytes, alignment)
+                : model::take(model::used, model::kRangeBytes - model::kSmallBytes, bytes, alignment);
   if (model::first_range == 0) {
     model::first_range = address_of(p);
     model::first_range_bytes = p == nullptr ? 0 : bytes;
