@@ -210,7 +210,7 @@ class Walker {
         // (One that a fork left behind is cleaned up when it is used again.)
         if (cache.is_left_behind) return;
         walk_list(b, cache.first[b + 1].load_relaxed(), cache.count_of_first(b));
-        walk_list(b, cache.spare[b].first, cache.spare[b].count.load_relaxed());
+        walk_list(b, cache.spare[b].get().first, cache.spare[b].count.load_relaxed());
       });
     }
     os::release(seen, bytes);

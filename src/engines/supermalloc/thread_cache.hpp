@@ -20,13 +20,13 @@ struct FirstObject : Atomic<FreeObject*> {
 
 /// A list that waits. Its count anybody may read, for statistics.
 struct SpareList {
-  FreeObject* first = &end_of_list;
+  FirstObject first;
   Atomic<std::uint32_t> count{0};
 
-  bool is_empty() const { return is_end(first); }
-  ObjectList get() const { return {first, count.load_relaxed()}; }
+  bool is_empty() const { return is_end(first.load_relaxed()); }
+  ObjectList get() const { return {first.load_relaxed(), count.load_relaxed()}; }
   void set(ObjectList list) {
-    first = list.first;
+    first.store_release(list.first);
     count.store_relaxed(list.count);
   }
 };
@@ -96,8 +96,12 @@ struct ThreadCache {
   bool use_spare(BinNumber b) {
     SPANALLOC_ASSERT(is_empty(b));
     if (spare[b].is_empty()) return false;
-    set_first(b, spare[b].get());
+    const ObjectList list = spare[b].get();
+    set_first(b, list);
     spare[b].set({});
+    // Once more, behind that: a fork's child that finds the first object gone finds the spare list empty,
+    // too.
+    first[b + 1].store_release(list.first);
     return true;
   }
   /// The first list becomes the spare one. False: there is one.
@@ -143,7 +147,8 @@ struct ThreadCache {
   void clean_up(Secret secret) {
     for (BinNumber b = 0; b < kBins; ++b) {
       FreeObject* const serving = first[b + 1].load_relaxed();
-      FreeObject* const waiting = spare[b].first == serving ? &end_of_list : spare[b].first;
+      FreeObject* const spare_one = spare[b].first.load_relaxed();
+      FreeObject* const waiting = spare_one == serving ? &end_of_list : spare_one;
       spare[b].set({waiting, length(waiting, most(b), secret)});
       room[b + 1].store_relaxed(most(b) - length(serving, most(b), secret));
     }
