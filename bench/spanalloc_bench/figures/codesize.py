@@ -17,7 +17,8 @@ _BEHIND = {"libtbbmalloc_proxy.so": "libtbbmalloc.so"}
 # What the files of the supermalloc engine hold, by words in their names; the first that fits counts. The paper counts
 # constants with the bins, tests with the interface. (Folios hold its medium objects, too, and its locks are everybody's.)
 _MODULES = {
-    "caches": ("cache", "object_list"), "huge objects": ("huge",), "medium and large objects": ("large", "big_object"),
+    "caches": ("cache", "cpu_slots", "giving_back", "object_list"), "huge objects": ("huge",),
+    "medium and large objects": ("large", "big_object"),
     "small objects": ("folio",), "atomicity and locks": ("lock",), "bins": ("bin", "config"),
     "mmap interface": ("chunk_table",), "POSIX interface": ("allocator", "engine", "books", "census"),
 }
