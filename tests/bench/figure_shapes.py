@@ -359,14 +359,15 @@ CANNOT = {
     "scalloc-table1/xalan-sizes", "scalloc-table1/thread-local", "scalloc-5/application-benchmarks",
     "scalloc-7b/llalloc-peak", "scalloc-7b/six-threads", "scalloc-10a/no-contention", "scalloc-11/cache-misses",
     "supermalloc-1/half-the-lines", "supermalloc-14/jemalloc-modules", "supermalloc-14/hoard-modules",
-    *(f"supermalloc-6/{name}" for name in ("prefetching", "transactions-commit", "early-subscription",
-                                           "mutexes-hardly-slower", "hyperthreading")),
+    *(f"supermalloc-6/{name}" for name in ("transactions-commit", "early-subscription", "mutexes-hardly-slower",
+                                           "hyperthreading")),
     "supermalloc-8/original-is-noisy", "supermalloc-9/tbb-leaks", "supermalloc-9/jemalloc-pauses",
     "supermalloc-13/uncommitting-costs",
     *(f"a2alloc-7/cache-{kind}-{pair}" for kind in ("scratch", "thrash")
       for pair in ("a2alloc-below-kheap", "glibc-below-a2alloc")),
 }
-WITHOUT_RUNS = BY_PARAMETERS | CANNOT
+NOT_BUILT = {"supermalloc-6/prefetching"}
+WITHOUT_RUNS = BY_PARAMETERS | CANNOT | NOT_BUILT
 
 ALONE_KIB = 3000.0  # what a process needs that allocates nothing; the shapes are what it needs beyond
 

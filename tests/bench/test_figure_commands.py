@@ -16,7 +16,7 @@ from unittest import mock
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from figure_shapes import BY_PARAMETERS, CANNOT, FRAGMENTED, SHAPES, data_of, keys, samples_of  # noqa: E402
-from spanalloc_bench.figures import codesize, judges, records  # noqa: E402
+from spanalloc_bench.figures import codesize, judges, records, verdicts  # noqa: E402
 from spanalloc_bench.figures.catalogue import FIGURES, PAPERS  # noqa: E402
 from spanalloc_bench.figures.data import Data  # noqa: E402
 from spanalloc_bench import allocators, store  # noqa: E402
@@ -194,8 +194,8 @@ class OutcomeTest(unittest.TestCase):
             text = papers(folder)
         section = text[text.index("### Table 1"):text.index("### Figure 5")]
         self.assertEqual((section.count("**by construction**"), section.count("**holds**")), (5, 3))
-        self.assertIn("| paper | holds | does not hold | undecided | by construction | not built |", text)
-        self.assertIn("| 3 | 0 | 0 | 5 | 0 | 2 |", text)
+        self.assertIn("| paper | holds | does not hold | undecided | by construction | not built | not measured |", text)
+        self.assertIn("| 3 | 0 | 0 | 5 | 0 | 0 | 2 |", text)
         shown = io.StringIO()
         run.show(data, record, Console(file=shown, width=200))
         self.assertEqual(shown.getvalue().count("by construction"), 5)
@@ -278,11 +278,22 @@ class KeptTest(unittest.TestCase):
         self.assertEqual((after["supermalloc-1"]["cores"], after["scalloc-7b"]["cores"]), (4, 2))
         self.assertEqual(records.notes(self.folder)["supermalloc-1"]["facts"][0]["value"], 7)
 
+    def test_an_engine_that_did_not_exist_then_is_not_measured(self):
+        from spanalloc_bench.figures import papers
+
+        self.missing["supermalloc"] = "not built: this engine does not exist yet"
+        self.keep_all()
+        self.strip()
+        found = records.of_folder(self.folder)["supermalloc-12"]
+        self.assertEqual(found["absent"]["supermalloc"], verdicts.NOT_MEASURED)
+        self.assertEqual({claim["verdict"] for claim in found["claims"] if claim["subject"] == "supermalloc"}, {"not measured"})
+        self.assertNotIn("does not exist yet", papers(self.folder))
+
     def test_without_the_samples_there_are_no_verdicts(self):
         self.strip()
         os.remove(os.path.join(self.folder, store.SAMPLES))
-        verdicts = {claim["verdict"] for claim in records.of_folder(self.folder)["supermalloc-12"]["claims"]}
-        self.assertNotIn("holds", verdicts)
+        found = {claim["verdict"] for claim in records.of_folder(self.folder)["supermalloc-12"]["claims"]}
+        self.assertNotIn("holds", found)
 
     def test_notes_of_another_version_count_as_not_run(self):
         self.strip()

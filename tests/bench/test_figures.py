@@ -10,7 +10,7 @@ import unittest
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
 from figure_shapes import (  # noqa: E402
-    BY_PARAMETERS, CANNOT, CORES, MIB, REVERSES, ROUNDS, SHAPES, data_of, inverted, keys, measured, noise, sample,
+    BY_PARAMETERS, CANNOT, CORES, MIB, NOT_BUILT, REVERSES, ROUNDS, SHAPES, data_of, inverted, keys, measured, noise, sample,
     threadtest, virtual_spans,
 )
 from spanalloc_bench.figures import codesize, judges, steps, verdicts  # noqa: E402
@@ -124,6 +124,23 @@ class VerdictTest(unittest.TestCase):
                     self.assertIn(name, verdict.evidence)
                     data = Data(figure, CORES, [], {name: "absent: not packaged"})
                     self.assertEqual(verdicts.verdict(claim, data).answer, Answer.CANNOT_BE_SHOWN_HERE)
+
+    def test_not_measured_where_the_results_are_older_than_the_engine(self):
+        found = set()
+        for figure, claim, key in keys():
+            if claim.subject != "supermalloc":
+                continue
+            with self.subTest(key):
+                data = Data(figure, CORES, [], {claim.subject: verdicts.NOT_MEASURED})
+                verdict = verdicts.verdict(claim, data)
+                # What no numbers could change is said all the same.
+                wanted = (Answer.CANNOT_BE_SHOWN_HERE if key in CANNOT else Answer.NOT_BUILT if key in NOT_BUILT
+                          else Answer.NOT_MEASURED)
+                self.assertEqual(verdict.answer, wanted)
+                found.add(wanted)
+                if wanted is Answer.NOT_MEASURED:
+                    self.assertEqual(verdict.evidence, f"{claim.subject}: {verdicts.NOT_MEASURED}")
+        self.assertEqual(len(found), 3)
 
     def test_no_scaling_is_shown_on_two_cores(self):
         for figure, claim, key in measured():
@@ -550,10 +567,11 @@ class NoRunTest(unittest.TestCase):
         self.assertIsNone(codesize.text_bytes("/nonexistent"))
 
     def test_what_cannot_be_measured(self):
-        for figure, claim, key in keys():
-            if key in CANNOT:
-                with self.subTest(key):
-                    self.assertEqual(verdicts.verdict(claim, Data(figure, CORES, [])).answer, Answer.CANNOT_BE_SHOWN_HERE)
+        for found, answer in ((CANNOT, Answer.CANNOT_BE_SHOWN_HERE), (NOT_BUILT, Answer.NOT_BUILT)):
+            for figure, claim, key in keys():
+                if key in found:
+                    with self.subTest(key):
+                        self.assertEqual(verdicts.verdict(claim, Data(figure, CORES, [])).answer, answer)
 
 
 if __name__ == "__main__":

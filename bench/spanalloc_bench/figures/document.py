@@ -25,6 +25,7 @@ repeat one of a figure's are not listed twice.
 - **by construction**: what our own workload is told to do is what the paper's table says. Nothing is measured, so it
   does not count among what holds; where the parameters differ, the claim does not hold.
 - **not built**: what the claim is about does not exist here yet; it becomes a verdict by itself once it does.
+- **not measured**: what the claim is about exists, but these results are older than it; a run of the command tells.
 - **cannot be shown here**: needs more cores or something that this machine lacks. Where the workload is one of those that
   `spanalloc bench manycore` runs on a simulated machine, the evidence names that command; its curves are no verdicts.
 
@@ -79,7 +80,8 @@ def _figure_lines(figure, record):
     lines = ["",
              f"### {figure.number}: {figure.title}", "", f"`spanalloc bench figure {figure.id}`", "", figure.shows, ""]
     if record:
-        absent = sorted(name for name, why in record["absent"].items() if not why.startswith("not built"))
+        ours = (Answer.NOT_BUILT.value, Answer.NOT_MEASURED.value)
+        absent = sorted(name for name, why in record["absent"].items() if not why.startswith(ours))
         notes = [f"{record['rounds']} round{'s' * (record['rounds'] != 1)}"] if record["rounds"] else []
         notes += [f"{record['cores']} cores"] + ([f"absent: {', '.join(absent)}"] if absent else [])
         lines += [f"Taken with {'; '.join(notes)}.", ""]

@@ -26,6 +26,7 @@ class Answer(enum.Enum):
     UNDECIDED = "undecided"                        # the noise, or too few rounds, leave it open
     BY_CONSTRUCTION = "by construction"            # our own workload's parameters are the paper's: nothing is measured
     NOT_BUILT = "not built"                        # what the claim is about does not exist yet
+    NOT_MEASURED = "not measured"                  # it exists by now, but did not when these results were recorded
     CANNOT_BE_SHOWN_HERE = "cannot be shown here"  # too few cores, or something absent from this machine
 
 

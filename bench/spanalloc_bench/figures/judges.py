@@ -558,6 +558,27 @@ def all_of(*judges):
     return judge
 
 
+_WITHOUT_NUMBERS = set()
+
+
 def cannot(reason):
     """A claim that this suite has no means to measure: the reason."""
-    return lambda data, subject: Verdict(Answer.CANNOT_BE_SHOWN_HERE, reason)
+    return _fixed(Answer.CANNOT_BE_SHOWN_HERE, reason)
+
+
+def not_built(reason):
+    """A claim about a variant of ours that does not exist yet."""
+    return _fixed(Answer.NOT_BUILT, reason)
+
+
+def _fixed(answer, reason):
+    def judge(data, subject):
+        return Verdict(answer, reason)
+
+    _WITHOUT_NUMBERS.add(judge)
+    return judge
+
+
+def needs_no_numbers(judge) -> bool:
+    """Whether it says the same of any data."""
+    return judge in _WITHOUT_NUMBERS

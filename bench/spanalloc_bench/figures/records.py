@@ -18,11 +18,14 @@ from spanalloc_bench.figures.catalogue import FIGURES
 from spanalloc_bench.figures.data import Data
 from spanalloc_bench.figures.figure import FOLDER, FORMAT, Figure
 from spanalloc_bench.model import Kind
+from spanalloc_cli import libraries
 
 VARIANTS = "variants"    # below a run's folder: the runs that a paper's variants made in turn
 NOTES = "figures.json"   # in a folder of kept results
 OLDER = 2                # the format of 0.1, whose records lack some of the note, and are judged anew
 _OLDER_NAMES = {"folio": "supermalloc", **{name: old_names.of_authors(name) for name in old_names.AUTHORS}}
+# What a note says of an engine that did not exist when it was written.
+_DID_NOT_EXIST = "not built: this engine does not exist yet"
 _MACHINE = ("processor", "transparent_hugepages")
 _NOTED = ("cores", *_MACHINE, "absent", "given")
 
@@ -67,7 +70,13 @@ def _older_note(record, meta) -> dict:
 def _noted_data(figure, noted, samples, apart) -> Data:
     facts = {(entry["row"], entry["measure"]): entry["value"] for entry in noted["facts"]}
     machine = {key: noted[key] for key in _MACHINE}
-    return data_of(figure, noted["cores"], machine, noted["absent"], facts, noted["given"], samples, apart)
+    absent = {name: _reason_today(name, why) for name, why in noted["absent"].items()}
+    return data_of(figure, noted["cores"], machine, absent, facts, noted["given"], samples, apart)
+
+
+def _reason_today(name, why) -> str:
+    """Why a contender is not in recorded results, as it is to be read now."""
+    return verdicts.NOT_MEASURED if why == _DID_NOT_EXIST and name in libraries.LIBRARIES else why
 
 
 # ---- the record ----

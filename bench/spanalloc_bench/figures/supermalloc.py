@@ -190,7 +190,7 @@ FIGURE_6 = Figure(
                "producers, at least twice).", "Abstract", j.less(TIME, OTHERS, at=at_eight, by=0.5),
                cores=SCALING_CORES),
         _claim("prefetching", "Prefetching the data needed by a transaction before it starts is worth a few percent.",
-               "§8, §9 \"Speed\"", j.cannot("there is no build without the prefetching to compare with"), beside=()),
+               "§8, §9 \"Speed\"", j.not_built("there is no library of supermalloc without the prefetching"), beside=()),
         _claim("transactions-commit", "The transactions fail, executing the lock-based fallback code, about 0.03 % of "
                "the time.", "§9 \"Speed\"", _NO_TRANSACTIONS, beside=()),
         _claim("early-subscription", "Early lock subscription inside transactions costs about half a percent.",
