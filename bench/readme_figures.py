@@ -8,6 +8,11 @@ measuring takes a few minutes.
     bench/readme_figures.py            measures, and rewrites the documents and the picture
     bench/readme_figures.py --suite    measures nothing: only what the newest run in bench/results says; what was measured
                                        stays, by today's names
+    bench/readme_figures.py --libraries DIR
+                                       measures nothing: only the table of docs/results.md that sets our libraries side by
+                                       side, of the run in DIR (spanalloc bench run --quick --allocators
+                                       standard,scalloc,supermalloc,a2alloc,glibc,jemalloc,tbbmalloc --out DIR; kept below
+                                       bench/results/libraries)
     bench/readme_figures.py --print    prints the texts instead of rewriting
 """
 
@@ -89,12 +94,33 @@ def measured(options):
     return text
 
 
+def write(parts):
+    """Puts each text between its markers."""
+    for document in dict.fromkeys(document for document, _ in parts):
+        path = os.path.join(common.SOURCE, document)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        for (where, marker), content in parts.items():
+            if where == document:
+                text = readme.between_markers(text, marker, content, document)
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     common.add_build_option(parser)
     parser.add_argument("--print", action="store_true", dest="only_print", help="print, leave documents and picture alone")
     parser.add_argument("--suite", action="store_true", help="measure nothing, take only the suite's newest results")
+    parser.add_argument("--libraries", metavar="DIR", help="measure nothing, take only the libraries' table, from the run in DIR")
     options = parser.parse_args()
+    if options.libraries:
+        parts = readme.which_library(os.path.abspath(options.libraries), common.SOURCE)
+        if options.only_print:
+            print("\n".join(parts.values()))
+        else:
+            write(parts)
+        return
     if not options.only_print and importlib.util.find_spec("matplotlib") is None:
         sys.exit(f"the picture needs matplotlib, which {sys.executable} does not have: build/venv/bin/python3 does")
     run = readme.newest(RESULTS)
@@ -110,15 +136,7 @@ def main():
     if options.only_print:
         print("\n".join(parts.values()))
         return
-    for document in dict.fromkeys(document for document, _ in parts):
-        path = os.path.join(common.SOURCE, document)
-        with open(path, encoding="utf-8") as file:
-            text = file.read()
-        for (where, marker), content in parts.items():
-            if where == document:
-                text = readme.between_markers(text, marker, content, document)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text)
+    write(parts)
     draw(run)
 
 

@@ -7,14 +7,21 @@ import re
 import sys
 
 from spanalloc_bench import analyse, packed, store, tables, units, words
-from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, NOTABLE, START_UP_KIB, TIE, TIME, WIN
+from spanalloc_bench.analyse import LOSS, MEMORY, METRIC, MIN_ROUNDS, NOTABLE, START_UP_KIB, TIE, TIME, WIN
 from spanalloc_bench.model import Kind
 from spanalloc_cli import libraries
 
 README, RESULTS = "README.md", "docs/results.md"  # the documents, from the root of the source tree
-SUITE, LOSSES = "bench", "losses"                 # markers in them
+SUITE, LOSSES, LIBRARIES = "bench", "losses", "libraries"  # markers in them
 WHERE_LOST = "where-it-loses"                     # the heading in RESULTS that stands above LOSSES
 AT_START = ", at start"
+# What each library is for; what it is good at, the measurements say. Of what others have made, nothing.
+TAKE_IT_FOR = {
+    "standard": "running programs",
+    "scalloc": "research: virtual spans, eager return and a span-pool as published",
+    "supermalloc": "research: fullest fit, folios and caches for each CPU as published",
+    "a2alloc": "learning and teaching: lists under locks",
+}
 SHOWN = 3  # failures of one contender; the report tells the others
 
 
@@ -184,6 +191,83 @@ def brief(found) -> str:
     else:
         said = _no_losses(found)
     return "\n".join([*text, "", said, ""])
+
+
+# ---- which library ----
+
+
+def _times(found, mine, others) -> list:
+    """How `mine` compares in time in each case, with whom of the others it comes off worst against there; the worst
+    first."""
+    rows = ([found.versus(case, mine, other, TIME) for other in others] for case in found.suite)
+    rows = [[v for v in row if v and v.ratio is not None] for row in rows]
+    return sorted((max(row, key=lambda v: v.ratio) for row in rows if row), key=lambda v: -v.ratio)
+
+
+def _title(found, v) -> str:
+    return f"{found.cases[v.case].title} ({tables.by_how_much(found, v)})".replace("|", "\\|")
+
+
+def _is_faster(v) -> bool:
+    """Notably; for certain, where there are rounds enough to be."""
+    return v.notable and v.verdict == WIN if v.rounds >= MIN_ROUNDS else v.ratio < 1 / (1 + NOTABLE)
+
+
+def _take_it(found, name, times) -> str:
+    """For what, and where it takes less time than the product."""
+    said = [TAKE_IT_FOR[name]] if name in TAKE_IT_FOR else []
+    faster = [v for v in times if _is_faster(v)]
+    if times:
+        said.append(f"less time than `{times[0].other}` in {len(faster)} of {len(times)} cases"
+                    + (f", most in {_title(found, faster[-1])}" if faster else ""))
+    return "; ".join(said)
+
+
+def _library_row(found, name, base) -> str:
+    label = f"`{name}`" if found.allocators[name].ours else name
+    if name == base:
+        others = [other for other in [*found.ours(), *found.rivals()] if other != base]
+        times = _times(found, name, others)
+        cells = ["1", "1", f"{_title(found, times[0])} against {times[0].other}" if times else "-", TAKE_IT_FOR.get(name, "")]
+    else:
+        times = _times(found, name, [base])
+        cells = [*(units.ratio(found.score(name, base, measure).ratio) for measure in (TIME, MEMORY)),
+                 _title(found, times[0]) if times else "-", _take_it(found, name, times)]
+    return f"| {label} | {' | '.join(cells)} |"
+
+
+def libraries_table(found) -> str:
+    """Our shipped libraries and whoever else was run, as ratios to the product."""
+    base = libraries.DEFAULT_CONFIG
+    if base not in found.ours():
+        sys.exit(f"the run has no samples of {base}, which the others are set against")
+    names = [*found.ours(), *found.rivals()]
+    gone = [name for name in libraries.SHIPPED_CONFIGS if name not in names]
+    text = [f"{_measured_at(found)} Time and memory: geometric means of the ratios to `{base}`'s over the cases that both "
+            "finished; below 1 is better. The cases are those in which the ratio of times is largest and smallest; of "
+            f"`{base}` itself, with whichever other is furthest before it. Counted as less time is what is less by more than "
+            f"{100 * NOTABLE:.0f} %.", ""]
+    too_few = words.too_few_rounds(found)
+    text += [f"{too_few}", ""] if too_few else []
+    text += ["| library | time | memory | takes most time at | take it for |", "|---|--:|--:|---|---|"]
+    text += [_library_row(found, name, base) for name in names]
+    text += [f"| `{name}` | - | - | not in this run | {TAKE_IT_FOR.get(name, '')} |" for name in gone]
+    for line in ["", *_failures(found)]:
+        text += [line] if not line else [line, ""]
+    return "\n".join(text)
+
+
+def which_library(folder, source) -> dict[tuple[str, str], str]:
+    """What the documents quote of a run of our libraries side by side."""
+    name = os.path.relpath(folder, source)
+    if not name.startswith(os.pardir):
+        name = f"[{name}]({os.path.relpath(folder, os.path.join(source, os.path.dirname(RESULTS)))})"
+    else:
+        name = os.path.basename(os.path.abspath(folder))
+    return {(RESULTS, LIBRARIES): f"{libraries_table(analyse.load(folder))}\nThe samples: {name}.\n\n"}
+
+
+# ---- all that is quoted ----
 
 
 def quotes(folder, source) -> dict[tuple[str, str], str]:

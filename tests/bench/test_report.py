@@ -20,6 +20,7 @@ SOURCE = os.environ.get("SPANALLOC_TEST_SOURCE") or os.path.dirname(os.path.dirn
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
 from spanalloc_bench import analyse, before_after, readme, store, tables, units, words  # noqa: E402
+from spanalloc_cli import libraries  # noqa: E402
 from spanalloc_bench.model import CRASHED, HUNG, UNAVAILABLE, Sample  # noqa: E402
 
 MISSING = [name for name in ("matplotlib", "pandas", "rich") if importlib.util.find_spec(name) is None]
@@ -604,6 +605,33 @@ class ReadmeTest(Run):
         data = [Sample("a", name, number, 1, elapsed_s=time) for number in range(1, 7)
                 for name, time in (("standard", 1.0), ("glibc", 2.0))]
         self.assertIn("No case is lost by more than 5 %.", readme.brief(analyse.Analysis(data, {})))
+
+    def test_libraries_side_by_side(self):
+        text = readme.libraries_table(self.found)
+        rows = {line.split(" | ")[0]: line.split(" | ") for line in text.splitlines() if line.startswith("| ")}
+        self.assertEqual(rows["| library"], ["| library", "time", "memory", "takes most time at", "take it for |"])
+        self.assertEqual(rows["| `standard`"][1:3], ["1", "1"])
+        self.assertRegex(rows["| `standard`"][3], r"^mill, 2 threads \(\+\d+ %\) against jemalloc$")
+        self.assertEqual(rows["| `standard`"][4], f"{readme.TAKE_IT_FOR['standard']} |")
+        self.assertRegex(rows["| jemalloc"][1], r"^1\.\d\d$")
+        self.assertRegex(rows["| jemalloc"][3], r"^mill, 1 thread \(\+\d+ %\)$")
+        self.assertRegex(rows["| jemalloc"][4], r"^less time than `standard` in 1 of 4 cases, most in mill, 2 threads \(−\d+ %\) \|$")
+        self.assertRegex(rows["| `scalloc`"][4], r"^research: .*; less time than `standard` in 0 of 4 cases \|$")
+        # What no run has says so.
+        self.assertEqual(rows["| `supermalloc`"][1:4], ["-", "-", "not in this run"])
+        self.assertNotIn("| bump", text)
+
+    def test_libraries_need_the_product(self):
+        data = [Sample("a", "glibc", number, 1, elapsed_s=1.0) for number in range(1, 7)]
+        with self.assertRaisesRegex(SystemExit, "no samples of standard"):
+            readme.libraries_table(analyse.Analysis(data, {}))
+
+    def test_every_library_says_what_it_is_for(self):
+        self.assertEqual(set(readme.TAKE_IT_FOR), set(libraries.SHIPPED_CONFIGS))
+
+    def test_the_document_has_the_place_of_the_libraries(self):
+        with open(os.path.join(SOURCE, readme.RESULTS), encoding="utf-8") as file:
+            self.assertIn("| `supermalloc` |", readme.inside_markers(file.read(), readme.LIBRARIES, readme.RESULTS))
 
     def test_documents_quote_the_newest_run(self):
         """Whoever records a run lets `bench/readme_figures.py --suite` write it into them."""
