@@ -30,6 +30,11 @@ struct FreeObject {
     next = list;
     seal = opaque(address_of(list)) ^ secret;  // in the register that has been stored
   }
+  /// The same, for short paths: the secret is an operand of the instruction that makes the seal.
+  void push_on(FreeObject* list, const SetOnce& secret) {
+    next = list;
+    seal = opaque(address_of(list)) ^ secret.read();
+  }
 };
 
 [[noreturn]] SPANALLOC_COLD inline void name_free_already(const void* p) {

@@ -85,7 +85,7 @@ struct ThreadCache {
     FirstObject* const slot = opaque(&first[tag]);  // the one address that all of this needs
     // (Nothing is written where there is none: the cache may be the one of all threads that have none.)
     if (SPANALLOC_UNLIKELY(!room_beside(slot).take_one())) return false;
-    object->push_on(slot->load_relaxed(), secret.read());
+    object->push_on(slot->load_relaxed(), secret);
     slot->store_release(object);
     return true;
   }
