@@ -126,11 +126,8 @@ class Allocator {
   /// their next slow path.
   bool trim() {
     if (!is_started()) return false;
-    giving_back_.wish();
-    const std::size_t before = books().committed_bytes();
-    if (Cache& cache = caches_.known(); !is_none(cache)) giving_back_.follow_wish(cache);
-    giving_back_.drain();
-    return books().committed_bytes() < before;
+    Cache& cache = caches_.known();
+    return giving_back_.trim(is_none(cache) ? nullptr : &cache) != 0;
   }
 
   EngineStatistics statistics() { return books().statistics(big_.outside().statistics()); }
@@ -282,7 +279,8 @@ class Allocator {
     Cache& cache = caches_.find();
     if (is_none(cache)) {
       object->push_on(&end_of_list, secret());
-      return folios_.put(bin_of(tag), {object, 1}, secret());
+      folios_.put(bin_of(tag), {object, 1}, secret());
+      return;
     }
     if (!cache.has_room(bin_of(tag))) make_room(cache, bin_of(tag));
     cache.push(tag, object, secret_);
@@ -356,7 +354,7 @@ class Allocator {
   CpuCaches<Config> cpus_;
   Folios folios_{chunks_};
   BigObjects<Config> big_{chunks_, cpus_, secret_};
-  GivingBack<Config> giving_back_{cpus_, folios_, big_.large(), caches_, secret_};
+  GivingBack<Config> giving_back_{cpus_, folios_, big_.large(), big_.huge(), caches_, secret_};
   SpinLock start_lock_;
   Watch fork_watch_{{&enter_child}, this};
   Atomic<std::uint32_t> registered_{0};  // the fork watch

@@ -120,7 +120,7 @@ class BigObjects {
   void destroy() { outside_.destroy(); }
 
   constexpr Large& large() { return large_; }
-  HugeHeap& huge() { return huge_; }
+  constexpr HugeHeap& huge() { return huge_; }
   LargeObjects<>& outside() { return outside_; }
 
  private:

@@ -38,14 +38,11 @@ struct Books {
     }
     return objects;
   }
-  /// Of which pages may be in memory: folios, or large objects that are out.
+  /// Of which pages may be in memory: folios, or large objects; those that are out, and those that the kernel
+  /// did not take back.
   std::size_t committed_bytes(BinNumber b) const {
-    return b < TheBins::kFirstLarge ? folios.committed_bytes(b) : large.out(b) * TheBins::of(b).size;
-  }
-  std::size_t committed_bytes() const {
-    std::size_t bytes = huge.bytes();
-    for (BinNumber b = 0; b < TheBins::kCount; ++b) bytes += committed_bytes(b);
-    return bytes;
+    if (b < TheBins::kFirstLarge) return folios.committed_bytes(b);
+    return (large.out(b) + large.kept(b)) * TheBins::of(b).size;
   }
 
   EngineStatistics statistics(const LargeObjectStatistics& outside) {
@@ -55,18 +52,20 @@ struct Books {
     result.opened_bytes = arena.opened_bytes;
     result.large_objects = huge.objects() + outside.objects;
     result.large_bytes = huge.bytes() + outside.bytes;
+    // What the kernel did not take back is nobody's: free memory, here and below.
+    result.pooled_bytes = huge.kept_bytes();
     for (BinNumber b = 0; b < TheBins::kCount; ++b) {
       const Bin& bin = TheBins::of(b);
       const std::size_t in_caches = cached(b);
       result.pooled_bytes += in_caches * bin.size;
       if (!bin.is_large()) {
-        // An empty folio that the kernel did not take back is nobody's: it is free memory.
         const std::size_t committed = folios.committed_bytes(b);
         const std::size_t in_use = folios.bytes_in_use(b);
         result.small_bytes_carved += in_use;
         result.pooled_bytes += committed > in_use ? committed - in_use : 0;
         continue;
       }
+      result.pooled_bytes += large.kept(b) * bin.size;
       const std::size_t out = large.out(b);
       const std::size_t in_use = out > in_caches ? out - in_caches : 0;
       result.large_objects += in_use;

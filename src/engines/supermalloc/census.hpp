@@ -139,12 +139,15 @@ class Walker {
       used += head->used_folios;
     });
     std::size_t free = 0;
+    std::size_t kept = 0;
     large_.for_each_free(b, [&](const FolioChunk& chunk, std::uint32_t object) {
+      kept += LargeHeap<Config>::is_kept(chunk, object);
       demand(!chunk.is_out(object), "a large object in use is in the list of free ones", chunk.address());
       return ++free <= used;
     });
     demand(free + out == used, "a large object is in no list", b);
     demand(large_.out(b) == out, "large objects are miscounted", b);
+    demand(large_.kept(b) == kept, "large objects that the kernel did not take back are miscounted", b);
     census_.large_objects += out;
   }
 
@@ -176,6 +179,7 @@ class Walker {
     }
     census_.chunks = chunks_.limit() == 0 ? 0 : chunks_.limit() - 1;
     std::size_t in_lists = 0;
+    std::size_t kept = 0;
     for (unsigned order = 0; order <= ChunkTable::kMaxOrder; ++order) {
       for (ChunkNumber first = huge_.first_free(order); first != 0; first = chunks_.entry(first).next()) {
         demand(chunks_.entry(first).is_free(), "what is not free is in a list of free ranges",
@@ -186,8 +190,10 @@ class Walker {
         demand(census_.no_chunks >= rest, "free ranges overlap", chunks_.address(first));
         census_.no_chunks -= rest;
         census_.free_chunks += rest;
+        if (chunks_.entry(first).is_dirty()) kept += rest + 1;
       }
     }
+    demand(huge_.kept_bytes() == kept * kChunk, "ranges that the kernel did not take back are miscounted", 0);
     demand(bins_chunks == census_.folio_chunks + census_.large_chunks, "a bin does not have all its chunks",
            0);
     demand(huge_.objects() == census_.huge_objects && huge_.bytes() == huge_pages * kPage,

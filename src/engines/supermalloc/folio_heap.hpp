@@ -27,7 +27,6 @@
 #include "engines/supermalloc/chunk_table.hpp"
 #include "engines/supermalloc/folios.hpp"
 #include "engines/supermalloc/object_list.hpp"
-#include "os/os.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc::supermalloc {
@@ -63,9 +62,10 @@ class FolioHeap {
     return link(bin, claims, end, secret);
   }
 
-  /// Takes a list of the bin's objects back.
-  void put(BinNumber b, ObjectList list, Secret secret) {
+  /// Takes a list of the bin's objects back. Bytes that went to the kernel for it.
+  std::size_t put(BinNumber b, ObjectList list, Secret secret) {
     const Bin& bin = TheBins::of(b);
+    std::size_t bytes = 0;
     FreeObject* next = list.first;
     while (!is_end(next)) {
       // Their links are read before the lock is taken, for that touches the objects.
@@ -75,8 +75,30 @@ class FolioHeap {
         batch[count] = find(bin, next);
         next = next_of(next, secret);
       }
-      put_batch(b, bin, batch, count);
+      bytes += put_batch(b, bin, batch, count);
     }
+    return bytes;
+  }
+
+  /// Offers the kernel again what it would not take when it became empty. Bytes that it has taken now.
+  std::size_t purge_again(BinNumber b) {
+    const Bin& bin = TheBins::of(b);
+    if (committed_bytes(b) == bytes_in_use(b)) return 0;  // mostly
+    FolioCell* emptied = nullptr;
+    {
+      const Guard guard(*this, b);
+      for (FolioCell* cell = heads(b)[bin.folio_objects]; cell != nullptr;) {
+        FolioCell* const next = cell->next;
+        if (cell->is_committed) {
+          lists(b).remove(heads(b), cell, bin.folio_objects);
+          cell->next = emptied;
+          emptied = cell;
+          ++bins_[b].emptying;
+        }
+        cell = next;
+      }
+    }
+    return purge_all(b, bin, emptied);
   }
 
   /// Whether p is the start of an object of the bin that is out: in use, or in a cache.
@@ -280,9 +302,9 @@ class FolioHeap {
     return list;
   }
 
-  void put_batch(BinNumber b, const Bin& bin, const Returned* batch, std::uint32_t count) {
-    FolioCell* emptied[kBatch];
-    std::uint32_t emptied_count = 0;
+  std::size_t put_batch(BinNumber b, const Bin& bin, const Returned* batch, std::uint32_t count) {
+    FolioCell* emptied = nullptr;
+    FolioCell** last = &emptied;
     {
       const Guard guard(*this, b);
       for (std::uint32_t i = 0; i < count; ++i) {
@@ -295,34 +317,39 @@ class FolioHeap {
         if (cell->out != 0) {
           lists(b).add(heads(b), cell, list_of(bin, cell->out));
         } else {
-          emptied[emptied_count++] = cell;
+          cell->next = nullptr;
+          *last = cell;
+          last = &cell->next;
           adjust(bins_[b].in_use, false);
           ++bins_[b].emptying;
         }
       }
     }
-    for (std::uint32_t i = 0; i < emptied_count; ++i) {
-      FolioCell* cell = emptied[i];
+    return purge_all(b, bin, emptied);
+  }
+
+  // Empty folios that are in no list, chained: their pages go back, then they are listed. Bytes that the
+  // kernel has taken.
+  std::size_t purge_all(BinNumber b, const Bin& bin, FolioCell* emptied) {
+    std::size_t bytes = 0;
+    while (emptied != nullptr) {
+      FolioCell* const cell = emptied;
       // In a fork's child that a signal handler has made meanwhile all are listed as soon as the lock is
       // taken: this may be it.
       if (cell->state != FolioState::kEmptying) break;
-      const bool is_purged = purge(bin, cell);
+      emptied = cell->next;
+      const FolioChunk chunk = chunk_of(cell, bin);
+      const bool is_purged = chunk.purge(chunk.folio_of(cell));
       const Guard guard(*this, b);
       if (cell->state != FolioState::kEmptying) break;
       --bins_[b].emptying;
-      if (is_purged) set_committed(b, cell, false);
+      if (is_purged) {
+        set_committed(b, cell, false);
+        bytes += bin.folio_bytes;
+      }
       lists(b).add(heads(b), cell, bin.folio_objects);
     }
-  }
-
-  // Of an empty folio in nobody's list. Larger pages than ours may be its neighbours', too.
-  static bool purge(const Bin& bin, const FolioCell* cell) {
-    const FolioChunk chunk = chunk_of(cell, bin);
-    const std::uintptr_t start = address_of(chunk.folio_start(chunk.folio_of(cell)));
-    const std::uintptr_t first = align_up(start, os::page_size());
-    const std::uintptr_t end = align_down(start + bin.folio_bytes, os::page_size());
-    poison(pointer_to(start), bin.folio_bytes);
-    return end > first && os::purge(pointer_to(first), end - first) && end - first == bin.folio_bytes;
+    return bytes;
   }
 
   // In a fork's child whose parent had a thread in here: bits are right at each instant, all else is made of

@@ -16,7 +16,9 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/poison.hpp"
 #include "engines/supermalloc/bins.hpp"
+#include "os/os.hpp"
 
 namespace spanalloc::supermalloc {
 
@@ -57,7 +59,7 @@ struct Claim {
   std::uint64_t bits = 0;
 };
 
-/// A chunk of folios of the bin that `bin` describes: nothing but arithmetic and its bookkeeping.
+/// A chunk of folios of the bin that `bin` describes: arithmetic, and its bookkeeping.
 class FolioChunk {
  public:
   FolioChunk(std::uintptr_t chunk, const Bin& bin) : chunk_(chunk), bin_(bin) {}
@@ -101,6 +103,15 @@ class FolioChunk {
 
   void* folio_start(std::uint32_t folio) const {
     return pointer_to(chunk_ + std::size_t{folio} * bin_.folio_bytes);
+  }
+  /// Gives the pages of an empty folio in nobody's list back; false: some of them may be in memory. (Larger
+  /// pages than ours may be its neighbours', too.)
+  bool purge(std::uint32_t folio) const {
+    const std::uintptr_t start = address_of(folio_start(folio));
+    const std::uintptr_t first = align_up(start, os::page_size());
+    const std::uintptr_t end = align_down(start + bin_.folio_bytes, os::page_size());
+    poison(pointer_to(start), bin_.folio_bytes);
+    return end > first && os::purge(pointer_to(first), end - first) && end - first == bin_.folio_bytes;
   }
 
   std::uintptr_t address() const { return chunk_; }

@@ -13,6 +13,7 @@
 #include "engines/supermalloc/bins.hpp"
 #include "engines/supermalloc/cpu_caches.hpp"
 #include "engines/supermalloc/folio_heap.hpp"
+#include "engines/supermalloc/huge_heap.hpp"
 #include "engines/supermalloc/large_heap.hpp"
 #include "engines/supermalloc/object_list.hpp"
 #include "engines/supermalloc/thread_cache.hpp"
@@ -29,8 +30,8 @@ class GivingBack {
 
  public:
   constexpr GivingBack(CpuCaches<Config>& cpus, FolioHeap<Config>& folios, LargeHeap<Config>& large,
-                       ThreadCaches<Config>& threads, const SetOnce& secret)
-      : cpus_(cpus), folios_(folios), large_(large), threads_(threads), secret_(secret) {}
+                       HugeHeap& huge, ThreadCaches<Config>& threads, const SetOnce& secret)
+      : cpus_(cpus), folios_(folios), large_(large), huge_(huge), threads_(threads), secret_(secret) {}
 
   /// A list that leaves a thread's cache: if it is worth it to the CPU's, or the global one.
   void put_away(BinNumber b, ObjectList list) {
@@ -54,50 +55,69 @@ class GivingBack {
   /// By the cache's thread: gives everything up if somebody has asked for it since it was here.
   void follow_wish(Cache& cache) {
     if (SPANALLOC_LIKELY(cache.flushed_at == wishes())) return;
-    cache.flushed_at = wishes();
     give_up(cache);
   }
 
-  /// Everything that the CPUs' caches and the global one hold goes back, and what vanished threads' have that
-  /// a fork left behind; true: there was something.
-  bool drain() {
-    bool any = false;
-    threads_.for_each_left_behind([&](Cache& cache) {
-      any = true;
-      give_up(cache);
-    });
+  /// Everything that can go back to the kernel at once: what it has refused, what the calling thread's cache
+  /// holds, if it has one (`own`), what all others but threads' hold; these are asked for theirs. Bytes that
+  /// the kernel has taken.
+  std::size_t trim(Cache* own) {
+    wish();
+    std::size_t bytes = huge_.purge_again();
     for (BinNumber b = 0; b < TheBins::kCount; ++b) {
-      cpus_.drain(b, [&](ObjectList list) {
-        any = true;
-        if (b < TheBins::kFirstLarge) return put_home(b, list);
-        large_.put(b, list.first, secret_.read());
-      });
+      bytes += b < TheBins::kFirstLarge ? folios_.purge_again(b) : large_.purge_again(b);
     }
-    return any;
+    if (own != nullptr) bytes += give_up(*own);
+    return bytes + drain().bytes;
   }
 
   /// When memory is out: what caches hold may do. (Not this thread's own lists of other bins: its call may be
   /// in one of them.)
   SPANALLOC_COLD bool find_memory() {
     wish();
-    return drain();
+    return drain().any;
   }
 
  private:
-  void give_up(Cache& cache) {
-    for (BinNumber b = 0; b < TheBins::kFirstLarge; ++b) {
-      put_home(b, cache.take_spare(b));
-      put_home(b, cache.take_first(b));
+  struct Drained {
+    bool any = false;       // there was something
+    std::size_t bytes = 0;  // that went back to the kernel
+  };
+  // Everything that the CPUs' caches and the global one hold goes back, and what vanished threads' have that
+  // a fork left behind.
+  Drained drain() {
+    Drained all;
+    threads_.for_each_left_behind([&](Cache& cache) {
+      all.any = true;
+      all.bytes += give_up(cache);
+    });
+    for (BinNumber b = 0; b < TheBins::kCount; ++b) {
+      cpus_.drain(b, [&](ObjectList list) {
+        all.any = true;
+        all.bytes += b < TheBins::kFirstLarge ? put_home(b, list) : large_.put(b, list.first, secret_.read());
+      });
     }
+    return all;
+  }
+
+  std::size_t give_up(Cache& cache) {
+    cache.flushed_at = wishes();
+    std::size_t bytes = 0;
+    for (BinNumber b = 0; b < TheBins::kFirstLarge; ++b) {
+      bytes += put_home(b, cache.take_spare(b));
+      bytes += put_home(b, cache.take_first(b));
+    }
+    return bytes;
   }
   // To its folios, past all caches.
-  void put_home(BinNumber b, ObjectList list) {
-    if (!list.is_empty()) folios_.put(b, list, secret_.read());
+  std::size_t put_home(BinNumber b, ObjectList list) {
+    return list.is_empty() ? 0 : folios_.put(b, list, secret_.read());
   }
 
   CpuCaches<Config>& cpus_;
   FolioHeap<Config>& folios_;
   LargeHeap<Config>& large_;
+  HugeHeap& huge_;
   ThreadCaches<Config>& threads_;
   const SetOnce& secret_;
   Atomic<std::uint32_t> wish_{0};

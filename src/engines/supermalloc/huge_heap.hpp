@@ -87,6 +87,23 @@ class HugeHeap {
     return true;
   }
 
+  /// Offers the kernel again what it would not take when it was freed. Bytes that it has taken now.
+  std::size_t purge_again() {
+    std::size_t bytes = 0;
+    for (unsigned order = 0; order <= ChunkTable::kMaxOrder && kept_bytes() != 0; ++order) {
+      for (ChunkNumber next = unlink_kept(order); next != 0;) {
+        const ChunkNumber first = next;
+        next = chunks_.entry(first).next();
+        const bool is_dirty = !purge(pointer_to(chunks_.address(first)), kChunk << order);
+        if (!is_dirty) bytes += kChunk << order;
+        const Guard guard(*this);
+        chunks_.set(first, ChunkEntry::nothing());
+        push(order, first, is_dirty);
+      }
+    }
+    return bytes;
+  }
+
   /// Bytes of the object at p; 0: there is none.
   std::size_t usable_size(const void* p) {
     const Guard guard(*this);
@@ -122,6 +139,8 @@ class HugeHeap {
 
   std::size_t bytes() const { return pages_.load_relaxed() * kPage; }
   std::size_t objects() const { return objects_.load_relaxed(); }
+  /// Of free ranges that the kernel did not take back, all of each: at most so much is in memory.
+  std::size_t kept_bytes() const { return kept_.load_relaxed() * kChunk; }
 
   void repair() { const Guard guard(*this); }
   /// In a fork's child, first of all.
@@ -182,6 +201,7 @@ class HugeHeap {
     SPANALLOC_ASSERT(entry.is_free());
     free_[from] = entry.next();
     chunks_.set(first, ChunkEntry::nothing());
+    if (entry.is_dirty()) kept_.store_relaxed(kept_.load_relaxed() - (std::size_t{1} << from));
     halve(from, to, first, entry.is_dirty());
     return {first, entry.is_dirty()};
   }
@@ -195,6 +215,31 @@ class HugeHeap {
     SPANALLOC_ASSERT(lock_.is_mine() && chunks_.entry(first).word() == 0);
     chunks_.set(first, ChunkEntry::of_free(free_[order], is_dirty));
     free_[order] = first;
+    if (is_dirty) kept_.store_relaxed(kept_.load_relaxed() + (std::size_t{1} << order));
+  }
+  // Those of a list that the kernel did not take back: chained by their entries, and in no list.
+  ChunkNumber unlink_kept(unsigned order) {
+    const Guard guard(*this);
+    ChunkNumber unlinked = 0;
+    ChunkNumber before = 0;
+    for (ChunkNumber next = free_[order]; next != 0;) {
+      const ChunkNumber first = next;
+      const ChunkEntry entry = chunks_.entry(first);
+      next = entry.next();
+      if (!entry.is_dirty()) {
+        before = first;
+        continue;
+      }
+      if (before == 0) {
+        free_[order] = next;
+      } else {
+        chunks_.set(before, ChunkEntry::of_free(next, false));
+      }
+      chunks_.set(first, ChunkEntry::of_free(unlinked, true));
+      unlinked = first;
+      kept_.store_relaxed(kept_.load_relaxed() - (std::size_t{1} << order));
+    }
+    return unlinked;
   }
 
   static bool purge(void* start, std::size_t bytes) {
@@ -214,11 +259,16 @@ class HugeHeap {
   }
 
   // In a fork's child whose parent had a thread in here: a list may have lost what was being pushed or cut,
-  // and what is behind it. Ranges that no list leads to stay unused; objects are counted anew.
+  // and what is behind it. Ranges that no list leads to stay unused; all is counted anew.
   SPANALLOC_COLD void rebuild() {
-    for (ChunkNumber& first : free_) {
-      if (first != 0 && !chunks_.entry(first).is_free()) first = 0;
+    std::size_t kept = 0;
+    for (unsigned order = 0; order <= ChunkTable::kMaxOrder; ++order) {
+      if (free_[order] != 0 && !chunks_.entry(free_[order]).is_free()) free_[order] = 0;
+      for (ChunkNumber first = free_[order]; first != 0; first = chunks_.entry(first).next()) {
+        if (chunks_.entry(first).is_dirty()) kept += std::size_t{1} << order;
+      }
     }
+    kept_.store_relaxed(kept);
     std::size_t pages = 0;
     std::size_t objects = 0;
     for (ChunkNumber number = 1; number < chunks_.limit(); ++number) {
@@ -239,6 +289,7 @@ class HugeHeap {
   alignas(kCacheLine) ChunkNumber free_[ChunkTable::kMaxOrder + 1] = {};
   Atomic<std::size_t> pages_{0};
   Atomic<std::size_t> objects_{0};
+  Atomic<std::size_t> kept_{0};  // chunks
 };
 static_assert(sizeof(HugeHeap) == 4 * kCacheLine);
 

@@ -60,6 +60,7 @@ class LargeHeap {
       ObjectCell& found = cell(chunk, object);
       state.free.store_relaxed(found.next);
       const bool is_dirty = found.is_dirty;
+      if (is_dirty) state.kept.store_relaxed(state.kept.load_relaxed() - 1);
       take_out(state, chunk, object);
       return {address_of(chunk.object(object)), !is_dirty};
     }
@@ -80,25 +81,49 @@ class LargeHeap {
 
   /// Takes back a free object that has waited in a cache, or in none: its pages go to the kernel. Ends the
   /// process if it was written to since, or is here already: a program that writes over the seal can free it
-  /// once more, and two threads that free it at once may both find no room in a cache.
-  void put(BinNumber b, const FreeObject* free, Secret secret) {
+  /// once more, and two threads that free it at once may both find no room in a cache. Bytes that the kernel
+  /// has taken.
+  std::size_t put(BinNumber b, const FreeObject* free, Secret secret) {
     (void)next_of(free, secret);
+    return give_back(b, free);
+  }
+
+  /// Offers the kernel again what it would not take when it was freed. Bytes that it has taken now.
+  std::size_t purge_again(BinNumber b) {
     const Bin& bin = TheBins::of(b);
-    const std::uintptr_t start = address_of(free);
-    const FolioChunk chunk = FolioChunk::of(free, bin);
-    const std::uint32_t object = chunk.object_at(free);
-    SPANALLOC_ASSERT(object < bin.objects);
-    poison(free, bin.size);
-    const bool is_dirty = bin.size % os::page_size() != 0 || start % os::page_size() != 0 ||
-                          !os::purge(pointer_to(start), bin.size);
     BinState& state = bins_[b - kFirst];
-    if (Config::kPrefetch) prefetch(state, chunk, object);
-    const Guard guard(*this, b);
-    if (SPANALLOC_UNLIKELY(!chunk.is_out(object))) name_free_already(free);
-    cell(chunk, object) = {state.free.load_relaxed(), 0, is_dirty};
-    chunk.give_back(object);
-    state.free.store_relaxed(place_of(chunk, object));
-    state.out.store_relaxed(state.out.load_relaxed() - 1);
+    if (kept(b) == 0 || bin.size % os::page_size() != 0) return 0;
+    std::uint32_t taken = 0;
+    {
+      // They are out meanwhile, as those are that are put back for the first time.
+      const Guard guard(*this, b);
+      std::uint32_t next = state.free.load_relaxed();
+      std::uint32_t clean = 0;
+      while (next != 0) {
+        const FolioChunk chunk = chunk_of(next, bin);
+        ObjectCell& found = cell(chunk, object_of(next));
+        const std::uint32_t place = next;
+        next = found.next;
+        if (!found.is_dirty) {
+          found.next = clean;
+          clean = place;
+          continue;
+        }
+        take_out(state, chunk, object_of(place));
+        found.next = taken;
+        taken = place;
+      }
+      state.free.store_relaxed(clean);
+      state.kept.store_relaxed(0);
+    }
+    std::size_t bytes = 0;
+    while (taken != 0) {
+      const FolioChunk chunk = chunk_of(taken, bin);
+      const std::uint32_t object = object_of(taken);
+      taken = cell(chunk, object).next;
+      bytes += give_back(b, chunk.object(object));
+    }
+    return bytes;
   }
 
   /// The cell of the object that p lies in; nullptr: p lies in none of the bin's.
@@ -121,6 +146,9 @@ class LargeHeap {
   /// Objects that are out, in a program's hands or in caches. Any time.
   std::size_t out(BinNumber b) const { return bins_[b - kFirst].out.load_relaxed(); }
 
+  /// Free objects whose pages the kernel did not take back. Any time.
+  std::size_t kept(BinNumber b) const { return bins_[b - kFirst].kept.load_relaxed(); }
+
   void repair(BinNumber b) { const Guard guard(*this, b); }
   /// In a fork's child, first of all.
   void enter_child() {
@@ -129,12 +157,15 @@ class LargeHeap {
 
   // --- For the census, while no other thread uses the heap ---------------------------------------------
 
+  /// Of a free one.
+  static bool is_kept(const FolioChunk& chunk, std::uint32_t object) { return cell(chunk, object).is_dirty; }
+
   template <class F>
   void for_each_chunk(BinNumber b, F&& f) const {
     for (ChunkHead* head = bins_[b - kFirst].newest.load_relaxed(); head != nullptr; head = head->before)
       f(head);
   }
-  /// f(address) for each object in the list of free ones; false ends it.
+  /// f(chunk, object) for each object in the list of free ones; false ends it.
   template <class F>
   void for_each_free(BinNumber b, F&& f) const {
     const Bin& bin = TheBins::of(b);
@@ -147,6 +178,30 @@ class LargeHeap {
   }
 
  private:
+  // By whoever has taken it out: its pages go to the kernel, then it is free. Bytes that the kernel has
+  // taken.
+  std::size_t give_back(BinNumber b, const void* free) {
+    const Bin& bin = TheBins::of(b);
+    const std::uintptr_t start = address_of(free);
+    const FolioChunk chunk = FolioChunk::of(free, bin);
+    const std::uint32_t object = chunk.object_at(free);
+    SPANALLOC_ASSERT(object < bin.objects);
+    poison(free, bin.size);
+    const bool is_dirty = bin.size % os::page_size() != 0 || start % os::page_size() != 0 ||
+                          !os::purge(pointer_to(start), bin.size);
+    BinState& state = bins_[b - kFirst];
+    if (Config::kPrefetch) prefetch(state, chunk, object);
+    const Guard guard(*this, b);
+    if (SPANALLOC_UNLIKELY(!chunk.is_out(object))) name_free_already(free);
+    cell(chunk, object) = {state.free.load_relaxed(), 0, is_dirty};
+    chunk.give_back(object);
+    state.free.store_relaxed(place_of(chunk, object));
+    state.out.store_relaxed(state.out.load_relaxed() - 1);
+    if (!is_dirty) return bin.size;
+    state.kept.store_relaxed(state.kept.load_relaxed() + 1);
+    return 0;
+  }
+
   static constexpr unsigned kObjectBits = 7;
   static constexpr std::uint32_t kObjectMask = (1u << kObjectBits) - 1;
   static_assert(TheBins::kTable[kFirst].objects <= kObjectMask);
@@ -158,6 +213,7 @@ class LargeHeap {
     alignas(kCacheLine) Atomic<std::uint32_t> free{0};
     Atomic<ChunkHead*> newest{nullptr};  // its used_folios counts objects; atomic for a fork's child
     Atomic<std::size_t> out{0};
+    Atomic<std::size_t> kept{0};
   };
   static_assert(sizeof(BinState) == 2 * kCacheLine);
 
@@ -212,6 +268,7 @@ class LargeHeap {
     BinState& state = bins_[b - kFirst];
     state.free.store_relaxed(0);
     std::size_t out = 0;
+    std::size_t kept = 0;
     for_each_chunk(b, [&](ChunkHead* head) {
       chunks_.set(chunks_.number_of(head), ChunkEntry::of_bin(b));
       const FolioChunk chunk = FolioChunk::of(head, bin);
@@ -222,9 +279,11 @@ class LargeHeap {
         }
         cell(chunk, object) = {state.free.load_relaxed(), 0, true};
         state.free.store_relaxed(place_of(chunk, object));
+        ++kept;
       }
     });
     state.out.store_relaxed(out);
+    state.kept.store_relaxed(kept);
   }
 
   ChunkTable& chunks_;

@@ -218,6 +218,11 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithLargeObjects) {
   });
   expect_noticed("a large object is in no list",
                  [&] { return changed(large_head()->used_folios, large_head()->used_folios + 1); });
+  expect_noticed("large objects that the kernel did not take back are miscounted", [&] {
+    auto* cells = reinterpret_cast<supermalloc::ObjectCell*>(&chunk.bits(0) +
+                                                             chunk.bits_bytes() / sizeof(std::uint64_t));
+    return changed(cells[chunk.object_at(large_[2])].is_dirty, true);
+  });
   expect_noticed("large objects are miscounted", [&] {
     const std::uint32_t object = large_head()->used_folios++;
     set_bit(chunk, object, true);
@@ -249,6 +254,8 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithTheChunkTable) {
                  [&] { return changed(huge, ChunkEntry::of_huge(5 * kMiB / kPage + 1)); });
   expect_noticed("what is not free is in a list of free ranges",
                  [&] { return changed(free, ChunkEntry::nothing()); });
+  expect_noticed("ranges that the kernel did not take back are miscounted",
+                 [&] { return changed(free, ChunkEntry::of_free(0, true)); });
   // A free range's second chunk is one, too.
   expect_noticed("free ranges overlap", [&] {
     auto first = changed(free + 1, ChunkEntry::of_free(0, false));

@@ -252,6 +252,33 @@ TEST_F(SupermallocFolioHeap, AFolioThatTheKernelDoesNotTakeBackIsUsedAgain) {
   EXPECT_EQ(heap_->folios().bytes_in_use(b), 0u);
 }
 
+TEST_F(SupermallocFolioHeap, ATrimOffersAgainWhatTheKernelRefused) {
+  const BinNumber b = Bins::for_folios(100);
+  const std::size_t folio = Bins::of(b).folio_bytes;
+  auto folios = take_whole_folios(b, 3);
+  char* starts[3];
+  for (int i = 0; i < 3; ++i) {
+    starts[i] = folio_start(b, folios[i][0]);
+    if (i < 2 && syscall(SYS_mlock, starts[i], os::page_size()) != 0) {
+      GTEST_SKIP() << "no memory may be locked here";
+    }
+  }
+  for (const auto& each : folios) put(b, each);
+  EXPECT_EQ(heap_->folios().committed_bytes(b), 2 * folio);
+  EXPECT_FALSE(heap_->trim()) << "the kernel has taken nothing";
+  EXPECT_EQ(heap_->folios().committed_bytes(b), 2 * folio);
+  checked(heap_);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(syscall(SYS_munlock, starts[i], os::page_size()), 0);
+    EXPECT_TRUE(heap_->trim());
+    EXPECT_EQ(heap_->folios().committed_bytes(b), (1 - i) * folio);
+    EXPECT_EQ(test::resident_pages(starts[i], folio), 0u);
+    EXPECT_EQ(fullness(b), (Fullness{{Bins::of(b).folio_objects, 3}}));
+    checked(heap_);
+  }
+  EXPECT_FALSE(heap_->trim());
+}
+
 // Takes and puts by chance, every object in a model: none is handed out twice, all that are out are known.
 TEST_F(SupermallocFolioHeap, AgreesWithASetOfObjects) {
   for (const std::size_t n : {16u, 48u, 192u, 1088u, 3904u, 10048u}) {

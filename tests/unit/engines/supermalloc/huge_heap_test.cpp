@@ -236,6 +236,43 @@ TEST_F(SupermallocHuge, WhatTheKernelDoesNotTakeBackIsNotTakenForZero) {
   checked(heap_);
 }
 
+TEST_F(SupermallocHuge, ATrimOffersAgainWhatTheKernelRefused) {
+  char* objects[4];
+  for (char*& p : objects) std::memset(p = allocate(3 * kMiB), 0xA5, 3 * kMiB);
+  const auto is_dirty = [&](const char* p) {
+    return heap_->chunks().entry(heap_->chunks().number_of(p)).is_dirty();
+  };
+  for (const int i : {0, 2}) {
+    if (!lock(objects[i])) GTEST_SKIP() << "no memory may be locked here";
+  }
+  for (char* p : objects) heap_->deallocate(p);
+  EXPECT_EQ(heap_->huge().kept_bytes(), 8 * kMiB);
+  EXPECT_EQ(heap_->statistics().pooled_bytes, 8 * kMiB);
+  EXPECT_EQ(heap_->statistics().large_bytes, 0u);
+  EXPECT_FALSE(heap_->trim()) << "the kernel has taken nothing";
+  checked(heap_);
+  unlock(objects[0]);
+  EXPECT_TRUE(heap_->trim());
+  EXPECT_FALSE(is_dirty(objects[0]));
+  EXPECT_TRUE(is_dirty(objects[2]));
+  EXPECT_EQ(heap_->huge().kept_bytes(), 4 * kMiB);
+  EXPECT_EQ(resident_pages(objects[0], 3 * kMiB), 0u);
+  checked(heap_);
+  // Of a range that is cut the rest is as dirty.
+  unlock(objects[2]);
+  const supermalloc::BigObject half = heap_->huge().allocate(kChunk, 4 * kMiB);
+  EXPECT_EQ(half.bytes, objects[2]);
+  EXPECT_EQ(heap_->huge().kept_bytes(), kChunk);
+  checked(heap_);
+  EXPECT_TRUE(heap_->trim());
+  EXPECT_EQ(heap_->huge().kept_bytes(), 0u);
+  EXPECT_EQ(heap_->statistics().pooled_bytes, 0u);
+  EXPECT_FALSE(heap_->trim());
+  EXPECT_EQ(free_ranges(), (Counts{1, 3}));
+  heap_->deallocate(half.bytes);
+  EXPECT_TRUE(checked(heap_).all_returned());
+}
+
 TEST_F(SupermallocHuge, WhatCannotBeCutOffStaysTheObjects) {
   char* p = allocate(8 * kMiB);
   fill_pattern(p, 8 * kMiB, 2);

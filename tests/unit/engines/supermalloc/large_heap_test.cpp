@@ -148,6 +148,43 @@ TEST_F(SupermallocLarge, PagesGoBackOnceNoCacheHoldsTheObject) {
   }
 }
 
+// A page that is locked makes the kernel refuse. (The system call itself: sanitizers make nothing of mlock.)
+TEST_F(SupermallocLarge, ATrimOffersAgainWhatTheKernelRefused) {
+  OwnHeap<> heap;
+  const BinNumber b = Bins::kFirstLarge + 2;
+  const std::size_t n = Bins::of(b).size;
+  void* objects[3];
+  for (void*& p : objects) std::memset(p = heap->allocate_aligned(n, kPage), 0xA5, n);
+  void* locked = objects[1];
+  if (syscall(SYS_mlock, locked, os::page_size()) != 0) GTEST_SKIP() << "no memory may be locked here";
+  heap->deallocate(locked);
+  EXPECT_FALSE(heap->trim()) << "the kernel has taken nothing";
+  EXPECT_EQ(heap->large().kept(b), 1u);
+  EXPECT_EQ(heap->statistics().large_bytes, 2 * n);
+  EXPECT_EQ(heap->statistics().pooled_bytes, n);
+  EXPECT_EQ(resident_pages(locked, n), n / os::page_size());
+  // Beside one that is zero, in the same list.
+  heap->deallocate(objects[0]);
+  EXPECT_TRUE(heap->trim());
+  EXPECT_EQ(heap->large().kept(b), 1u);
+  EXPECT_FALSE(heap->trim());
+  EXPECT_EQ(checked(heap).large_objects, 1u);
+  EXPECT_EQ(syscall(SYS_munlock, locked, os::page_size()), 0);
+  EXPECT_TRUE(heap->trim());
+  EXPECT_EQ(heap->large().kept(b), 0u);
+  EXPECT_EQ(heap->statistics().pooled_bytes, 0u);
+  EXPECT_EQ(resident_pages(locked, n), 0u);
+  EXPECT_EQ(checked(heap).large_objects, 1u);
+  EXPECT_FALSE(heap->trim());
+  // What was refused counts as in use again when it is handed out.
+  heap->deallocate(objects[2]);
+  heap->trim();
+  std::set<void*> again;
+  for (int i = 0; i < 3; ++i) again.insert(heap->allocate_aligned(n, kPage));
+  EXPECT_EQ(again, (std::set<void*>{objects[0], objects[1], objects[2]}));
+  checked(heap);
+}
+
 TEST_F(SupermallocLarge, WhatCachesDoNotTakeGoesBackAtOnce) {
   OwnHeap<> heap;
   const BinNumber b = Bins::kCount - 1;
