@@ -283,7 +283,10 @@ TEST(SupermallocFree, WhatIsInUseIsSeenToBeOut) {
 TEST(SupermallocFree, AForksChildFindsTheBooksInItsBits) {
   EXPECT_FINDS(EmptyingIsForgotten, "listed == used", {.memory = MemoryModel::tso, .forks = true});
   for (const MemoryModel memory : {MemoryModel::tso, MemoryModel::pso}) {
-    EXPECT_HOLDS(ForkedFirstChunk, {.memory = memory, .forks = true});
+    // (Of so many stores that nothing waits for, any may have arrived: a million executions.)
+    if (memory == MemoryModel::tso || full_bounds()) {
+      EXPECT_HOLDS(ForkedFirstChunk, {.memory = memory, .forks = true});
+    }
     EXPECT_HOLDS(ForkedBooks, {.memory = memory, .preemptions = bound(2, 3), .forks = true});
   }
 }

@@ -99,8 +99,7 @@ struct ThreadCache {
     const ObjectList list = spare[b].get();
     set_first(b, list);
     spare[b].set({});
-    // Once more, behind that: a fork's child that finds the first object gone finds the spare list empty,
-    // too.
+    // Once more, behind that: a fork's child that finds it changed finds that the spare list is gone, too.
     first[b + 1].store_release(list.first);
     return true;
   }
