@@ -74,7 +74,7 @@ TEST_F(SupermallocTraps, APushWaitsForWhoeverHasTheLock) {
     // Until it has pushed, or has waited for the lock so long that it gives its time away.
     while (!has_pushed && test::yields() == yields) usleep(100);
     EXPECT_FALSE(has_pushed);
-    EXPECT_EQ(chain.lists, 1u);
+    EXPECT_EQ(chain.count(), 1u);
   });
   ASSERT_EQ(chains, 1u);
   other.join();
