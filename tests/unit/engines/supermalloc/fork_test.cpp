@@ -283,8 +283,9 @@ TEST(SupermallocFork, WhatCachesOfVanishedThreadsHaveIsGivenBack) {
     return census.live_objects == 1 && census.cached_objects == 0 ? 0 : 5;
   };
   const auto run_out_of_memory = [&] {
-    while (heap->allocate_aligned(Bins::kLargest, 4096) != nullptr) {
+    while (heap->chunks().carve(0) != 0) {
     }
+    if (heap->allocate(Bins::kLargestWithFolios / 2) != nullptr) return 3;
     // This thread's own list is all that is left in caches.
     const Census census = heap->census();
     if (!census.consistent()) return 4;
