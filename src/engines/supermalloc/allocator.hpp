@@ -87,11 +87,11 @@ class Allocator {
   SPANALLOC_INLINE void deallocate(void* p) {
     const std::size_t tag = chunks_.tag_at(p);
     auto* object = static_cast<FreeObject*>(p);
-    if (SPANALLOC_LIKELY(Folios::is_out_by_tag(tag, p) && !object->is_sealed(secret()))) {
-      poison_free(object, bin_of(tag));
-      if (SPANALLOC_LIKELY(caches_.known().push(tag, object, secret_))) return;
+    if (SPANALLOC_UNLIKELY(!Folios::is_out_by_tag(tag, p) || object->is_sealed(secret()))) {
+      return deallocate_other(p, *this);
     }
-    deallocate_slow(p, *this);
+    poison_free(object, bin_of(tag));
+    if (SPANALLOC_UNLIKELY(!caches_.known().push(tag, object, secret_))) deallocate_slow(object, tag, *this);
   }
 
   std::size_t usable_size(const void* p) {
@@ -255,14 +255,9 @@ class Allocator {
     return list;
   }
 
-  // What the short path of free ends in. Static, so that the pointer stays in the register where it came.
-  [[gnu::noinline]] static void deallocate_slow(void* p, Allocator& self) {
-    const std::size_t tag = self.chunks_.tag_at(p);
-    auto* object = static_cast<FreeObject*>(p);
-    if (SPANALLOC_UNLIKELY(!Folios::is_out_by_tag(tag, p) || object->is_sealed(self.secret()))) {
-      return self.deallocate_other(p);
-    }
-    // The thread's first list is full: it waits, and the one that has waited goes.
+  // What the short path of free ends in: the thread's first list is full. It waits, and the one that has
+  // waited goes. Static, so that the object stays in the register where it came.
+  [[gnu::noinline]] static void deallocate_slow(FreeObject* object, std::size_t tag, Allocator& self) {
     Cache& cache = self.caches_.known();
     if (SPANALLOC_UNLIKELY(is_none(cache))) return self.deallocate_first(tag, object);
     self.make_room(cache, bin_of(tag));
@@ -309,8 +304,8 @@ class Allocator {
     return big_.allocate_huge(n, alignment);
   }
 
-  SPANALLOC_COLD void deallocate_other(void* p) {
-    if (p != nullptr && !big_.free(p)) name_bad_pointer(p);
+  SPANALLOC_COLD static void deallocate_other(void* p, Allocator& self) {
+    if (p != nullptr && !self.big_.free(p)) self.name_bad_pointer(p);
   }
 
   // Of what is no object in use, and no large one.
