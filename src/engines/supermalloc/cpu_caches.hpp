@@ -2,9 +2,10 @@
 // chain for each CPU (section 8). A list, or a chain, moves by its head: in constant time, however many CPUs
 // there are, for the global cache is a stack of chains.
 //
-// A thread looks where it runs and takes that CPU's lock for the bin, which nobody else is likely to want: it
-// is held for a few instructions, and what they touch has been asked for before. (The paper's transactions
-// look at that lock first of all, which it calls subscribing early; here the lock is taken first of all.)
+// A thread looks where it runs, every sixteenth time, and takes that CPU's lock for the bin, which nobody
+// else is likely to want: it is held for a few instructions, and what they touch has been asked for before.
+// (The paper's transactions look at that lock first of all, which it calls subscribing early; here the lock
+// is taken first of all.)
 //
 // A fork may leave a cache half changed: then the chains in it are dropped, with the objects in them, which
 // stay marked as out for good. They are counted.
@@ -302,9 +303,24 @@ class CpuCaches {
   }
 
   Slot& slot(unsigned cpu, BinNumber b) { return slots_.load_relaxed()[cpu * kBins + b]; }
-  Slot& here(BinNumber b) { return slot(slot_of_.of(os::current_cpu()), b); }
+  Slot& here(BinNumber b) { return slot(slot_of_.of(cpu()), b); }
+  // Where the calling thread runs, or ran shortly before: a lock keeps whatever it takes together.
+  static unsigned cpu() {
+    if (seen_.uses_left == 0) seen_ = {os::current_cpu(), kUsesOfACpu};
+    --seen_.uses_left;
+    return seen_.cpu;
+  }
   std::size_t stride() const { return sizeof(Shared) + align_up(cpus_ * sizeof(ChainPlace), kCacheLine); }
   Shared& shared_of(BinNumber b) { return *reinterpret_cast<Shared*>(shared_ + b * stride()); }
+
+  // To ask the kernel costs as much as the rest, and threads seldom move: the paper asks every sixteenth
+  // time.
+  static constexpr std::uint32_t kUsesOfACpu = 16;
+  struct SeenCpu {
+    unsigned cpu = 0;
+    std::uint32_t uses_left = 0;
+  };
+  SPANALLOC_TLS static inline constinit thread_local SeenCpu seen_{};
 
   Atomic<Slot*> slots_{nullptr};  // constant once started, with the four below
   char* shared_ = nullptr;

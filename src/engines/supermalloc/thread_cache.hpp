@@ -70,11 +70,12 @@ struct ThreadCache {
   /// An object off the first list of a bin. nullptr: that is empty, or its first object was written to; slow
   /// paths find out which.
   SPANALLOC_INLINE FreeObject* pop(std::size_t tag, Secret secret) {
-    FreeObject* const object = first[tag].load_relaxed();
-    FreeObject* const next = object->next;
-    if (SPANALLOC_UNLIKELY(!object->is_sealed(secret))) return nullptr;
+    FreeObject* object = first[tag].load_relaxed();
+    keep_in_result_register(object);
+    const std::uintptr_t link = object->link_of_seal(secret);
+    if (SPANALLOC_UNLIKELY(link != address_of(object->next))) return nullptr;
     tag = opaque(tag);  // or its slot's address is computed for both uses, in an instruction more
-    first[tag].store_relaxed(next);
+    first[tag].store_relaxed(pointer_to<FreeObject>(link));
     room[tag].count_up();
     // Last: a fork's child takes an object for written to that is on the list and has no seal.
     store_in_order(object->seal, 0);
