@@ -99,7 +99,7 @@ class CpuCaches {
   /// A list of the bin, from this CPU or from all of them; an empty one: there is none.
   ObjectList take(BinNumber b) {
     Slot& slot = here(b);
-    if (Config::kPrefetch) prefetch(one_with_lists(slot));
+    if (Chain* chain = Config::kPrefetch ? one_with_lists(slot) : nullptr) chain->prefetch_pop();
     const SlotGuard guard(*this, slot);
     if (Chain* chain = one_with_lists(slot); chain != nullptr) return chain->pop();
     Shared& shared = shared_of(b);
@@ -117,7 +117,7 @@ class CpuCaches {
   bool put(BinNumber b, ObjectList list) {
     Slot& slot = here(b);
     const std::uint32_t most = TheBins::of(b).chain_lists;
-    if (Config::kPrefetch) prefetch(one_with_room(slot, most));
+    if (Chain* chain = Config::kPrefetch ? one_with_room(slot, most) : nullptr) chain->prefetch_push();
     const SlotGuard guard(*this, slot);
     for (ChainPlace& place : slot.chains) {
       if (!has_chain(place)) return false;
@@ -276,16 +276,14 @@ class CpuCaches {
     return nullptr;
   }
 
-  static void prefetch(Chain* chain) {
-    if (chain != nullptr) chain->prefetch();
-  }
   // The last chain that has lists and the place behind it: one of them changes places with a CPU's.
   void prefetch(Shared& shared) {
     const std::uint32_t filled = shared.count();
     prefetch_to_write(&shared.filled);
     for (std::uint32_t i = filled == 0 ? 0 : filled - 1; i <= filled && i < cpus_; ++i) {
       prefetch_to_write(&shared.chains()[i]);
-      prefetch(shared.chains()[i].load_relaxed());
+      Chain* chain = shared.chains()[i].load_relaxed();
+      if (chain != nullptr) chain->is_empty() ? chain->prefetch_push() : chain->prefetch_pop();
     }
   }
 

@@ -89,12 +89,11 @@ struct Chain {
     lists.store_relaxed(last);
     return at[last];
   }
-  /// Any time: what push() and pop() will touch, if nobody comes first.
-  void prefetch() {
-    const std::uint32_t behind = count();
-    prefetch_to_write(&lists);
-    prefetch_to_write(&at[behind]);
-    if (behind != 0) prefetch_to_write(&at[behind - 1]);
+  /// Any time: asks for the place that push(), or pop(), uses if nobody comes first. (The count is read.)
+  void prefetch_push() { prefetch_to_write(&at[count()]); }
+  void prefetch_pop() {
+    const std::uint32_t lists_now = count();
+    prefetch_to_write(&at[lists_now - (lists_now != 0)]);
   }
   std::size_t objects() const {
     std::size_t sum = 0;
