@@ -251,8 +251,9 @@ class Allocator {
   ObjectList fetch(BinNumber b, std::uint32_t most) {
     ObjectList list = cpus_.take(b);
     if (list.is_empty()) list = folios_.take(b, most, secret());
-    if (list.is_empty() && giving_back_.find_memory()) list = folios_.take(b, most, secret());
-    return list;
+    if (!list.is_empty()) return list;
+    giving_back_.find_memory();  // or another thread has, meanwhile
+    return folios_.take(b, most, secret());
   }
 
   // What the short path of free ends in: the thread's first list is full. It waits, and the one that has

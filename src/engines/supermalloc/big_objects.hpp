@@ -33,8 +33,7 @@ class BigObjects {
   void start() { huge_.start(); }
 
   /// n bytes (at most those of the largest bin) from the given cache line of the object's first page on, or
-  /// an earlier one where that is too late. find_memory() may free some when memory is out, and says whether
-  /// it has.
+  /// an earlier one where that is too late. find_memory() may free some when memory is out.
   template <class FindMemory>
   BigObject allocate_large(std::size_t n, std::uint32_t line, FindMemory&& find_memory) {
     const std::size_t latest = (TheBins::kLargest - n) / kCacheLine;
@@ -47,7 +46,10 @@ class BigObjects {
       object.start = address_of(list.first);
     } else {
       object = large_.take(b);
-      if (object.start == 0 && find_memory()) object = large_.take(b);
+      if (object.start == 0) {
+        find_memory();
+        object = large_.take(b);
+      }
       if (object.start == 0) return {};
     }
     auto* start = pointer_to<FreeObject>(object.start);

@@ -136,12 +136,13 @@ class CpuCaches {
     return true;
   }
 
-  /// f(list) for every list of the bin in any of the caches, which are empty then.
+  /// f(list) for every list of the bin in any of the caches; of a cache that others fill meanwhile, for as
+  /// many as it has room for.
   template <class F>
   void drain(BinNumber b, F&& f) {
     if (!is_started()) return;
     for (unsigned cpu = 0; cpu < cpus_; ++cpu) {
-      for (;;) {
+      for (std::uint32_t left = 2 * TheBins::of(b).chain_lists; left != 0; --left) {
         ObjectList list;
         {
           const SlotGuard guard(*this, slot(cpu, b));
@@ -151,7 +152,8 @@ class CpuCaches {
         f(list);
       }
     }
-    for (Shared& shared = shared_of(b);;) {
+    Shared& shared = shared_of(b);
+    for (std::uint32_t left = cpus_ * TheBins::of(b).chain_lists; left != 0; --left) {
       ObjectList list;
       {
         const SharedGuard guard(*this, shared);
@@ -304,7 +306,8 @@ class CpuCaches {
   Slot& here(BinNumber b) { return slot(slot_of_.of(cpu()), b); }
   // Where the calling thread runs, or ran shortly before: a lock keeps whatever it takes together.
   static unsigned cpu() {
-    if (seen_.uses_left == 0) seen_ = {os::current_cpu(), kUsesOfACpu};
+    // (0, or what a signal handler in between has made less than that.)
+    if (seen_.uses_left - 1 >= kUsesOfACpu) seen_ = {os::current_cpu(), kUsesOfACpu};
     --seen_.uses_left;
     return seen_.cpu;
   }

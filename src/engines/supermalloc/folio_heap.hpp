@@ -84,6 +84,7 @@ class FolioHeap {
   std::size_t purge_again(BinNumber b) {
     const Bin& bin = TheBins::of(b);
     if (committed_bytes(b) == bytes_in_use(b)) return 0;  // mostly
+    if (bin.folio_bytes % os::page_size() != 0) return 0;
     FolioCell* emptied = nullptr;
     {
       const Guard guard(*this, b);
@@ -179,7 +180,7 @@ class FolioHeap {
   /// Objects that go back with one taking of the lock.
   static constexpr std::uint32_t kBatch = 32;
 
-  // What changes with each use of the lock has a line of its own, which others do not spin on.
+  // What a critical section works on lies on another line than the lock, on which others spin.
   struct alignas(kCacheLine) BinState {
     SpinLock lock;
     std::uint32_t emptying = 0;               // folios that are in no list while their pages go

@@ -68,36 +68,28 @@ class GivingBack {
       bytes += b < TheBins::kFirstLarge ? folios_.purge_again(b) : large_.purge_again(b);
     }
     if (own != nullptr) bytes += give_up(*own);
-    return bytes + drain().bytes;
+    return bytes + drain();
   }
 
   /// When memory is out: what caches hold may do. (Not this thread's own lists of other bins: its call may be
   /// in one of them.)
-  SPANALLOC_COLD bool find_memory() {
+  SPANALLOC_COLD void find_memory() {
     wish();
-    return drain().any;
+    drain();
   }
 
  private:
-  struct Drained {
-    bool any = false;       // there was something
-    std::size_t bytes = 0;  // that went back to the kernel
-  };
   // Everything that the CPUs' caches and the global one hold goes back, and what vanished threads' have that
-  // a fork left behind.
-  Drained drain() {
-    Drained all;
-    threads_.for_each_left_behind([&](Cache& cache) {
-      all.any = true;
-      all.bytes += give_up(cache);
-    });
+  // a fork left behind. Bytes that the kernel has taken.
+  std::size_t drain() {
+    std::size_t bytes = 0;
+    threads_.for_each_left_behind([&](Cache& cache) { bytes += give_up(cache); });
     for (BinNumber b = 0; b < TheBins::kCount; ++b) {
       cpus_.drain(b, [&](ObjectList list) {
-        all.any = true;
-        all.bytes += b < TheBins::kFirstLarge ? put_home(b, list) : large_.put(b, list.first, secret_.read());
+        bytes += b < TheBins::kFirstLarge ? put_home(b, list) : large_.put(b, list.first, secret_.read());
       });
     }
-    return all;
+    return bytes;
   }
 
   std::size_t give_up(Cache& cache) {

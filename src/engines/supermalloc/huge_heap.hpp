@@ -123,13 +123,18 @@ class HugeHeap {
       if (pages >= before) {
         chunks_.set(chunks_.number_of(p), ChunkEntry::of_huge(static_cast<std::uint32_t>(pages)));
         count(pages - before, 0);
-        unpoison(p, pages * kPage);
-        return true;
       }
+    }
+    if (pages >= before) {
+      unpoison(p, pages * kPage);
+      advise(p, pages);
+      return true;
     }
     // What is cut off reads as zero when the object grows again, or the object keeps it.
     char* end = static_cast<char*>(p) + pages * kPage;
     if (!purge(end, (before - pages) * kPage)) return true;
+    const std::uintptr_t cut = align_down(address_of(end), kChunk);
+    if (has_huge_pages_) os::forbid_huge_pages(pointer_to(cut), address_of(p) + before * kPage - cut);
     poison(end, (before - pages) * kPage);
     const Guard guard(*this);
     chunks_.set(chunks_.number_of(p), ChunkEntry::of_huge(static_cast<std::uint32_t>(pages)));

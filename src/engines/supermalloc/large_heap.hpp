@@ -92,7 +92,7 @@ class LargeHeap {
   std::size_t purge_again(BinNumber b) {
     const Bin& bin = TheBins::of(b);
     BinState& state = bins_[b - kFirst];
-    if (kept(b) == 0 || bin.size % os::page_size() != 0) return 0;
+    if (kept(b) == 0 || (bin.size | bin.origin) % os::page_size() != 0) return 0;
     std::uint32_t taken = 0;
     {
       // They are out meanwhile, as those are that are put back for the first time.

@@ -37,7 +37,7 @@ struct SpareList {
 /// A fork's child may find any step of these functions half done: a store to `first` comes after what it
 /// publishes. At worst one list is in both places, or the room is off by one (clean_up()).
 template <class Config>
-struct ThreadCache {
+struct alignas(kCacheLine) ThreadCache {  // no other thread's on its lines
   using TheBins = Bins<Config>;
   static constexpr BinNumber kBins = TheBins::kFirstLarge;
 

@@ -187,8 +187,9 @@ class ThreadCaches {
     if (!caches.is_default()) caches.exit_key_.leave();
   }
   void leave(Cache& cache) {
+    const Visit visit(
+        *this);  // first: of a cache's last objects, too, a handler's fork may find some in no list
     allocator_.flush(cache);
-    const Visit visit(*this);
     if (is_default()) my_cache_ = &none_;
     SPANALLOC_ASSERT(cache.has_thread.load_relaxed());
     cache.has_thread.store_relaxed(false);
