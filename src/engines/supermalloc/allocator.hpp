@@ -153,8 +153,8 @@ class Allocator {
   }
 
   /// Gives everything back to the process: all objects, address space, the key. Only while nobody uses the
-  /// heap or anything from it, and no fork is in progress; never the default instance. Afterwards the heap is
-  /// a fresh one.
+  /// heap or anything from it, and no fork is in progress; never the default instance. Then it is
+  /// fresh.
   void destroy() {
     if (registered_.load_acquire() != 0) thread::unwatch_forks(fork_watch_);
     caches_.destroy();

@@ -95,14 +95,12 @@ class BigObjects {
     return size != 0 ? size : outside_.usable_size(p);
   }
 
-  /// Where the object at p, which has `usable` bytes, is when it has n; nullptr: it cannot be made so without
-  /// copying.
+  /// Where the object at p, which has `usable` bytes, is when it has n; nullptr: it would be a copy.
   void* resize(void* p, std::size_t usable, std::size_t n) {
     const ChunkEntry entry = chunks_.at(p);
     const bool stays = n <= usable && n > usable / 2;
     if (entry.is_bin()) return stays || (n <= usable && is_large_here(entry.bin(), p, n)) ? p : nullptr;
-    // What a bin would serve with half of the memory moves there. (It may have had nothing to serve this
-    // with.)
+    // What a bin would serve with half of the memory moves there. (It may have been full.)
     if (n <= TheBins::kLargest && !stays) return nullptr;
     if (entry.is_huge()) return huge_.resize(p, n) ? p : nullptr;
     return outside_.resize(p, n);

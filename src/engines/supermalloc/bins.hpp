@@ -83,8 +83,7 @@ inline constexpr std::size_t kLeastLarge = 16 * kKiB;
 
 constexpr Sizes make_sizes() {
   Sizes sizes;
-  // k * 2^i for k from 4 to 7, as far as malloc's alignment allows; 16, 32 and 48 are all that it leaves
-  // below.
+  // k * 2^i for k from 4 to 7, as far as malloc's alignment allows; 16, 32 and 48 are what it leaves.
   for (std::size_t n = kQuantum; n < 64; n += kQuantum) sizes.add(n, Kind::kSmall);
   for (std::size_t power = 16; 4 * power <= kLargestSmall; power *= 2) {
     for (std::size_t k = 4; k <= 7 && k * power <= kLargestSmall; ++k) sizes.add(k * power, Kind::kSmall);

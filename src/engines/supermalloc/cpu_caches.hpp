@@ -314,8 +314,7 @@ class CpuCaches {
   std::size_t stride() const { return sizeof(Shared) + align_up(cpus_ * sizeof(ChainPlace), kCacheLine); }
   Shared& shared_of(BinNumber b) { return *reinterpret_cast<Shared*>(shared_ + b * stride()); }
 
-  // To ask the kernel costs as much as the rest, and threads seldom move: the paper asks every sixteenth
-  // time.
+  // To ask the kernel costs as much as the rest, and threads seldom move: the paper asks each 16th time.
   static constexpr std::uint32_t kUsesOfACpu = 16;
   struct SeenCpu {
     unsigned cpu = 0;

@@ -51,7 +51,7 @@ class FolioHeap {
       std::uint32_t taken = 0;
       while (taken < most && end < claims + kMostClaims) {
         FolioCell* cell = lists(b).fullest(heads(b));
-        // One that was used before costs no more memory than a fresh one, and is nearer; only an empty heap
+        // One that was used before costs no more memory than a fresh one, and is nearer; only an empty one
         // grows.
         if (cell == nullptr && taken == 0) cell = fresh_folio(b, bin);
         if (cell == nullptr) break;

@@ -135,8 +135,7 @@ class FolioChunk {
         mine = lowest(mine, count);
       }
       taken += count;
-      // Release, here and below: of what its thread did before, a fork's child that finds a bit changed finds
-      // all.
+      // Release, here and below: a fork's child that finds a bit changed finds what came before.
       bits(word).store_release(out | mine);
       *claims++ = {chunk_, word, mine};
     }
@@ -168,8 +167,7 @@ class FolioChunk {
     for (; count != 0; --count) others &= others - 1;
     return bits ^ others;
   }
-  // Of a folio's bits in each of its words. Folios of fewer than 64 objects share a word: both are powers of
-  // two.
+  // Of a folio's bits in each of its words. Folios of fewer than 64 objects share a word.
   std::uint64_t mask_of(std::uint32_t first) const {
     if (bin_.folio_objects >= 64) return ~std::uint64_t{0};
     return ((std::uint64_t{1} << bin_.folio_objects) - 1) << (first % 64);

@@ -178,8 +178,7 @@ class LargeHeap {
   }
 
  private:
-  // By whoever has taken it out: its pages go to the kernel, then it is free. Bytes that the kernel has
-  // taken.
+  // By whoever has taken it out: its pages go to the kernel, it is free. Bytes that this took.
   std::size_t give_back(BinNumber b, const void* free) {
     const Bin& bin = TheBins::of(b);
     const std::uintptr_t start = address_of(free);
