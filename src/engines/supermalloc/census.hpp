@@ -82,8 +82,7 @@ class Walker {
     folios_.for_each_chunk(b, [&](const ChunkHead* head) {
       ++census_.folio_chunks;
       const std::uintptr_t at = address_of(head);
-      demand(head->bin == b && chunks_.at(head).bin() == b, "a bin's chunk is another one's in the table",
-             at);
+      demand(head->bin == b && chunks_.at(head).bin() == b, "a bin's chunk is another's", at);
       demand(head->used_folios <= bin.folios, "a chunk has used more folios than it has", at);
       const FolioChunk chunk = FolioChunk::of(head, bin);
       for (std::uint32_t folio = bin.first_folio; folio < bin.folios; ++folio) {
@@ -104,8 +103,7 @@ class Walker {
       }
     });
     demand(folios_.bytes_in_use(b) == in_use * bin.folio_bytes, "a bin's folios in use are miscounted", b);
-    demand(folios_.committed_bytes(b) == committed * bin.folio_bytes,
-           "a bin's committed folios are miscounted", b);
+    demand(folios_.committed_bytes(b) == committed * bin.folio_bytes, "committed folios are miscounted", b);
     std::size_t listed = 0;
     for (std::uint32_t list = 0; list <= bin.folio_objects; ++list) {
       const FolioCell* first = folios_.head_of(b, list);
@@ -128,8 +126,7 @@ class Walker {
     std::size_t out = 0;
     large_.for_each_chunk(b, [&](const ChunkHead* head) {
       ++census_.large_chunks;
-      demand(head->bin == b && chunks_.at(head).bin() == b, "a bin's chunk is another one's in the table",
-             address_of(head));
+      demand(head->bin == b && chunks_.at(head).bin() == b, "a bin's chunk is another's", address_of(head));
       const FolioChunk chunk = FolioChunk::of(head, bin);
       for (std::uint32_t object = 0; object < bin.objects; ++object) {
         demand(object < head->used_folios || !chunk.is_out(object), "a large object lies in the wilderness",
@@ -156,56 +153,57 @@ class Walker {
     std::size_t huge_pages = 0;
     for (ChunkNumber number = 1; number < chunks_.limit();) {
       const ChunkEntry entry = chunks_.entry(number);
-      std::size_t count = 1;
+      ChunkNumber count = 1;
       if (entry.is_huge()) {
         ++census_.huge_objects;
         huge_pages += entry.pages();
-        count = std::size_t{1} << HugeHeap::order_of(entry.pages());
+        count = walk_range(number, HugeHeap::order_of(entry.pages()));
         census_.huge_chunks += count;
       } else if (entry.word() == 0) {
         ++census_.no_chunks;
       } else if (entry.is_free()) {
-        // How long it is its list says.
-        ++census_.free_chunks;
+        ++census_.free_chunks;  // of how many more it is its list says
       } else {
         demand(entry.bin() < TheBins::kCount, "a chunk is nothing that there is", chunks_.address(number));
         ++bins_chunks;
       }
-      for (std::size_t i = 1; i < count; ++i) {
-        demand(chunks_.entry(number + static_cast<ChunkNumber>(i)).word() == 0,
-               "a huge range has another's chunk in it", chunks_.address(number));
-      }
-      number += static_cast<ChunkNumber>(count);
+      number += count;
     }
     census_.chunks = chunks_.limit() == 0 ? 0 : chunks_.limit() - 1;
-    std::size_t in_lists = 0;
+    std::size_t unlisted = census_.free_chunks;
     std::size_t kept = 0;
     for (unsigned order = 0; order <= ChunkTable::kMaxOrder; ++order) {
       for (ChunkNumber first = huge_.first_free(order); first != 0; first = chunks_.entry(first).next()) {
-        demand(chunks_.entry(first).is_free(), "what is not free is in a list of free ranges",
-               chunks_.address(first));
-        if (!chunks_.entry(first).is_free() || ++in_lists > census_.chunks) break;
+        if (first >= chunks_.limit() || !chunks_.entry(first).is_free())
+          return demand(false, "what is not free is in a list of free ranges", chunks_.address(first));
+        if (unlisted-- == 0) return demand(false, "a free range is in two lists", chunks_.address(first));
         // Its other chunks have been counted as none.
-        const std::size_t rest = (std::size_t{1} << order) - 1;
-        demand(census_.no_chunks >= rest, "free ranges overlap", chunks_.address(first));
-        census_.no_chunks -= rest;
-        census_.free_chunks += rest;
-        if (chunks_.entry(first).is_dirty()) kept += rest + 1;
+        const ChunkNumber count = walk_range(first, order);
+        census_.no_chunks -= count - 1;
+        census_.free_chunks += count - 1;
+        if (chunks_.entry(first).is_dirty()) kept += count;
       }
     }
     demand(huge_.kept_bytes() == kept * kChunk, "ranges that the kernel did not take back are miscounted", 0);
-    demand(bins_chunks == census_.folio_chunks + census_.large_chunks, "a bin does not have all its chunks",
-           0);
+    demand(bins_chunks == census_.folio_chunks + census_.large_chunks, "a bin lacks chunks", 0);
     demand(huge_.objects() == census_.huge_objects && huge_.bytes() == huge_pages * kPage,
            "huge objects are miscounted", 0);
+  }
+
+  // Of how many chunks it is. It is aligned, and only its first chunk's entry says anything.
+  ChunkNumber walk_range(ChunkNumber first, unsigned order) {
+    const ChunkNumber count = ChunkNumber{1} << order;
+    bool is_whole = first % count == 0 && count <= chunks_.limit() - first;
+    for (ChunkNumber i = 1; is_whole && i < count; ++i) is_whole = chunks_.entry(first + i).word() == 0;
+    demand(is_whole, "a range is out of place, or has another's chunk in it", chunks_.address(first));
+    return count;
   }
 
   // Each object in a cache is out by its bit, sealed, and in no other cache.
   void walk_caches() {
     const std::size_t bytes = max_of(census_.chunks + 1, 1) * (kChunk / kQuantum / 8);
-    auto* seen = static_cast<std::uint64_t*>(os::map(bytes, os::page_size()));
-    if (seen == nullptr) return demand(false, "no memory for the census", 0);
-    seen_ = seen;
+    seen_ = static_cast<std::uint64_t*>(os::map(bytes, os::page_size()));
+    if (seen_ == nullptr) return demand(false, "no memory for the census", 0);
     for (BinNumber b = 0; b < TheBins::kCount; ++b) {
       cpus_.for_each_chain(b, [&](const Chain& chain) {
         for (std::uint32_t i = 0; i < chain.count(); ++i) walk_list(b, chain.at[i].first, chain.at[i].count);
@@ -219,7 +217,7 @@ class Walker {
         walk_list(b, cache.spare[b].get().first, cache.spare[b].count.load_relaxed());
       });
     }
-    os::release(seen, bytes);
+    os::release(seen_, bytes);
   }
 
   void walk_list(BinNumber b, const FreeObject* list, std::size_t count) {

@@ -152,8 +152,7 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithFolios) {
       cell->is_committed = false;
     };
   });
-  expect_noticed("a bin's committed folios are miscounted",
-                 [&] { return changed(empty()->is_committed, true); });
+  expect_noticed("committed folios are miscounted", [&] { return changed(empty()->is_committed, true); });
   expect_noticed("a chunk has used more folios than it has",
                  [&] { return changed(chunk().head()->used_folios, bin_.folios + 1); });
 }
@@ -240,14 +239,13 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithTheChunkTable) {
   const ChunkNumber free = heap_->chunks().number_of(huge_[1]);
   ASSERT_TRUE(heap_->chunks().entry(free).is_free());
   for (const ChunkEntry wrong : {ChunkEntry::of_bin(b_ + 1), ChunkEntry::nothing(), ChunkEntry::of_huge(3)}) {
-    expect_noticed("a bin's chunk is another one's in the table", [&] { return changed(folios, wrong); });
-    expect_noticed("a bin's chunk is another one's in the table", [&] { return changed(large, wrong); });
+    expect_noticed("a bin's chunk is another's", [&] { return changed(folios, wrong); });
+    expect_noticed("a bin's chunk is another's", [&] { return changed(large, wrong); });
   }
-  expect_noticed("a bin's chunk is another one's in the table",
-                 [&] { return changed(chunk().head()->bin, b_ + 1); });
-  expect_noticed("a huge range has another's chunk in it",
+  expect_noticed("a bin's chunk is another's", [&] { return changed(chunk().head()->bin, b_ + 1); });
+  expect_noticed("a range is out of place, or has another's chunk in it",
                  [&] { return changed(huge + 2, ChunkEntry::of_huge(1)); });
-  expect_noticed("a huge range has another's chunk in it",
+  expect_noticed("a range is out of place, or has another's chunk in it",
                  [&] { return changed(huge, ChunkEntry::of_huge(9 * kMiB / kPage)); });
   expect_noticed("huge objects are miscounted", [&] { return changed(huge, ChunkEntry::nothing()); });
   expect_noticed("huge objects are miscounted",
@@ -256,8 +254,12 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithTheChunkTable) {
                  [&] { return changed(free, ChunkEntry::nothing()); });
   expect_noticed("ranges that the kernel did not take back are miscounted",
                  [&] { return changed(free, ChunkEntry::of_free(0, true)); });
+  expect_noticed("what is not free is in a list of free ranges",
+                 [&] { return changed(free, ChunkEntry::of_free(heap_->chunks().limit(), false)); });
+  expect_noticed("a free range is in two lists",
+                 [&] { return changed(free, ChunkEntry::of_free(free, false)); });
   // A free range's second chunk is one, too.
-  expect_noticed("free ranges overlap", [&] {
+  expect_noticed("a range is out of place, or has another's chunk in it", [&] {
     auto first = changed(free + 1, ChunkEntry::of_free(0, false));
     auto second = changed(free + 2, ChunkEntry::of_free(0, false));
     auto third = changed(free + 3, ChunkEntry::of_free(0, false));
@@ -267,9 +269,37 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithTheChunkTable) {
       third();
     };
   });
-  expect_noticed("a bin does not have all its chunks", [&] { return changed(huge, ChunkEntry::of_bin(b_)); });
+  expect_noticed("a bin lacks chunks", [&] { return changed(huge, ChunkEntry::of_bin(b_)); });
   expect_noticed("a chunk is nothing that there is",
                  [&] { return changed(huge, ChunkEntry::of_bin(Bins::kCount)); });
+}
+
+// Where many chunks have been lost their number says nothing about the ranges that are free.
+TEST_F(SupermallocWalker, NamesFreeRangesThatAreNone) {
+  const ChunkNumber free = heap_->chunks().number_of(huge_[1]);
+  const ChunkNumber lost = heap_->chunks().carve(3);
+  // Four chunks, of which the second one is a bin's.
+  const ChunkNumber first = heap_->chunks().carve(0);
+  const ChunkNumber bins = heap_->chunks().number_of(heap_->allocate(3000));
+  heap_->chunks().carve(1);
+  ASSERT_EQ(first, lost + 8);
+  ASSERT_EQ(bins, first + 1);
+  ASSERT_EQ(heap_->chunks().limit(), first + 4);
+  // The last one in the list of ranges of four chunks.
+  const auto listed = [&](ChunkNumber range) {
+    auto its_own = changed(range, ChunkEntry::of_free(0, false));
+    auto link = changed(free, ChunkEntry::of_free(range, false));
+    return [=] {
+      link();
+      its_own();
+    };
+  };
+  const auto undo = listed(lost + 4);
+  EXPECT_EQ(checked(heap_).free_chunks, 8u) << "this one is a range";
+  undo();
+  for (const ChunkNumber range : {lost + 1, lost + 2, lost + 3, first, first + 3}) {
+    expect_noticed("a range is out of place, or has another's chunk in it", [&] { return listed(range); });
+  }
 }
 
 TEST_F(SupermallocWalker, NamesWhatIsWrongWithCaches) {
