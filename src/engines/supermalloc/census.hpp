@@ -206,6 +206,7 @@ class Walker {
     if (seen_ == nullptr) return demand(false, "no memory for the census", 0);
     for (BinNumber b = 0; b < TheBins::kCount; ++b) {
       cpus_.for_each_chain(b, [&](const Chain& chain) {
+        demand(chain.count() <= TheBins::of(b).chain_lists, "a chain has too many lists", b);
         for (std::uint32_t i = 0; i < chain.count(); ++i) walk_list(b, chain.at[i].first, chain.at[i].count);
       });
       demand(cpus_.is_global_in_order(b), "a global cache miscounts its chains", b);
@@ -222,6 +223,7 @@ class Walker {
 
   void walk_list(BinNumber b, const FreeObject* list, std::size_t count) {
     const bool is_large = TheBins::of(b).is_large();
+    demand(count <= TheBins::of(b).list_objects, "a list counts too many objects", b);
     for (; !is_end(list); list = list->next) {
       if (chunks_.at(list).bin() != b)
         return demand(false, "a cache has another bin's object", address_of(list));

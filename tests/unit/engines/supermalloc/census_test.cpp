@@ -13,6 +13,7 @@ namespace {
 using supermalloc::Bin;
 using supermalloc::BinNumber;
 using supermalloc::Census;
+using supermalloc::Chain;
 using supermalloc::ChunkEntry;
 using supermalloc::ChunkHead;
 using supermalloc::ChunkNumber;
@@ -317,9 +318,30 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithCaches) {
     return [&] { EXPECT_TRUE(cache.room[cached_ + 1].take_one()); };
   });
   expect_noticed("a list has fewer objects than it counts", [&] {
+    void* const p = heap_->allocate(1000);  // or the list would count more than it may
+    EXPECT_TRUE(cache.room[cached_ + 1].take_one());
+    return [&cache, p, this] {
+      cache.room[cached_ + 1].count_up();
+      heap_->deallocate(p);
+    };
+  });
+  expect_noticed("a list counts too many objects", [&] {
     const std::uint32_t count = cache.spare[cached_].count.load_relaxed();
     cache.spare[cached_].count.store_relaxed(count + 1);
     return [&cache, count, this] { cache.spare[cached_].count.store_relaxed(count); };
+  });
+  expect_noticed("a chain has too many lists", [&] {
+    const auto set = [this](std::uint32_t lists) {
+      std::uint32_t found = 0;
+      heap_->cpu_caches().for_each_chain(cached_, [&](const Chain& chain) {
+        found = chain.count();
+        const_cast<Chain&>(chain).lists.store_relaxed(lists);
+      });
+      return found;
+    };
+    const std::uint32_t before = set(Bins::of(cached_).chain_lists + 1);
+    EXPECT_EQ(before, 1u);
+    return [=] { set(before); };
   });
   expect_noticed("a global cache miscounts its chains", [&] {
     heap_->cpu_caches().filled(cached_).store_relaxed(1);
