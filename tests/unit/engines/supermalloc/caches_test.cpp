@@ -215,6 +215,53 @@ TEST_F(SupermallocCaches, TheGlobalCacheIsAStackOfChains) {
   EXPECT_TRUE(checked(heap).all_returned());
 }
 
+// A thread asks where it runs before its first use of a CPU's cache and then before every sixteenth: one that
+// moves meanwhile stays with the CPU it came from, and not for longer.
+TEST_F(SupermallocCaches, AThreadThatMovesIsNoticedWithTheSixteenthUse) {
+  const std::pair<unsigned, unsigned> both = two_cpus();
+  if (both.first == both.second) GTEST_SKIP() << "it takes two CPUs";
+  constexpr std::size_t kUses = 16;
+  const test::Variable cpus("SPANALLOC_CPUS", "2");
+  test::OwnHeap<> heap;
+  const BinNumber b = Bins::for_folios(3000);
+  ASSERT_GE(Bins::of(b).chain_lists, 3 * kUses) << "one chain would hold all lists";
+  auto& caches = heap->cpu_caches();
+  std::vector<void*> objects;
+  // (A thread on neither of the CPUs would get one of the two slots for its own.)
+  std::thread([&] {
+    run_on(both.first);
+    objects = allocate_many(heap, 3 * kUses, 3000);
+    heap->trim();
+  }).join();
+  std::thread([&] {
+    std::size_t used = 0;
+    const auto use = [&](unsigned cpu, std::size_t times) {
+      run_on(cpu);
+      for (; times != 0; --times) {
+        auto* object = static_cast<FreeObject*>(objects[used++]);
+        object->push_on(&supermalloc::end_of_list, heap->secret());
+        ASSERT_TRUE(caches.put(b, {object, 1}));
+      }
+    };
+    // Which of the CPUs has what is told by how much it is: of the first one 16, then of the other one more.
+    const auto lists = [&] {
+      std::vector<std::size_t> counts;
+      caches.for_each_chain(b, [&](const Chain& chain) { counts.push_back(chain.count()); });
+      std::sort(counts.begin(), counts.end());
+      return counts;
+    };
+    use(both.first, 1);
+    use(both.second, kUses - 1);
+    EXPECT_EQ(lists(), (std::vector<std::size_t>{kUses})) << "asked too often";
+    use(both.second, 1);
+    EXPECT_EQ(lists(), (std::vector<std::size_t>{1, kUses})) << "not asked any more";
+    use(both.first, kUses);
+    EXPECT_EQ(lists(), (std::vector<std::size_t>{kUses, kUses + 1})) << "asked at another time";
+  }).join();
+  heap->trim();
+  EXPECT_TRUE(checked(heap).all_returned());
+}
+
 // By the addresses: the last list that came to the CPU's cache is what an empty thread's cache begins with,
 // link by link as it was.
 TEST_F(SupermallocCaches, AListMovesByItsHead) {
