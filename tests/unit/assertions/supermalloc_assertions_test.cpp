@@ -1,5 +1,5 @@
 // Each invariant of the supermalloc engine that an assertion looks at is violated here, and its assertion
-// seen to fire. (F3, L1, G1 and T1 only the census checks: census_test.cpp.)
+// seen to fire. (F3, L1, C1 and T1 only the census checks: census_test.cpp.)
 #include <gtest/gtest.h>
 
 #include <cstddef>
