@@ -6,6 +6,7 @@
 
 #include "engines.hpp"
 #include "memory_pattern.hpp"
+#include "sanitizers.hpp"
 #include "sizes.hpp"
 
 namespace spanalloc::test {
@@ -89,8 +90,12 @@ TYPED_TEST(Realloc, SmallChangesStayInPlace) {
     // (An engine that draws by lot where a large block begins has no fixed ends of classes.)
     const std::size_t whole = Api::malloc_usable_size(p);
     EXPECT_EQ(Api::realloc(p, whole - whole / 4), p);
-    EXPECT_EQ(Api::realloc(p, whole), p);
-    Api::free(p);
+    void* const again = Api::realloc(p, whole);
+    // (Where a block's end went back to the kernel, an emulator may have mapped something of its own.)
+    if (!test::kEmulated) {
+      EXPECT_EQ(again, p);
+    }
+    Api::free(again);
   }
 }
 

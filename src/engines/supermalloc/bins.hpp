@@ -304,7 +304,8 @@ constexpr bool sizes_are_the_papers() {
   std::uint32_t i = 0;
   while (kSizesOfPaper.at[i].bytes < 64) ++i;
   for (const std::size_t bytes : kPaper) {
-    if (i == kSizesOfPaper.count || kSizesOfPaper.at[i++].bytes != bytes) return false;
+    if (i == kSizesOfPaper.count || kSizesOfPaper.at[i].bytes != bytes) return false;
+    ++i;
   }
   return i == kSizesOfPaper.count;
 }

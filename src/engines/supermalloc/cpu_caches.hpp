@@ -130,7 +130,7 @@ class CpuCaches {
     const SharedGuard shared_guard(*this, shared);
     const std::uint32_t filled = shared.count();
     if (filled == cpus_ || !has_chain(shared.chains()[filled])) return false;
-    swap(slot.chains[0], shared.chains()[filled]);
+    swap(shared.chains()[filled], slot.chains[0]);
     shared.filled.store_relaxed(filled + 1);
     slot.chains[0].load_relaxed()->push(list);
     return true;
@@ -187,7 +187,7 @@ class CpuCaches {
   /// Objects in chains that a fork's child has dropped.
   std::size_t lost_to_fork() const { return lost_.load_relaxed(); }
 
-  /// For the census: whether (G1) holds of the bin's global cache; and its count.
+  /// For the census: whether (C1) holds of the bin's global cache; and its count.
   bool is_global_in_order(BinNumber b) {
     Shared& shared = shared_of(b);
     const SharedGuard guard(*this, shared);
@@ -224,7 +224,7 @@ class CpuCaches {
     SpinLock lock;
     alignas(kCacheLine) ChainPlace chains[2];
   };
-  // The chains of a bin that all CPUs have together stand behind it, as many as there are CPUs. (G1) The
+  // The chains of a bin that all CPUs have together stand behind it, as many as there are CPUs. (C1) The
   // first `filled` of them have lists, the others are empty or not made yet.
   struct alignas(kCacheLine) Shared {
     SpinLock lock;
@@ -296,10 +296,11 @@ class CpuCaches {
     place.store_relaxed(made);
     return made != nullptr;
   }
-  static void swap(ChainPlace& a, ChainPlace& b) {
-    Chain* const before = a.load_relaxed();
-    a.store_relaxed(b.load_relaxed());
-    b.store_relaxed(before);
+  // (A fork's child may find the chain of `from` in both, rather than in none.)
+  static void swap(ChainPlace& to, ChainPlace& from) {
+    Chain* const before = to.load_relaxed();
+    to.store_relaxed(from.load_relaxed());
+    from.store_release(before);
   }
 
   Slot& slot(unsigned cpu, BinNumber b) { return slots_.load_relaxed()[cpu * kBins + b]; }

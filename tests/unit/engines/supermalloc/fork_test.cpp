@@ -6,7 +6,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cstdio>
@@ -36,10 +35,14 @@ constexpr unsigned kWorkers = 4;
 constexpr std::size_t kSlots = 1000;
 using Slots = std::array<std::atomic<void*>, kSlots>;
 
+// What the workers allocate: lists of the smallest of it are the longest that they have in their hands.
+constexpr std::size_t kFirstSmall = 24;  // of the dice's 256 numbers
+constexpr std::size_t kSmallest = 16 + kFirstSmall * 8;
+
 // Lists and chains move, folios empty, large and huge objects come and go; half of the frees are remote, and
 // every now and then a thread ends.
 void churn(Slots& slots, std::uint64_t seed, std::atomic<unsigned>& started, const std::atomic<bool>& stop) {
-  E::deallocate(E::allocate(16));
+  E::deallocate(E::allocate(kSmallest));
   ++started;
   test::Random random(test::seed_of(seed));
   const auto some = [&](unsigned steps) {
@@ -48,7 +51,7 @@ void churn(Slots& slots, std::uint64_t seed, std::atomic<unsigned>& started, con
       std::size_t n = 16 + dice * 8;
       if (dice == 0) n = 3 * kMiB;
       if (dice > 0 && dice < 8) n = 100'000 * dice;
-      if (dice >= 8 && dice < 24) n = 14'000;
+      if (dice >= 8 && dice < kFirstSmall) n = 14'000;
       E::deallocate(slots[random.below(kSlots)].exchange(E::allocate(n)));
     }
   };
@@ -111,17 +114,13 @@ void expect_nothing_out() {
 
 // In a child that has freed all that it knows of, and trimmed. Nothing is in use but what vanished threads
 // had in their hands, an object and a list each (of a worker that waits for another thread that one), and
-// what was in the chains of a CPU and a bin that one of them was at: that is counted, but for a chain that
-// was changing places. (It is full, which here only large objects' chains get.)
+// what was in the chains of a CPU and a bin that one of them was at: that is counted.
 void demand_lost_by_threads_only(const Census& left) {
   constexpr std::size_t kBusy = kWorkers + 1;  // and the trimmer
   const std::size_t in_chains = E::statistics().spans_lost_to_fork;
-  std::size_t list = 0;
-  for (const supermalloc::Bin& bin : Bins::kTable) list = std::max<std::size_t>(list, bin.list_objects);
-  const std::size_t large_chain = Bins::of(Bins::for_size(100'000)).chain_lists;
-  if (left.live_objects <= in_chains + kBusy * (1 + list) &&
-      left.large_objects <= in_chains + kBusy * (2 + large_chain) &&
-      left.live_objects + left.large_objects <= in_chains + kBusy * (2 + large_chain + list) &&
+  const std::size_t list = Bins::of(Bins::for_folios(kSmallest)).list_objects;
+  if (left.live_objects <= in_chains + kBusy * (1 + list) && left.large_objects <= in_chains + kBusy * 2 &&
+      left.live_objects + left.large_objects <= in_chains + kBusy * (2 + list) &&
       left.huge_objects <= kBusy) {
     return;
   }
