@@ -3,10 +3,14 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engines.hpp"
@@ -134,6 +138,74 @@ TYPED_TEST(InvalidSmallFreeDeathTest, TwiceInARow) {
     EXPECT_ABORT((Api::free(other), Api::free(p), Api::free(p)), one_line_naming(address_of(p))) << n;
     Api::free(p);
     Api::free(other);
+  }
+}
+
+// --- Freed a second time after others ---------------------------------------------------------------------
+
+// In which order blocks are freed, each letter one of four.
+constexpr const char* kOrders[] = {"aba", "abca", "abcda", "abcba", "abdcb"};
+
+enum class Blocks {
+  kTogether,  // taken one after the other
+  kApart,     // in several spans
+  kReused     // in memory that has been freed as a whole
+};
+
+// Every block that is handed out afterwards is another one: takes more than were ever out, until the mistake
+// is noticed. Ends the child well if it is not.
+template <class E>
+void take_no_block_twice(std::size_t n, std::vector<void*> out) {
+  const std::size_t more = out.size() + 1000 + 2 * kMiB / n;
+  for (std::size_t i = 0; i < more; ++i) out.push_back(E::allocate(n));
+  std::sort(out.begin(), out.end());
+  fprintf(stderr, "%s\n",
+          std::adjacent_find(out.begin(), out.end()) != out.end() ? "handed out twice" : "never caught");
+  _exit(0);
+}
+
+// Takes blocks, frees four of them in the order, and takes others. All by one thread, or the frees by
+// another.
+template <class E>
+void free_in_order(const char* order, std::size_t n, Blocks which, bool by_another) {
+  using Api = MallocApi<E>;
+  const std::size_t apart = which == Blocks::kTogether ? 1 : 1 + 300 * kKiB / n;
+  std::vector<void*> out(4 * apart);
+  for (void*& p : out) p = Api::malloc(n);
+  if (which == Blocks::kReused) {
+    for (void* p : out) Api::free(p);
+    for (void*& p : out) p = Api::malloc(n);
+  }
+  void* named[4];
+  for (std::size_t i = 4; i-- > 0;) {
+    named[i] = out[i * apart];
+    out.erase(out.begin() + static_cast<std::ptrdiff_t>(i * apart));
+  }
+  const auto free_them = [&] {
+    for (const char* letter = order; *letter != 0; ++letter) Api::free(named[*letter - 'a']);
+  };
+  if (by_another) {
+    std::thread(free_them).join();
+  } else {
+    free_them();
+  }
+  for (int i = 0; i < 4; ++i) {  // those that were not freed are out as well
+    if (strchr(order, 'a' + i) == nullptr) out.push_back(named[i]);
+  }
+  take_no_block_twice<E>(n, out);
+}
+
+TYPED_TEST(InvalidSmallFreeDeathTest, TwiceWithOthersInBetween) {
+  for (std::size_t n : {16, 64, 208, 400, 1000, 2000, 5000, 30000}) {
+    for (Blocks which : {Blocks::kTogether, Blocks::kApart, Blocks::kReused}) {
+      for (const char* order : kOrders) {
+        for (bool by_another : {false, true}) {
+          EXPECT_ABORT(free_in_order<TypeParam>(order, n, which, by_another), kOneLine)
+              << order << " of " << n << " bytes, blocks " << static_cast<int>(which)
+              << (by_another ? ", by another thread" : "");
+        }
+      }
+    }
   }
 }
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <new>
 
 #include "engines/scalloc/engine.hpp"
@@ -157,11 +158,18 @@ class ScallocWorld {
     act_as(kMaxThreads);
   }
 
-  // The arena's memory is another execution's.
+  // The arena's memory is another execution's: as if it came from the kernel, without headers and links.
   static void clear_the_arena() {
     if (!ScallocTestAccess::start<Config>()) fail("no memory to start with");
     for (unsigned n = 0; n <= kMaxSpans; ++n) {
+      std::memset(static_cast<void*>(span(n)), 0, 4096);
       ::new (static_cast<void*>(span(n))) Span;
+      for (const std::size_t size : {kFour, kThree, kOne}) {
+        const scalloc::SizeClass& c = scalloc::info(scalloc::class_of(size));
+        for (std::uint32_t i = 0; i < c.blocks; ++i) {
+          span(n)->block_at(c.first_block + i * c.block_size)->clear_link();
+        }
+      }
       directory().set_mark(scalloc::known_granule(n), scalloc::Mark::nothing());
     }
   }

@@ -34,7 +34,8 @@ class Frontend : public ThreadState {
   // --- What an engine offers (engines/engine.hpp) ----------------------------------------------------------
   template <OutOfMemory Policy = ReturnNull>
   SPANALLOC_INLINE void* allocate(std::size_t size) {
-    if (SPANALLOC_LIKELY(size <= kSmallMax)) return take<Policy>(Mark::of_small(size), kMadviseThreshold);
+    if (SPANALLOC_LIKELY(size <= kSmallMax))
+      return take<Policy>(Mark::of_small(size), no_link_bits(kMadviseThreshold));
     if (SPANALLOC_LIKELY(size <= kSpanMax)) return take_medium<Policy>(class_of(size));
     return allocate_huge<Policy>(size);
   }
@@ -49,10 +50,10 @@ class Frontend : public ThreadState {
     if (span == nullptr) __builtin_unreachable();  // null lies in no granule
     // Only this thread's own hot span of the class matches; marks that are no class index a null.
     if (SPANALLOC_LIKELY(spans.hot[mark] == span && span->is_carved(p))) {
-      FreeBlock* list = spans.list[mark];
-      if (SPANALLOC_UNLIKELY(list == p)) return double_free(p);
       auto* block = static_cast<FreeBlock*>(p);
-      block->next = list;
+      const Difference link = difference(address_of(spans.list[mark]), address);
+      if (SPANALLOC_UNLIKELY(link.none)) return double_free(p);  // it is the list's first
+      block->set_link(link.bits);
       spans.list[mark] = block;
       poison_free(block, mark.size_class());
       return;
@@ -135,20 +136,22 @@ class Frontend : public ThreadState {
 
   // --- Allocation ------------------------------------------------------------------------------------------
   template <class Policy>
-  SPANALLOC_INLINE void* take(Mark mark, std::size_t real_span) {
+  SPANALLOC_INLINE void* take(Mark mark, std::uint64_t no_link) {
     FreeBlock* block = spans.list[mark];
     if (SPANALLOC_UNLIKELY(block == nullptr)) return allocate_small<Policy>(mark);
-    FreeBlock* next = block->next;
-    // The link must lie in the same real span; null (the list's end) does not, and goes the slow way too.
-    const std::uintptr_t span = align_down(address_of(block), kVirtualSpan);
-    if (SPANALLOC_UNLIKELY(address_of(next) - span >= real_span)) return allocate_small<Policy>(mark);
-    spans.list[mark] = next;
+    // The link must lead to a block of the same real span. Null (the list's end) is none, nor is what a block
+    // has that was handed out already; these go the slow way too.
+    const std::uint64_t link = block->link();
+    keep_in_result_register(block);
+    if (SPANALLOC_UNLIKELY((link & no_link) != 0)) return allocate_small<Policy>(mark);
+    spans.list[mark] = block->block_behind(link);
+    block->clear_link();
     unpoison(block, info(mark.size_class()).block_size);
     return block;
   }
   template <class Policy>
   SPANALLOC_INLINE void* take_medium(ClassId size_class) {
-    return take<Policy>(Mark::of_class(size_class), kRealSpans[index_of(size_class)]);
+    return take<Policy>(Mark::of_class(size_class), kNoLinkBits[index_of(size_class)]);
   }
 
   template <class Policy>
@@ -187,8 +190,10 @@ class Frontend : public ThreadState {
   SPANALLOC_COLD static void double_free(void* p) { os::fatal("double free of", p); }
   SPANALLOC_COLD void deallocate_foreign(Span* span, void* p, ClassId size_class);
   static void free_owned(Lab& lab, Span* span, void* p, ClassId size_class);
+  SPANALLOC_COLD static void deallocate_suspect(void* p, Frontend& thread, Span* span, Mark mark);
   SPANALLOC_COLD void settle(Span* span) { heap_->protocol_.settle(span, self()); }
   bool is_newest_free(const Span* span, const void* p, ClassId size_class) const;
+  SPANALLOC_COLD bool is_listed(const Span* span, const FreeBlock* block, ClassId size_class) const;
   void refresh_view();
 
   // --- Giving up -------------------------------------------------------------------------------------------

@@ -39,6 +39,9 @@ Allocated Frontend<Config>::refill(HotSpans& hot, ClassId size_class) {
   for (;;) {
     SPANALLOC_ASSERT(seen.state() == State::kHot);  // O7
     const std::uint32_t remote = seen.count();
+    if (SPANALLOC_UNLIKELY(span->suspected.load_relaxed() != 0)) {
+      count_listed(span, span->block_at(seen.head_offset()));
+    }
     if (remote == span->blocks || is_reusable<Config>(span->blocks, span->blocks - remote)) {
       FreeBlock* list = span->block_at(seen.head_offset());
       if (!span->try_mark_hot(seen)) continue;
@@ -69,13 +72,16 @@ Allocated Frontend<Config>::carve(HotSpans& hot, ClassId size_class) {
   unpoison(pointer_to(span->address() + offset), count * size);
   for (std::size_t i = count - 1; i > 0; --i) {
     auto* block = pointer_to<FreeBlock>(span->address() + offset + i * size);
-    block->next = list;
+    block->link_to(list);
     list = block;
     poison_free(block, size_class);
   }
   hot.list[size_class] = list;
   span->carved.store_relaxed(carved + static_cast<std::uint32_t>(count));
-  return {pointer_to(span->address() + offset), offset >= span->dirty_to};
+  auto* first = pointer_to<FreeBlock>(span->address() + offset);
+  const bool zero = offset >= span->dirty_to;
+  if (!zero) first->clear_link();  // of an earlier life
+  return {first, zero};
 }
 
 // Listing 3's get_span: makes some span the LAB's hot one; false when memory is out.

@@ -33,6 +33,9 @@ void Frontend<Config>::deallocate_elsewhere(void* p, Frontend& thread, Span* spa
   }
   if (SPANALLOC_UNLIKELY(mark.is_free())) os::fatal("free of memory that is free already (double free)", p);
   if (SPANALLOC_UNLIKELY(!span->is_carved(p))) p = snap_to_block(span, p, kNaturalMax);
+  if (SPANALLOC_UNLIKELY(static_cast<FreeBlock*>(p)->has_link())) {
+    return deallocate_suspect(p, thread, span, mark);
+  }
   const Inside within(thread);
   const ClassId size_class = mark.size_class();
   poison_free(p, size_class);
@@ -45,6 +48,18 @@ void Frontend<Config>::deallocate_elsewhere(void* p, Frontend& thread, Span* spa
     return;
   }
   thread.deallocate_foreign(span, p, size_class);
+}
+
+// A block that looks free. If it is on no list that this thread may read, another thread's hot span has it,
+// or the program has copied a link into it: it is freed like any other, and the span's lists are counted
+// before the count is relied on.
+template <class Config>
+void Frontend<Config>::deallocate_suspect(void* p, Frontend& thread, Span* span, Mark mark) {
+  auto* block = static_cast<FreeBlock*>(p);
+  if (thread.is_listed(span, block, mark.size_class())) double_free(p);
+  block->clear_link();
+  span->suspected.store_relaxed(1);  // published by the free
+  deallocate_elsewhere(p, thread, span, mark);
 }
 
 template <class Config>
@@ -111,6 +126,16 @@ bool Frontend<Config>::is_newest_free(const Span* span, const void* p, ClassId s
   return owner != kTerminated && span->owner.load_relaxed() == owner && span->local_list == p;
 }
 
+// Whether it is on a list that this thread may read. Others may be using the first of these meanwhile: then a
+// search ends early, where a block has lost its link.
+template <class Config>
+bool Frontend<Config>::is_listed(const Span* span, const FreeBlock* block, ClassId size_class) const {
+  if (list_has(span, span->block_at(span->load_word().head_offset()), block)) return true;
+  if (spans.hot[size_class] == span && list_has(span, spans.list[size_class], block)) return true;
+  return owner != kTerminated && span->owner.load_relaxed() == owner &&
+         list_has(span, span->local_list, block);
+}
+
 template <class Config>
 std::size_t Frontend<Config>::usable_size(const void* p) const {
   if (p == nullptr) return 0;
@@ -124,7 +149,9 @@ std::size_t Frontend<Config>::usable_size(const void* p) const {
   const Span* span = span_at(p);
   const std::size_t size = info(mark.size_class()).block_size;
   if (SPANALLOC_LIKELY(span->is_carved(p))) {
-    if (SPANALLOC_UNLIKELY(is_newest_free(span, p, mark.size_class()))) {
+    const auto* block = static_cast<const FreeBlock*>(p);
+    if (SPANALLOC_UNLIKELY(is_newest_free(span, p, mark.size_class()) ||
+                           (block->has_link() && is_listed(span, block, mark.size_class())))) {
       os::fatal("size asked of memory that is free", p);
     }
     return size;

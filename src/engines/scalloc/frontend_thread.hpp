@@ -96,7 +96,7 @@ void Frontend<Config>::give_up_hot(Lab& lab, ClassId size_class, const Identity&
   FreeBlock* list = hot.list[size_class];
   const std::uint32_t free = owned_free(span, list);
   if (list != nullptr) {
-    walk(span, list).last->next = span->local_list;
+    walk(span, list).last->link_to(span->local_list);
     span->local_list = list;
   }
   hot.list[size_class] = nullptr;

@@ -181,6 +181,7 @@ template <class Config>
 bool Heap<Config>::start() {
   LockGuard guard(start_lock_);
   if (started_.load_relaxed() != 0) return true;
+  if (link_key.read() == 0) link_key.choose(os::random_bits());
   if (room_ == nullptr) {
     room_ = static_cast<Room*>(os::map(align_up(sizeof(Room), os::page_size()), os::page_size()));
     if (room_ == nullptr) return false;

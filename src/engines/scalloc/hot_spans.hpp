@@ -33,13 +33,40 @@ struct WalkedList {
 /// Checks each block.
 inline WalkedList walk(const Span* span, FreeBlock* list) {
   WalkedList result;
-  for (FreeBlock* block = list; block != nullptr; block = block->next) {
+  for (FreeBlock* block = list; block != nullptr; block = block->next()) {
     if (!links_within(span, block) || ++result.count > span->blocks) {
-      os::fatal("free list corrupted (written after free) in the span at", span);
+      os::fatal("free list corrupted (written after free, or freed twice) in the span at", span);
     }
     result.last = block;
   }
   return result;
+}
+
+/// Whether `wanted` is on a list that somebody may be changing.
+inline bool list_has(const Span* span, const FreeBlock* block, const FreeBlock* wanted) {
+  for (std::uint32_t seen = 0; seen < span->blocks && block != nullptr; ++seen, block = block->next()) {
+    if (block == wanted) return true;
+    if (!links_within(span, block) || !block->has_link()) return false;
+  }
+  return false;
+}
+
+/// For who has the span's local list and its remote one, which began with `head`, alone: how many blocks are
+/// on them. Ends the process if one has no link, or is there twice.
+inline std::uint32_t count_listed(const Span* span, FreeBlock* head) {
+  std::uint64_t known[kMostBlocks / 64 + 1] = {};
+  std::uint32_t count = 0;
+  for (FreeBlock* block : {head, static_cast<FreeBlock*>(span->local_list)}) {
+    for (; block != nullptr; block = block->next(), ++count) {
+      const std::uint32_t index = links_within(span, block) ? span->index_of(block) : kMostBlocks;
+      const std::uint64_t bit = std::uint64_t{1} << index % 64;
+      if (index == kMostBlocks || !block->has_link() || (known[index / 64] & bit) != 0) {
+        os::fatal("free list corrupted (freed twice, or written after free) at", block);
+      }
+      known[index / 64] |= bit;
+    }
+  }
+  return count;
 }
 
 /// Free blocks that the owner of a hot span knows of (`list` is the LAB's); for the owner, or while it stands
@@ -77,11 +104,12 @@ struct HotSpans {
   void* pop(ClassId size_class) {
     FreeBlock* block = list[size_class];
     SPANALLOC_ASSERT(hot[size_class] != nullptr && links_within(hot[size_class], block));  // O7
-    FreeBlock* next = block->next;
+    FreeBlock* next = block->next();
     if (SPANALLOC_UNLIKELY(next != nullptr && !links_within(hot[size_class], next))) {
-      os::fatal("free list corrupted (written after free) at", block);
+      os::fatal("free list corrupted (written after free, or freed twice) at", block);
     }
     list[size_class] = next;
+    block->clear_link();
     unpoison(block, info(size_class).block_size);
     return block;
   }
@@ -90,7 +118,7 @@ struct HotSpans {
     auto* block = static_cast<FreeBlock*>(p);
     if (SPANALLOC_UNLIKELY(list[size_class] == block)) os::fatal("double free of", p);
     SPANALLOC_ASSERT(links_within(hot[size_class], block));  // O7
-    block->next = list[size_class];
+    block->link_to(list[size_class]);
     list[size_class] = block;
   }
 

@@ -112,6 +112,9 @@ constexpr std::uint32_t block_index(std::uint32_t offset_from_first, std::uint32
   return std::rotr(offset_from_first * inverse, static_cast<int>(shift));
 }
 
+/// The most that a span of any class has.
+inline constexpr std::uint32_t kMostBlocks = kSizeClasses[1].blocks;
+
 /// Real-span sizes get indexes in the order in which they appear in the table.
 constexpr std::array<std::uint8_t, kClasses> make_real_span_indexes() {
   std::array<std::uint8_t, kClasses> index{};
@@ -128,11 +131,15 @@ constexpr std::array<std::uint8_t, kClasses> make_real_span_indexes() {
 }
 inline constexpr std::array<std::uint8_t, kClasses> kRealSpanIndex = make_real_span_indexes();
 
-/// Real-span sizes once more, alone: the fast path reads them.
-inline constexpr std::array<std::uint64_t, kClasses> kRealSpans = [] {
-  std::array<std::uint64_t, kClasses> sizes{};
-  for (unsigned c = 0; c < kClasses; ++c) sizes[c] = kSizeClasses[c].real_span;
-  return sizes;
+/// The bits that no link within a real span of so many bytes has (free_block.hpp).
+constexpr std::uint64_t no_link_bits(std::size_t real_span) {
+  return ~std::uint64_t{std::bit_ceil(real_span) - 16};
+}
+/// Of each class: malloc's fast path reads them.
+inline constexpr std::array<std::uint64_t, kClasses> kNoLinkBits = [] {
+  std::array<std::uint64_t, kClasses> bits{};
+  for (unsigned c = 0; c < kClasses; ++c) bits[c] = no_link_bits(kSizeClasses[c].real_span);
+  return bits;
 }();
 
 constexpr bool class_table_is_sound() {
@@ -140,6 +147,7 @@ constexpr bool class_table_is_sound() {
     const std::uint32_t c = index_of(id);
     const SizeClass& k = info(id);
     const std::size_t payload = std::size_t{k.blocks} * k.block_size;
+    if (k.blocks > kMostBlocks) return false;
     const std::size_t wanted = c <= 16 ? 16 * std::size_t{c} : std::size_t{512} << (c - 17);
     if (k.block_size != wanted || class_of(k.block_size) != id || class_of(k.block_size - 1) != id)
       return false;

@@ -8,16 +8,12 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "engines/scalloc/free_block.hpp"
 #include "engines/scalloc/numbers.hpp"
 #include "engines/scalloc/size_classes.hpp"
 #include "engines/scalloc/span_word.hpp"
 
 namespace spanalloc::scalloc {
-
-/// A free block. The link is the only thing ever written into one.
-struct [[gnu::may_alias]] FreeBlock {
-  FreeBlock* next;
-};
 
 /// Which list of its owner's set a span is linked into.
 enum class SetList : std::uint8_t { kNone, kReusable, kSuspects };
@@ -48,6 +44,8 @@ struct alignas(kCacheLine) Span {
   Atomic<std::uint32_t> carved{0};
   // Shared: some block may be referred to by a pointer beyond its start (large alignments).
   Atomic<std::uint32_t> shifted{0};
+  // Shared: a block was freed that looked free already, and was not found on a list. Set before that free.
+  Atomic<std::uint32_t> suspected{0};
 
   // --- Second line: what remote frees write.
   alignas(kCacheLine) Atomic<std::uint64_t> word{0};

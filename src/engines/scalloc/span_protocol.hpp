@@ -80,7 +80,7 @@ class SpanProtocol {
     do {
       if (SPANALLOC_UNLIKELY(seen.head_offset() == offset)) os::fatal("double free of", p);
       if (SPANALLOC_UNLIKELY(seen.count() >= span->blocks)) os::fatal("more frees than blocks, last of", p);
-      block->next = span->block_at(seen.head_offset());
+      block->link_to(span->block_at(seen.head_offset()));
     } while (!span->try_change(seen, seen.pushed(offset)));
     Config::at(Step::kAfterRemotePush, span);
   }
@@ -92,7 +92,7 @@ class SpanProtocol {
     const std::uint32_t freed = span->local_free.load_relaxed();  // written by the owner alone
     SPANALLOC_ASSERT(freed < span->blocks);                       // O1
     if (freed == 0) announce_local_frees(span);
-    block->next = span->local_list;
+    block->link_to(span->local_list);
     span->local_list = block;
     // Release, and the last access as the owner: whoever counts this block may take the span over.
     span->local_free.store_release(freed + 1);
@@ -141,7 +141,7 @@ class SpanProtocol {
   /// listed span does not change hands.
   bool claim(Span* span, SpanWord seen, OwnerWord owner, ClassId size_class, const Identity& self) {
     const bool listed = seen.listed();
-    if (!span->try_mark_free(seen)) return false;
+    if (!mark_free(span, seen)) return false;
     Config::at(Step::kAfterClaim, span);
     if (listed) {
       SetGuard set(*this, *lab_of(owner), size_class);
@@ -246,6 +246,17 @@ class SpanProtocol {
   };
 
  private:
+  // idle -> free, on the word in which the span was found empty. What was freed twice counts twice: where
+  // that is suspected the blocks themselves are counted, which are this thread's alone by now.
+  static bool mark_free(Span* span, SpanWord& seen) {
+    if (!span->try_mark_free(seen)) return false;
+    if (SPANALLOC_UNLIKELY(span->suspected.load_relaxed() != 0) &&
+        count_listed(span, span->block_at(seen.head_offset())) != span->carved.load_relaxed()) {
+      os::fatal("more frees than blocks (double free) in the span at", span);
+    }
+    return true;
+  }
+
   // In a fork's child, with the lock of a set whose last holder vanished: its lists are made anew from the
   // words. `listed` and the linking are one critical section, so a span with that bit belongs in its owner's
   // set, whether it had come there or not.
@@ -272,7 +283,7 @@ class SpanProtocol {
       const std::uint32_t free = seen.count() + span->local_free.load_relaxed();
       SPANALLOC_ASSERT(free <= blocks);  // O1
       if (free == blocks) {
-        if (span->try_mark_free(seen)) return true;
+        if (mark_free(span, seen)) return true;
       } else if (set != nullptr && is_reusable<Config>(blocks, blocks - free)) {
         if (!span->try_mark_reusable(seen)) continue;
         set->link(span, SetList::kReusable);
@@ -321,7 +332,7 @@ class SpanProtocol {
       Span* next = span->set_next;
       SpanWord seen = span->load_word();
       const std::uint32_t freed = span->local_free.load_acquire();  // after the word, as in settle
-      if (seen.is_idle() && seen.count() + freed == info(size_class).blocks && span->try_mark_free(seen)) {
+      if (seen.is_idle() && seen.count() + freed == info(size_class).blocks && mark_free(span, seen)) {
         set.unlink(span);
         empty.push(span);
       }

@@ -159,7 +159,7 @@ TEST_F(ScallocAssertionDeathTest, O7_AListIsOfItsHotSpansBlocks) {
   };
   EXPECT_DEATH(
       {
-        static_cast<scalloc::FreeBlock*>(blocks_.front())->next = nullptr;
+        static_cast<scalloc::FreeBlock*>(blocks_.front())->link_to(nullptr);
         take_a_block_of_another_span();
       },
       "links_within\\(hot\\[size_class\\], block\\)");

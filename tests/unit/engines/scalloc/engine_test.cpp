@@ -524,5 +524,55 @@ TEST_F(ScallocDeathTest, WrittenAfterFree) {
   *static_cast<void**>(blocks[3]) = old;
 }
 
+// The hot span's list is its thread's alone: another thread does not find the first free, but doubts it.
+TEST_F(ScallocDeathTest, FreedByItsThreadThenByAnother) {
+  const auto use_up_the_span = [&] {
+    void* p = heap->allocate(200);
+    for (std::uint32_t i = 1; i < span_of(p)->blocks; ++i) heap->allocate(200);
+    heap->deallocate(p);
+    on_another_thread([&] { heap->deallocate(p); });
+    for (int i = 0; i < 2; ++i) heap->allocate(200);
+  };
+  EXPECT_DEATH(use_up_the_span(), "freed twice");
+  // All are freed but the last one, and the count says: all.
+  const auto free_all_but_one = [&] {
+    void* blocks[8];
+    on_another_thread([&] {
+      for (void*& p : blocks) p = heap->allocate(8192);
+      heap->deallocate(blocks[3]);
+      on_another_thread([&] { heap->deallocate(blocks[3]); });
+    });
+    for (int i : {0, 1, 2, 4, 5, 6}) heap->deallocate(blocks[i]);
+  };
+  EXPECT_DEATH(free_all_but_one(), "freed twice|double free");
+}
+
+// A program may copy what it never wrote: a block that looks free for that is freed like any other.
+TEST_F(ScallocDeathTest, ACopiedLinkIsNoDoubleFree) {
+  auto floating = make_floating_span(*heap, 2048);
+  void* freed = heap->allocate(2048);
+  heap->deallocate(freed);
+  std::memcpy(floating[0], freed, sizeof(void*));
+  EXPECT_EQ(heap->usable_size(floating[0]), 2048u);
+  heap->deallocate(floating[0]);
+  std::memcpy(floating[1], freed, sizeof(void*));
+  on_another_thread([&] { heap->deallocate(floating[1]); });
+  // And the count that such a free has cast doubt on is found right.
+  const scalloc::Span* span = span_of(floating[2]);
+  for (std::size_t i = 2; i < floating.size(); ++i) heap->deallocate(floating[i]);
+  EXPECT_EQ(span->load_word().state(), scalloc::State::kFree);
+}
+
+TEST_F(ScallocDeathTest, SizeOfABlockFreedEarlier) {
+  void* blocks[3];
+  for (void*& p : blocks) p = heap->allocate(200);
+  for (void* p : blocks) heap->deallocate(p);
+  for (void* p : blocks) EXPECT_DEATH(heap->usable_size(p), "size asked of memory that is free");
+  auto floating = make_floating_span(*heap, 2048);
+  for (int i = 0; i < 3; ++i) heap->deallocate(floating[i]);
+  for (int i = 0; i < 3; ++i)
+    EXPECT_DEATH(heap->usable_size(floating[i]), "size asked of memory that is free");
+}
+
 }  // namespace
 }  // namespace spanalloc
