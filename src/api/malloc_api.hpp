@@ -62,11 +62,14 @@ struct MallocApi : Introspection<E> {
   // --- Aligned allocation ----------------------------------------------------------------------------------
 
   /// 0 and the block in *out; EINVAL unless `alignment` is a power of two and a multiple of sizeof(void*);
-  /// ENOMEM when memory is out. Neither errno nor, on failure, *out is touched.
+  /// ENOMEM when memory is out, and in errno, too, as glibc's. EINVAL leaves errno alone; failure *out.
   static int posix_memalign(void** out, std::size_t alignment, std::size_t n) noexcept {
     if (!is_power_of_two(alignment) || alignment % sizeof(void*) != 0) return EINVAL;
     void* p = allocate_aligned_checked<E>(n, alignment);
-    if (p == nullptr) return ENOMEM;
+    if (p == nullptr) {
+      out_of_memory();
+      return ENOMEM;
+    }
     *out = p;
     return 0;
   }

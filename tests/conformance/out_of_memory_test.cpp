@@ -94,7 +94,7 @@ int exhaust_and_recover(std::size_t n) {
   errno = 0;
   void* out = nullptr;
   DEMAND(Api::posix_memalign(&out, 4096, kRoom) == ENOMEM);
-  DEMAND(errno == 0);
+  DEMAND(errno == ENOMEM);
   DEMAND(free_all_intact<E>(last, n));
   Api::malloc_trim(0);
   last = exhaust<E>(n, again);

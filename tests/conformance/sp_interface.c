@@ -59,8 +59,8 @@ static void check_errors(void) {
   void* unique = sp_realloc(NULL, 0);
   CHECK(unique != NULL && errno == 4711);
   sp_free(unique);
-  CHECK(sp_posix_memalign(&out, 3, 100) == EINVAL && sp_posix_memalign(&out, 64, huge) == ENOMEM);
-  CHECK(out == &failures && errno == 4711);
+  CHECK(sp_posix_memalign(&out, 3, 100) == EINVAL && errno == 4711 && out == &failures);
+  CHECK(sp_posix_memalign(&out, 64, huge) == ENOMEM && errno == ENOMEM && out == &failures);
   CHECK(sp_posix_memalign(&out, 64, 100) == 0 && sp_owns(out));
   sp_free(out);
   CHECK(!sp_owns(&out) && !sp_owns(NULL) && !sp_owns((void*)UINTPTR_MAX));

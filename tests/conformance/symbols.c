@@ -123,6 +123,10 @@ static void check_errors(void) {
   CHECK(reallocarray(NULL, huge, 2) == NULL && errno == ENOMEM);
   errno = 0;
   CHECK(aligned_alloc(odd, 48) == NULL && errno == EINVAL);
+  void* p = NULL;
+  errno = 0;
+  CHECK(posix_memalign(&p, odd, 48) == EINVAL && errno == 0 && p == NULL);
+  CHECK(posix_memalign(&p, 64, huge) == ENOMEM && errno == ENOMEM && p == NULL);
   errno = 4711;
   free(malloc(100));
   free(malloc(3000000));

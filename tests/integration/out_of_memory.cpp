@@ -62,8 +62,10 @@ void huge_sizes(const Arguments&) {
     expect_refused(valloc(opaque(n)), "valloc", n);
     expect_refused(pvalloc(opaque(n)), "pvalloc", n);
     void* slot = kept;
+    errno = 0;
     const int result = posix_memalign(&slot, 4096, opaque(n));
-    CHECK(result == ENOMEM && slot == kept, "posix_memalign of %zu: %d", n, result);
+    CHECK(result == ENOMEM && errno == ENOMEM && slot == kept, "posix_memalign of %zu: %d, errno %d", n,
+          result, errno);
     CHECK(::operator new(opaque(n), std::nothrow) == nullptr, "nothrow new of %zu", n);
     bool threw = false;
     try {
