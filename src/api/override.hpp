@@ -15,6 +15,12 @@ using LibraryMalloc = MallocApi<LibraryEngine>;
 bool library_owns(const void* address) noexcept {
   return LibraryEngine::owns(address);
 }
+
+// Behind start_library_engine(). A heap that has been asked once grows where it stands, and takes no mapping
+// more: so a program that uses up its mappings (vm.max_map_count) before its first malloc is served, too.
+[[gnu::constructor(102)]] static void take_first_mappings() {
+  LibraryEngine::deallocate(LibraryEngine::allocate(1));
+}
 }  // namespace spanalloc
 
 // default: the rest of the library is hidden. The version script repeats the list.

@@ -178,6 +178,16 @@ class AddressRange {
     return kHugePages == HugePages::kAsked && huge_page_use_ == HugePageUse::kAuto;
   }
 
+  /// Of what is open. Any thread.
+  void prefer_huge_pages(void* address, std::size_t bytes) {
+    has_preferred_.store_relaxed(true);
+    Calls::prefer_huge_pages(address, bytes);
+  }
+  void forbid_huge_pages(void* address, std::size_t bytes) {
+    has_forbidden_.store_relaxed(true);
+    Calls::forbid_huge_pages(address, bytes);
+  }
+
   /// Opening more than is used would make it resident at once. (The page before granule 1 is ours from the
   /// start on and never opened: it tells whether mlockall(MCL_CURRENT) has locked what is there.)
   bool is_locked() const { return os::memory_is_locked() || os::is_locked(guard_before(1)); }
@@ -204,10 +214,10 @@ class AddressRange {
   void advise(void* address, std::size_t bytes) {
     constexpr bool kAsked = kHugePages == HugePages::kAsked;
     if (kHugePages == HugePages::kForbid || (kAsked && huge_page_use_ == HugePageUse::kNever)) {
-      Calls::forbid_huge_pages(address, bytes);
+      forbid_huge_pages(address, bytes);
     }
     if (kHugePages == HugePages::kPrefer || (kAsked && huge_page_use_ == HugePageUse::kAlways)) {
-      Calls::prefer_huge_pages(address, bytes);
+      prefer_huge_pages(address, bytes);
     }
   }
 
@@ -277,7 +287,7 @@ class AddressRange {
       char* behind = start + os::page_size();
       const os::Placed placed = Calls::reserve_at(behind, bytes);
       if (placed != os::Placed::kYes) return placed;
-      if (!Calls::open(start, bytes)) {
+      if (!Calls::open(start, bytes) && !open_as_before(start, bytes)) {
         Calls::release(behind, bytes);
         return os::Placed::kRefused;
       }
@@ -288,6 +298,19 @@ class AddressRange {
     opened_.store_relaxed(opened() + granules);
     SPANALLOC_ASSERT(opened() >= 1 && opened() <= capacity_);
     return os::Placed::kYes;
+  }
+
+  // Behind memory with advice what is opened without makes a mapping more, of which a process may have only
+  // so many. With the same advice, given to the whole of the guard's mapping, it joins what is before it.
+  SPANALLOC_COLD bool open_as_before(void* start, std::size_t bytes) {
+    const std::size_t with_guard = bytes + os::page_size();
+    if (has_preferred_.load_relaxed()) {
+      Calls::prefer_huge_pages(start, with_guard);
+      if (Calls::open(start, bytes)) return true;
+    }
+    if (!has_forbidden_.load_relaxed()) return false;
+    Calls::forbid_huge_pages(start, with_guard);
+    return Calls::open(start, bytes);
   }
 
   static constexpr std::size_t kAskFirst = kGiB;
@@ -349,6 +372,9 @@ class AddressRange {
   std::size_t claimed_bytes_ = 0;   // constant after start(); capacity_ in bytes, or a bit more
   std::size_t capacity_ = 0;        // constant after start()
   HugePageUse huge_page_use_ = HugePageUse::kAuto;  // "
+  // Whether some of it has got such advice, ever. Relaxed: who finds none yet is refused once more.
+  Atomic<bool> has_preferred_{false};
+  Atomic<bool> has_forbidden_{false};
   Atomic<std::size_t> opened_{0};
   std::size_t step_ = 1;
   Atomic<std::size_t> skipped_{0};

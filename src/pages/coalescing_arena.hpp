@@ -516,7 +516,7 @@ class CoalescingArena {
   void advise(coalescing::Block block) {
     huge_set().insert(block);
     note_split(block);
-    Calls::prefer_huge_pages(range_.address(block.first), block.size << kGranuleBits);
+    range_.prefer_huge_pages(range_.address(block.first), block.size << kGranuleBits);
   }
   void advise_what_is_opened(coalescing::Block opened, std::size_t count) {
     if (!may_advise()) return;
@@ -557,7 +557,7 @@ class CoalescingArena {
     for (coalescing::Block run; (run = huge_set().next_run(all, first)).size != 0;) {
       huge_set().erase(run);
       note_split(run);
-      Calls::forbid_huge_pages(range_.address(run.first), run.size << kGranuleBits);
+      range_.forbid_huge_pages(range_.address(run.first), run.size << kGranuleBits);
     }
   }
 

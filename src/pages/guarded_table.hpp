@@ -111,7 +111,11 @@ class GuardedTable {
       const std::size_t step = min_of(align_up(needed, 64 * kKiB), capacity_);
       Opened opened = sparing ? Opened::kRefused : open_next(step);
       if (opened == Opened::kRefused) opened = open_next(exact);
-      if (opened == Opened::kRefused) return reach(from, open_);
+      if (opened == Opened::kRefused) {
+        // A process may have only so many mappings: what cannot be opened takes none from what could be.
+        if (!is_used()) give_reservation_back();
+        return reach(from, open_);
+      }
     }
     return reach(from, needed);
   }
@@ -129,9 +133,19 @@ class GuardedTable {
   /// For asking whether the next page would be locked.
   void* next_page() const { return base() + open_; }
 
+  /// Of a table of which nothing is open: its place costs no mapping any more. Opening it takes the place
+  /// again, unless somebody else has it by then.
+  SPANALLOC_COLD void give_reservation_back() {
+    SPANALLOC_ASSERT(!is_used());
+    if (mapped_ == 0) return;
+    const std::size_t page = os::page_size();
+    if (Calls::release(base() - page, mapped_ + page)) mapped_ = 0;
+  }
+
   /// Gives everything back to the kernel, while nobody uses it; start() may follow.
   void destroy() {
     if (!started()) return;
+    if (mapped_ == 0) return forget();
     const std::size_t page = os::page_size();
     std::size_t first = 0;
     for (unsigned i = 0; i < gaps_.load_relaxed(); ++i) {
@@ -139,12 +153,16 @@ class GuardedTable {
       first = gap_[i].end;
     }
     Calls::release(base() + first - page, mapped_ - first + page);
+    forget();
+  }
+
+ private:
+  void forget() {
     base_.store_relaxed(0);
     capacity_ = open_ = mapped_ = 0;
     gaps_.store_relaxed(0);
   }
 
- private:
   // The base last: by it a fork's child knows a table that was begun.
   void begin(std::uintptr_t base, std::size_t mapped, std::size_t capacity) {
     mapped_ = mapped;
@@ -171,6 +189,7 @@ class GuardedTable {
   // comes first.
   SPANALLOC_COLD Opened open_next(std::size_t target) {
     const std::size_t page = os::page_size();
+    if (mapped_ == 0 && !take_place_again()) return Opened::kRefused;
     if (target + page > mapped_) {
       const std::size_t exact = target + page - mapped_;
       std::size_t bytes = min_of(max_of(exact, TablePlace::ahead()), capacity_ + page - mapped_);
@@ -185,6 +204,12 @@ class GuardedTable {
       mapped_ += bytes;
     }
     return open_to(min_of(target, mapped_ - page)) ? Opened::kYes : Opened::kRefused;
+  }
+  bool take_place_again() {
+    const std::size_t page = os::page_size();
+    if (Calls::reserve_at(base() - page, 2 * page) != os::Placed::kYes) return false;
+    mapped_ = page;
+    return true;
   }
   bool open_to(std::size_t target) {
     if (!Calls::open(base() + open_, target - open_)) return false;
@@ -213,7 +238,8 @@ class GuardedTable {
     return Opened::kGap;
   }
 
-  // Equations: open_ + page <= mapped_ <= capacity_ + page; gaps end at or before open_.
+  // Equations: open_ + page <= mapped_ <= capacity_ + page, or open_ = mapped_ = 0: the place is not held;
+  // gaps end at or before open_.
   Atomic<std::uintptr_t> base_{0};  // constant after start()
   std::size_t capacity_ = 0;
   std::size_t open_ = 0;

@@ -1,6 +1,7 @@
 // A process with as many mappings as the kernel allows (vm.max_map_count). Then mmap is refused, and so is
 // what cuts a mapping in two, of mprotect, munmap, mremap and madvise: that is out of memory like any other.
 // Null and ENOMEM, nothing torn, nothing lost for good; and with the mappings gone everything works again.
+// And what the heap does not need takes no mapping from it: it goes on growing where it stands.
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -389,8 +390,75 @@ void many_threads(const Arguments&) {
   work_at_the_limit(2);
 }
 
+// How many of served_at_map_count.c's requests are served.
+constexpr int kAsked = 20'000;
+int served(const char* when, bool by_glibc, const char* huge_pages = nullptr) {
+  const char* programs = getenv("SPANALLOC_TEST_PROGRAMS");
+  CHECK(programs != nullptr, "SPANALLOC_TEST_PROGRAMS is not set");
+  const std::string allowed = std::to_string(mappings_allowed());
+  const harness::Outcome outcome =
+      harness::run({std::string(programs) + "/served_at_map_count", when, allowed}, [&] {
+        if (by_glibc) unsetenv("LD_PRELOAD");
+        if (huge_pages != nullptr) setenv("SPANALLOC_THP", huge_pages, 1);
+      });
+  harness::expect_success(outcome, when);
+  return atoi(outcome.out.c_str());
+}
+
+// All that the heap needs to grow it has, and it grows where it stands, which takes no mapping more.
+void serves_all(const char* when) {
+  harness::require_library_malloc();
+  const int ours = served(when, false);
+  const int glibcs = served(when, true);
+  printf("%d of %d served, by glibc %d\n", ours, kAsked, glibcs);
+  CHECK(ours == kAsked, "%d of %d requests were served (by glibc %d)", ours, kAsked, glibcs);
+}
+void served_at_start(const Arguments&) {
+  serves_all("start");
+}
+void served_at_first_free(const Arguments&) {
+  serves_all("first_free");
+}
+void served_at_threads_first_free(const Arguments&) {
+  serves_all("threads_first_free");
+}
+void served_in_growth(const Arguments&) {
+  serves_all("growth");
+}
+void served_in_purge(const Arguments&) {
+  serves_all("purge");
+}
+// What a child opens is a mapping of its own each time, whoever opens it.
+void served_in_child(const Arguments&) {
+  harness::require_library_malloc();
+  const int ours = served("child", false);
+  const int glibcs = served("child", true);
+  printf("%d of %d served, by glibc %d\n", ours, kAsked, glibcs);
+  CHECK(ours * 100 >= glibcs * 99, "%d of %d requests were served, by glibc %d", ours, kAsked, glibcs);
+}
+// Advice on huge pages makes mappings differ that would be one.
+void served_with_advice(const Arguments&) {
+  harness::require_library_malloc();
+  for (const char* huge_pages : {"never", "always"}) {
+    for (const char* when : {"start", "growth", "purge"}) {
+      const int ours = served(when, false, huge_pages);
+      CHECK(ours == kAsked, "SPANALLOC_THP=%s, %s: %d of %d requests were served", huge_pages, when, ours,
+            kAsked);
+    }
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  return harness::run_case(argc, argv, {{"one_thread", one_thread}, {"many_threads", many_threads}});
+  return harness::run_case(argc, argv,
+                           {{"one_thread", one_thread},
+                            {"many_threads", many_threads},
+                            {"served_at_start", served_at_start},
+                            {"served_at_first_free", served_at_first_free},
+                            {"served_at_threads_first_free", served_at_threads_first_free},
+                            {"served_in_growth", served_in_growth},
+                            {"served_in_purge", served_in_purge},
+                            {"served_in_child", served_in_child},
+                            {"served_with_advice", served_with_advice}});
 }

@@ -204,8 +204,8 @@ class PageLayer : public thread::ForkWatch {
     ThreadMap* map = lab.map.load_relaxed();
     return map != nullptr ? *map : kNoMap;
   }
-  /// For the thread of a LAB that has none; it stays with the LAB for ever. Without memory for one, or where
-  /// memory is locked and all of it would be resident at once: kNoMap.
+  /// For the thread of a LAB that has none; it stays with the LAB for ever. Without memory or a mapping for
+  /// one, or where memory is locked and all of it would be resident at once: kNoMap.
   SPANALLOC_COLD ThreadMap& make_map(Lab& lab) {
     if (os::memory_is_locked()) return kNoMap;
     LockGuard guard(heaps_lock_);

@@ -186,6 +186,35 @@ TEST_F(GuardedTableTest, AnyCallMayBeRefused) {
   }
 }
 
+// A process may have only so many mappings: what is reserved and cannot be opened takes one of them.
+TEST_F(GuardedTableTest, WhatCannotBeOpenedIsNotKept) {
+  start();
+  Calls::refuse_all(Calls::kOpen);
+  for (unsigned attempt = 0; attempt < 3; ++attempt) {
+    EXPECT_EQ(table.open_up_to(0, 100, false).end, 0u);
+    EXPECT_EQ(rights_at(table.base() - kPage), "");
+    EXPECT_EQ(rights_at(table.base()), "");
+  }
+  Calls::reset();
+  ASSERT_EQ(table.open_up_to(0, 3'000'000, false).end, 3'000'000u);
+  use(0, 3'000'000);
+  EXPECT_EQ(rights_at(table.base() - kPage), "---");
+  table.destroy();
+
+  // Somebody else is there by then: that is a refusal, and theirs stays.
+  start();
+  Calls::refuse_all(Calls::kOpen);
+  EXPECT_EQ(table.open_up_to(0, 100, false).end, 0u);
+  Calls::reset();
+  void* theirs = map_foreign(table.base(), kPage);
+  const TableReach reach = table.open_up_to(0, 100, false);
+  EXPECT_EQ(reach.end, 0u);
+  EXPECT_EQ(reach.next, 0u);
+  table.destroy();
+  EXPECT_TRUE(is_untouched(theirs, kPage));
+  munmap(theirs, kPage);
+}
+
 TEST(TableRegionTest, TablesDoNotMeetAndBeginNearEachOther) {
   TableRegion region;
   region.choose<PageCalls>();
