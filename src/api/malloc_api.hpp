@@ -116,21 +116,9 @@ struct MallocApi : Introspection<E> {
     return LeaveWhatFits::fits_well(n, resized.usable) ? p : move(p, resized.usable, n);
   }
 
-  /// realloc(p, count * size); nullptr with ENOMEM, `p` as it was, when the product overflows.
-  static void* reallocarray(void* p, std::size_t count, std::size_t size) noexcept {
-    std::size_t bytes = 0;
-    if (__builtin_mul_overflow(count, size, &bytes)) return out_of_memory();
-    return realloc(p, bytes);
-  }
-
   // --- Freeing ---------------------------------------------------------------------------------------------
 
   SPANALLOC_INLINE static void free(void* p) noexcept { E::deallocate(p); }
-  // The block's own span knows its size: what the caller says is not needed, so a wrong one does no harm.
-  SPANALLOC_INLINE static void free_sized(void* p, std::size_t) noexcept { E::deallocate(p); }
-  SPANALLOC_INLINE static void free_aligned_sized(void* p, std::size_t, std::size_t) noexcept {
-    E::deallocate(p);
-  }
 
   // --- Questions and wishes --------------------------------------------------------------------------------
 

@@ -1,5 +1,6 @@
-// Every form of C++ operator new and delete over spanalloc::LibraryEngine. Included once per library, after
-// that name is declared.
+// The forms of C++ operator new and delete that end in spanalloc::LibraryEngine: the base forms, by which C++
+// defines all others, and the nothrow ones of new, which reach a program's own base forms. The rest is
+// operator_forwards.cpp's. Included once per library, after that name is declared.
 //
 // The library needs no C++ runtime, but when the program has one, operator new behaves as that runtime's:
 // it calls the new handler until memory appears and throws std::bad_alloc when there is none. Both are
@@ -12,7 +13,9 @@
 
 #include "api/malloc_api.hpp"
 #include "api/new_handler.hpp"
-#include "os/os.hpp"
+#include "api/operator_forwards.hpp"
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
 
 namespace spanalloc {
 
@@ -67,69 +70,86 @@ using LibraryNew = NewApi<LibraryEngine>;
 
 }  // namespace spanalloc
 
-#define SPANALLOC_OPERATOR [[gnu::visibility("default")]]
+#if defined(__GNUC__) && !defined(__clang__)
+// The sized form of operator delete is defined elsewhere. An alias cannot name the attributes of one form of
+// an operator.
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wsized-deallocation"
+#pragma GCC diagnostic ignored "-Wmissing-attributes"
+#endif
+
+// Weak: operator_forwards.cpp says why.
+#define SPANALLOC_OPERATOR [[gnu::weak, gnu::visibility("default")]]
 
 SPANALLOC_OPERATOR void* operator new(std::size_t n) {
   return spanalloc::LibraryNew::allocate(n);
 }
-SPANALLOC_OPERATOR void* operator new[](std::size_t n) {
-  return spanalloc::LibraryNew::allocate(n);
-}
-SPANALLOC_OPERATOR void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
-  return spanalloc::LibraryNew::allocate_nothrow(n);
-}
-SPANALLOC_OPERATOR void* operator new[](std::size_t n, const std::nothrow_t&) noexcept {
-  return spanalloc::LibraryNew::allocate_nothrow(n);
-}
 SPANALLOC_OPERATOR void* operator new(std::size_t n, std::align_val_t a) {
   return spanalloc::LibraryNew::allocate_aligned(n, a);
 }
-SPANALLOC_OPERATOR void* operator new[](std::size_t n, std::align_val_t a) {
-  return spanalloc::LibraryNew::allocate_aligned(n, a);
-}
-SPANALLOC_OPERATOR void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
-  return spanalloc::LibraryNew::allocate_aligned_nothrow(n, a);
-}
-SPANALLOC_OPERATOR void* operator new[](std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
-  return spanalloc::LibraryNew::allocate_aligned_nothrow(n, a);
-}
 
-// Sizes and alignments are ignored: the block's span knows them.
 SPANALLOC_OPERATOR void operator delete(void* p) noexcept {
   spanalloc::LibraryEngine::deallocate(p);
 }
-SPANALLOC_OPERATOR void operator delete[](void* p) noexcept {
-  spanalloc::LibraryEngine::deallocate(p);
-}
-SPANALLOC_OPERATOR void operator delete(void* p, std::size_t) noexcept {
-  spanalloc::LibraryEngine::deallocate(p);
-}
-SPANALLOC_OPERATOR void operator delete[](void* p, std::size_t) noexcept {
-  spanalloc::LibraryEngine::deallocate(p);
-}
-SPANALLOC_OPERATOR void operator delete(void* p, const std::nothrow_t&) noexcept {
-  spanalloc::LibraryEngine::deallocate(p);
-}
-SPANALLOC_OPERATOR void operator delete[](void* p, const std::nothrow_t&) noexcept {
-  spanalloc::LibraryEngine::deallocate(p);
-}
+// The alignment is ignored: the block's span knows it.
 SPANALLOC_OPERATOR void operator delete(void* p, std::align_val_t) noexcept {
   spanalloc::LibraryEngine::deallocate(p);
 }
-SPANALLOC_OPERATOR void operator delete[](void* p, std::align_val_t) noexcept {
-  spanalloc::LibraryEngine::deallocate(p);
+
+namespace spanalloc {
+namespace {
+
+// The two above, whoever's the process calls by their names.
+[[gnu::alias("_Znwm")]] void* own_new(std::size_t n);
+[[gnu::alias("_ZnwmSt11align_val_t")]] void* own_aligned_new(std::size_t n, std::align_val_t a);
+
+// By the standard each nothrow form calls the form that throws, and catches. Where all of those are ours that
+// is what LibraryNew does without a throw. True once that is known; it never changes. (Relaxed: nothing else
+// is behind it, and who does not see it yet asks again.)
+Atomic<bool> news_are_ours{false};
+
+bool ask_whether_news_are_ours() noexcept {
+  const bool ours = throwing_news_are_ours(&own_new, &own_aligned_new);
+  if (ours) news_are_ours.store_relaxed(true);
+  return ours;
 }
-SPANALLOC_OPERATOR void operator delete(void* p, std::size_t, std::align_val_t) noexcept {
-  spanalloc::LibraryEngine::deallocate(p);
+
+// A first call, and every one where the program has a form of its own, which `call` calls.
+SPANALLOC_COLD void* ask_and_allocate(std::size_t n, void* (*call)(std::size_t) noexcept) noexcept {
+  return ask_whether_news_are_ours() ? LibraryNew::allocate_nothrow(n) : call(n);
 }
-SPANALLOC_OPERATOR void operator delete[](void* p, std::size_t, std::align_val_t) noexcept {
-  spanalloc::LibraryEngine::deallocate(p);
+SPANALLOC_COLD void* ask_and_allocate(std::size_t n, std::align_val_t a,
+                                      void* (*call)(std::size_t, std::align_val_t) noexcept) noexcept {
+  return ask_whether_news_are_ours() ? LibraryNew::allocate_aligned_nothrow(n, a) : call(n, a);
 }
-SPANALLOC_OPERATOR void operator delete(void* p, std::align_val_t, const std::nothrow_t&) noexcept {
-  spanalloc::LibraryEngine::deallocate(p);
+
+}  // namespace
+}  // namespace spanalloc
+
+SPANALLOC_OPERATOR void* operator new(std::size_t n, const std::nothrow_t&) noexcept {
+  if (SPANALLOC_LIKELY(spanalloc::news_are_ours.load_relaxed()))
+    return spanalloc::LibraryNew::allocate_nothrow(n);
+  return spanalloc::ask_and_allocate(n, spanalloc::call_new_nothrow);
 }
-SPANALLOC_OPERATOR void operator delete[](void* p, std::align_val_t, const std::nothrow_t&) noexcept {
-  spanalloc::LibraryEngine::deallocate(p);
+SPANALLOC_OPERATOR void* operator new[](std::size_t n, const std::nothrow_t&) noexcept {
+  if (SPANALLOC_LIKELY(spanalloc::news_are_ours.load_relaxed()))
+    return spanalloc::LibraryNew::allocate_nothrow(n);
+  return spanalloc::ask_and_allocate(n, spanalloc::call_array_new_nothrow);
+}
+SPANALLOC_OPERATOR void* operator new(std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  if (SPANALLOC_LIKELY(spanalloc::news_are_ours.load_relaxed())) {
+    return spanalloc::LibraryNew::allocate_aligned_nothrow(n, a);
+  }
+  return spanalloc::ask_and_allocate(n, a, spanalloc::call_new_nothrow);
+}
+SPANALLOC_OPERATOR void* operator new[](std::size_t n, std::align_val_t a, const std::nothrow_t&) noexcept {
+  if (SPANALLOC_LIKELY(spanalloc::news_are_ours.load_relaxed())) {
+    return spanalloc::LibraryNew::allocate_aligned_nothrow(n, a);
+  }
+  return spanalloc::ask_and_allocate(n, a, spanalloc::call_array_new_nothrow);
 }
 
 #undef SPANALLOC_OPERATOR
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC diagnostic pop
+#endif

@@ -1,6 +1,6 @@
 // The one file compiled with exceptions: a nothrow operator new must return null when the new handler throws,
-// so somebody has to catch. All it needs of the C++ runtime is referenced weakly. A new handler exists only
-// in a process that has a C++ runtime, and only then is any of it used.
+// or a program's own operator new, so somebody has to catch. All it needs of the C++ runtime is referenced
+// weakly. What throws exists only in a process that has a C++ runtime, and only then is any of it used.
 #include "api/new_handler.hpp"
 
 #include <dlfcn.h>
@@ -70,6 +70,32 @@ SPANALLOC_COLD bool call_new_handler_nothrow() noexcept {
     return false;
   }
   return true;
+}
+
+namespace {
+
+template <class Allocate>
+void* null_if_it_throws(Allocate&& allocate) noexcept {
+  try {
+    return allocate();
+  } catch (...) {
+    return nullptr;
+  }
+}
+
+}  // namespace
+
+SPANALLOC_COLD void* call_new_nothrow(std::size_t n) noexcept {
+  return null_if_it_throws([&] { return ::operator new(n); });
+}
+SPANALLOC_COLD void* call_new_nothrow(std::size_t n, std::align_val_t alignment) noexcept {
+  return null_if_it_throws([&] { return ::operator new(n, alignment); });
+}
+SPANALLOC_COLD void* call_array_new_nothrow(std::size_t n) noexcept {
+  return null_if_it_throws([&] { return ::operator new[](n); });
+}
+SPANALLOC_COLD void* call_array_new_nothrow(std::size_t n, std::align_val_t alignment) noexcept {
+  return null_if_it_throws([&] { return ::operator new[](n, alignment); });
 }
 
 }  // namespace spanalloc

@@ -1,5 +1,6 @@
 // The C library's allocation symbols over spanalloc::LibraryEngine. Included once per library, after that
-// name is declared. What each function does and promises stands in malloc_api.hpp.
+// name is declared. What each function does and promises stands in malloc_api.hpp; what is defined by another
+// one of them in malloc_forwards.cpp.
 #pragma once
 
 #include <malloc.h>
@@ -46,15 +47,6 @@ SPANALLOC_SYMBOL void* calloc(size_t count, size_t size) noexcept {
 SPANALLOC_SYMBOL void* realloc(void* p, size_t n) noexcept {
   return spanalloc::LibraryMalloc::realloc(p, n);
 }
-SPANALLOC_SYMBOL void* reallocarray(void* p, size_t count, size_t size) noexcept {
-  return spanalloc::LibraryMalloc::reallocarray(p, count, size);
-}
-SPANALLOC_SYMBOL void free_sized(void* p, size_t n) noexcept {
-  spanalloc::LibraryMalloc::free_sized(p, n);
-}
-SPANALLOC_SYMBOL void free_aligned_sized(void* p, size_t alignment, size_t n) noexcept {
-  spanalloc::LibraryMalloc::free_aligned_sized(p, alignment, n);
-}
 SPANALLOC_SYMBOL int posix_memalign(void** out, size_t alignment, size_t n) noexcept {
   return spanalloc::LibraryMalloc::posix_memalign(out, alignment, n);
 }
@@ -92,8 +84,7 @@ SPANALLOC_SYMBOL void malloc_stats() noexcept {
   spanalloc::LibraryMalloc::malloc_stats();
 }
 
-// Old programs call cfree; parts of the C library and old debugging tools call the names with underscores.
-SPANALLOC_ALIAS(free) void cfree(void* p) noexcept;
+// Parts of the C library, old debugging tools, and a program's own malloc call the names with underscores.
 SPANALLOC_ALIAS(malloc) void* __libc_malloc(size_t n) noexcept;
 SPANALLOC_ALIAS(calloc) void* __libc_calloc(size_t count, size_t size) noexcept;
 SPANALLOC_ALIAS(realloc) void* __libc_realloc(void* p, size_t n) noexcept;

@@ -36,7 +36,7 @@ TYPED_TEST(Aligned, EveryPowerOfTwoWithManySizes) {
       ASSERT_EQ(first_mismatch(p, n, alignment), n) << alignment;
       ASSERT_EQ(address_of(q) % alignment, 0u);
       Api::free(p);
-      Api::free_aligned_sized(q, alignment, n);
+      Api::free(q);
       ASSERT_EQ(errno, kMarker);
     }
   }

@@ -26,6 +26,11 @@ LIST_HEAD = """\
 SONAME = "soname "
 # In archives apart from everything else: who uses the page manager alone gets no heap.
 PAGES = "sp_pages_"
+# What is defined by another public function is apart, too: who has a malloc of his own gets the former without ours.
+C_FORWARDS = {"reallocarray", "free_sized", "free_aligned_sized", "cfree"}
+OPERATOR = re.compile(r"_Z(nw|na|dl|da)")
+# operator new, delete and their aligned forms; and the nothrow forms of new, which only call where a program has its own.
+BASE_OPERATOR = re.compile(r"_Zn.m.*RKSt9nothrow_t|_Znwm(St11align_val_t)?|_ZdlPv(St11align_val_t)?")
 
 
 def run(tool, *arguments):
@@ -67,16 +72,35 @@ def soname(path):
 
 
 def archived_symbols(path):
-    """{name: members that define it} of what an archive shows a program: neither hidden nor weak, which only inline
-    functions of the standard library are (builds that do not optimise have some)."""
-    definers, member = {}, None
+    """{name: members that define it} of what an archive shows a program: not hidden; and weak only what a program may
+    have itself, else inline functions of the standard library are (builds that do not optimise have some). Of these
+    the weak ones, too."""
+    definers, weak, member = {}, set(), None
     for line in run("readelf", "-sW", path).splitlines():
         if line.startswith("File: "):
             member = line.rpartition("(")[2].rstrip(")")
         fields = line.split()
-        if len(fields) == 8 and fields[4:6] == ["GLOBAL", "DEFAULT"] and fields[6] != "UND":
+        if len(fields) != 8 or fields[5] != "DEFAULT" or fields[6] == "UND":
+            continue
+        if fields[4] == "GLOBAL" or (fields[4] == "WEAK" and may_be_the_programs(fields[7])):
             definers.setdefault(fields[7], []).append(member)
-    return definers
+        if fields[4] == "WEAK":
+            weak.add(fields[7])
+    return definers, weak & set(definers)
+
+
+def may_be_the_programs(symbol):
+    return symbol in C_FORWARDS or OPERATOR.match(symbol) is not None
+
+
+def part_of(symbol):
+    if symbol.startswith(PAGES):
+        return "page manager"
+    if symbol in C_FORWARDS:
+        return "family by other functions"
+    if OPERATOR.match(symbol) and not BASE_OPERATOR.fullmatch(symbol):
+        return "operators by other operators"
+    return "heap"
 
 
 def padding_of_large_pages(path):
@@ -121,17 +145,19 @@ def check_shared(path, update):
 
 
 def check_archive(path, update):
-    """One member defines the heap's functions, another the page manager's: a static link takes all of either or nothing."""
-    definers, name = archived_symbols(path), os.path.basename(path)
+    """One member defines the heap's functions, another the page manager's: a static link takes all of either or nothing.
+    What calls another public function stands apart from both; what a program may have itself gives way to its own."""
+    (definers, weak), name = archived_symbols(path), os.path.basename(path)
     problems = compare(set(definers), os.path.join(LISTS, f"{name}.txt"), update, name)
-    parts = {"heap": {}, "page manager": {}}
+    homes = {}
     for symbol, members in definers.items():
-        parts["page manager" if symbol.startswith(PAGES) else "heap"][symbol] = tuple(members)
-    homes = {part: set(found.values()) for part, found in parts.items() if found}
+        homes.setdefault(part_of(symbol), set()).add(tuple(members))
+    problems += [f"defines {symbol} so that a program cannot have its own" for symbol in sorted(definers)
+                 if may_be_the_programs(symbol) and symbol not in weak]
     problems += [f"the {part} is spread over members: {sorted(found)}" for part, found in homes.items()
                  if len(found) != 1 or any(len(home) != 1 for home in found)]
-    if homes.get("heap", set()) & homes.get("page manager", set()):
-        problems.append("the page manager comes with the heap")
+    if len(set().union(*homes.values())) < len(homes):
+        problems.append("parts that stand apart share a member")
     print(f"{name}: {len(definers)} exports, "
           + ", ".join(f"{part} in {sorted(found)}" for part, found in homes.items()))
     return problems

@@ -83,7 +83,6 @@ TYPED_TEST(InvalidFreeDeathTest, ForeignPointers) {
     void* p = pointer_to(address);
     EXPECT_FALSE(TypeParam::owns(p)) << p;
     EXPECT_ABORT(Api::free(p), one_line_naming(address));
-    EXPECT_ABORT(Api::free_sized(p, 64), one_line_naming(address));
     EXPECT_ABORT(Api::realloc(p, 100), one_line_naming(address));
     EXPECT_ABORT(Api::realloc(p, 0), one_line_naming(address));
     EXPECT_ABORT(Api::realloc(p, SIZE_MAX), one_line_naming(address));

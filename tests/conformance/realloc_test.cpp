@@ -1,4 +1,4 @@
-// realloc and reallocarray: contents, addresses, failure.
+// realloc: contents, addresses, failure.
 #include <errno.h>
 
 #include <cstdint>
@@ -117,9 +117,6 @@ TYPED_TEST(Realloc, NullIsMalloc) {
   ASSERT_NE(p, nullptr);
   EXPECT_GE(Api::malloc_usable_size(p), 100u);
   Api::free(p);
-  p = Api::reallocarray(nullptr, 10, 10);
-  ASSERT_NE(p, nullptr);
-  Api::free(p);
 }
 
 TYPED_TEST(Realloc, SizeZeroFreesAndReturnsNull) {
@@ -130,7 +127,6 @@ TYPED_TEST(Realloc, SizeZeroFreesAndReturnsNull) {
     for (int i = 0; i < 50; ++i) {
       errno = kMarker;
       EXPECT_EQ(Api::realloc(Api::malloc(n), 0), nullptr);
-      EXPECT_EQ(Api::reallocarray(Api::malloc(n), 0, 5), nullptr);
       EXPECT_EQ(errno, kMarker);
     }
     EXPECT_EQ(TypeParam::statistics().large_bytes, before);
@@ -147,9 +143,6 @@ TYPED_TEST(Realloc, FailureLeavesTheBlockAsItWas) {
       EXPECT_EQ(Api::realloc(p, huge), nullptr);
       EXPECT_EQ(errno, ENOMEM);
     }
-    errno = 0;
-    EXPECT_EQ(Api::reallocarray(p, SIZE_MAX / 2, 3), nullptr);
-    EXPECT_EQ(errno, ENOMEM);
     EXPECT_EQ(first_mismatch(p, n, 3), n);
     Api::free(p);
   }

@@ -64,8 +64,14 @@ static void check_plain(void) {
     memset(z, 0x77, 3 * n + 3);
     free_sized(z, 3 * n + 3);
   }
+  errno = 4711;
   cfree(malloc(10));
   free(NULL);
+  free_sized(NULL, 0);
+  free_sized(malloc(100), 100);
+  free_aligned_sized(NULL, 16, 0);
+  free_aligned_sized(aligned_alloc(4096, 100), 4096, 100);
+  CHECK(reallocarray(malloc(10), 0, 5) == NULL && errno == 4711);
   CHECK(realloc(malloc(10), 0) == NULL);
 }
 
@@ -121,6 +127,17 @@ static void check_errors(void) {
   CHECK(calloc(huge, 2) == NULL && errno == ENOMEM);
   errno = 0;
   CHECK(reallocarray(NULL, huge, 2) == NULL && errno == ENOMEM);
+  char* kept = malloc(100);
+  memset(kept, 0x77, 100);
+  void* volatile same = kept; /* volatile: or the compiler takes it for freed */
+  static const size_t products[][2] = {{(size_t)1 << 32, (size_t)1 << 32}, {SIZE_MAX, 2}, {2, SIZE_MAX},
+                                       {SIZE_MAX / 2 + 1, 2}, {SIZE_MAX / 16 + 1, 16}, {SIZE_MAX, SIZE_MAX}};
+  for (size_t i = 0; i < sizeof products / sizeof products[0]; ++i) {
+    errno = 0;
+    CHECK(reallocarray(same, products[i][0], products[i][1]) == NULL && errno == ENOMEM);
+  }
+  CHECK(kept[0] == 0x77 && kept[99] == 0x77);
+  free(kept);
   errno = 0;
   CHECK(aligned_alloc(odd, 48) == NULL && errno == EINVAL);
   void* p = NULL;
