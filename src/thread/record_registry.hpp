@@ -6,6 +6,8 @@
 // (recover_in_child), for a vanished thread may have been taking or giving back.
 #pragma once
 
+#include <cstddef>
+
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "sync/spin_lock.hpp"
@@ -63,11 +65,21 @@ class RecordRegistry {
   // --- In a fork's child -----------------------------------------------------------------------------------
 
   /// First of all.
-  void enter_child() { lock_.abandon_if_owner_died(); }
+  void enter_child() {
+    if (!lock_.owner_died()) return;
+    is_torn_ = true;
+    lock_.abandon_if_owner_died();
+  }
   /// The calling thread is alone and in no call of this class: idle are those of which is_idle(record) says
-  /// so.
+  /// so, which is asked of each, perhaps twice.
   template <class IsIdle>
   void recover_in_child(IsIdle&& is_idle) {
+    // Mostly the list is right, and nothing is written: the kernel must copy each page that the child writes
+    // to. What is listed is idle, unless somebody vanished in the middle of a change.
+    std::size_t idle = 0;
+    for_each([&](Record& record) { idle += is_idle(record) ? 1 : 0; });
+    if (!is_torn_ && has_listed(idle)) return;
+    is_torn_ = false;
     idle_ = nullptr;
     for_each([&](Record& record) {
       if (!is_idle(record)) return;
@@ -83,6 +95,13 @@ class RecordRegistry {
     return at != nullptr;
   }
 
+  // Exactly so many. (None is twice in a list that ends.)
+  bool has_listed(std::size_t count) const {
+    const Record* at = idle_;
+    for (; count != 0 && at != nullptr; --count) at = at->next_idle;
+    return count == 0 && at == nullptr;
+  }
+
   void publish_locked(Record* record) {
     record->next_of_all = all_.load_relaxed();
     all_.store_release(record);  // release: see for_each()
@@ -90,6 +109,7 @@ class RecordRegistry {
 
   SpinLock lock_;  // guards everything below
   Record* idle_ = nullptr;
+  bool is_torn_ = false;          // in a fork's child, before its recovery
   Atomic<Record*> all_{nullptr};  // read without the lock: records are only added
 };
 

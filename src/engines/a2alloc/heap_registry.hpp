@@ -43,7 +43,7 @@ class HeapRegistry {
   void keep_only(const Heap<Config>* own) {
     records_.recover_in_child([&](Heap<Config>& heap) {
       if (&heap == own) return false;
-      heap.has_thread = false;
+      if (heap.has_thread) heap.has_thread = false;
       return true;
     });
   }

@@ -114,7 +114,7 @@ class Frontend : public ThreadState {
       thread_.inside.leave(outer_);
       Heap<Config>& heap = *thread_.heap_;
       if (SPANALLOC_UNLIKELY(heap.recovery_is_due_.load_relaxed() != 0) && !outer_) {
-        heap.recover_in_child(thread_);
+        heap.after_fork(thread_);
       }
     }
     Inside(const Inside&) = delete;

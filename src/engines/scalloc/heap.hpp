@@ -85,8 +85,11 @@ class Heap {
   EngineStatistics statistics();
   /// Where every span is; exact while no other thread uses the heap.
   Census census() {
+    bury_from_outside();
     Census census = count_spans(backend_.directory());
-    labs_.for_each([&](const Lab& lab) { census.count_hot_spans(lab); });
+    labs_.for_each([&](const Lab& lab) {
+      if (!has_vanished(lab)) census.count_hot_spans(lab);
+    });
     backend_.for_each_pooled([&](Span*) { ++census.pooled; });
     return census.completed();
   }
@@ -152,8 +155,17 @@ class Heap {
   // --- Fork (heap_fork.hpp) --------------------------------------------------------------------------------
   static void in_forked_child(thread::ForkWatch* watch);
   SPANALLOC_COLD void recover_in_child(Thread& self);
+  SPANALLOC_COLD void after_fork(Thread& self);
   void put_right(Thread& self);
+  static bool has_begun(const Lab& lab);
+  bool has_vanished(const Lab& lab) const;
+  SPANALLOC_COLD void bury_vanished_threads();
+  void bury_from_outside() {
+    if (SPANALLOC_UNLIKELY(recovery_is_due_.load_relaxed() == kBurialIsDue)) bury_before_counting();
+  }
+  SPANALLOC_COLD void bury_before_counting();
   void bury_hot_spans(Lab& lab);
+  void lose_hot_span(Span& span);
 
   FindThread find_thread_ = &find_by_key;
   Room* room_ = nullptr;  // constant once started
@@ -175,6 +187,9 @@ class Heap {
   Atomic<std::uint64_t> next_reclaim_{0};  // give_address_space_back() walks the sets no earlier
   // Read by every slow path, written in a fork's child only.
   Atomic<std::uint32_t> recovery_is_due_{0};
+  std::uint32_t forks_ = 0;  // between the first process and this one; written while there is one thread
+  static constexpr std::uint32_t kRecoveryIsDue = 1;  // while the child has one thread
+  static constexpr std::uint32_t kBurialIsDue = 2;    // at any time
 };
 
 template <class Config>
@@ -206,6 +221,7 @@ void Heap<Config>::open(Lab& lab, HotSpans& spans, unsigned core) {
   SPANALLOC_ASSERT(lab.shared || lab.owner.load_relaxed() == kTerminated);
   SPANALLOC_ASSERT(spans.are_none());  // O7
   const OwnerWord owner = make_owner(&lab, ++lab.generation);
+  lab.forks.store_relaxed(forks_);
   lab.hot = &spans;
   lab.core = core;
   for (const ClassId c : kAllClasses) {
@@ -218,6 +234,7 @@ void Heap<Config>::open(Lab& lab, HotSpans& spans, unsigned core) {
 
 template <class Config>
 EngineStatistics Heap<Config>::statistics() {
+  bury_from_outside();
   EngineStatistics result;
   const ArenaStatistics arena = backend_.arena_statistics();
   result.reserved_bytes = arena.reserved_bytes;

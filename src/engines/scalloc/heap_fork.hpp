@@ -1,4 +1,11 @@
 // A heap in a fork's child: what vanished threads were in the middle of is put right.
+//
+// Their LABs stay as they are, as those of threads that sleep, wherever these were: what others do with a
+// span they do by its word, and a set whose lock's owner died is put right by the next one who takes it. They
+// are terminated by the first call that comes into a slow path, of whatever thread. A child that executes
+// another program, or ends, does without: each page that it writes to is one that the kernel must copy. So
+// nothing is written to these LABs; the calling thread's own says that its thread has come along
+// (Lab::forks).
 #pragma once
 
 #include "engines/scalloc/frontend.hpp"
@@ -20,7 +27,7 @@ void Heap<Config>::in_forked_child(thread::ForkWatch* watch) {
     lab.lock.abandon_if_owner_died();
     for (ReusableSet& set : lab.sets) set.lock.abandon_if_owner_died();
   });
-  heap.recovery_is_due_.store_relaxed(1);
+  heap.recovery_is_due_.store_relaxed(kRecoveryIsDue);
   if (beginning_in.load_relaxed() == &heap) return;  // at the end of begin_thread() then
   Thread* self = heap.find_thread_(heap);
   Thread none(heap);  // for a thread that has nothing in this heap
@@ -33,7 +40,7 @@ template <class Config>
 void Heap<Config>::recover_in_child(Thread& self) {
   // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on in that
   // child: there was no second thread to lose.
-  while (recovery_is_due_.load_relaxed() != 0) {
+  while (recovery_is_due_.load_relaxed() == kRecoveryIsDue) {
     const bool outer = self.inside.enter();
     recovery_is_due_.store_relaxed(0);
     put_right(self);
@@ -41,36 +48,103 @@ void Heap<Config>::recover_in_child(Thread& self) {
   }
 }
 
-// The other threads' LABs terminate; the spans in which they were allocating keep an unknown number of free
-// blocks and never become empty: lost, and counted.
+// At the end of a slow path, the outermost one.
+template <class Config>
+void Heap<Config>::after_fork(Thread& self) {
+  if (recovery_is_due_.load_relaxed() == kBurialIsDue) {
+    const bool outer = self.inside.enter();
+    bury_vanished_threads();
+    self.inside.leave(outer);
+  }
+  recover_in_child(self);
+}
+
 template <class Config>
 void Heap<Config>::put_right(Thread& self) {
   if (start_lock_.owner_died()) start_lock_.reset();
   threads_.recover_in_child([&](FrontendRecord<Config>& record) {
     if (&record == &self) return false;
-    record.inside.leave(false);
+    if (record.is_inside()) record.inside.leave(false);
     return true;
   });
   if (started_.load_relaxed() == 0) return;
   backend_.recover_in_child();
+  if (self.own_lab != nullptr) self.own_lab->forks.store_relaxed(forks_ + 1);
+  ++forks_;
+  bool any_left = false;
   labs_.for_each([&](Lab& lab) {
-    if (&lab == self.own_lab) return;
-    if (lab.shared) {
-      if (lab.lock.owner_died()) typename Thread::LabScope repaired(*this, static_cast<SharedLab&>(lab));
-      return;
+    any_left = any_left || has_vanished(lab);
+    if (lab.shared && lab.lock.owner_died()) {
+      typename Thread::LabScope repaired(*this, static_cast<SharedLab&>(lab));
     }
-    if (lab.owner.load_relaxed() != kTerminated) bury_hot_spans(lab);
-    for (const ClassId c : kAllClasses) {
-      if (lab.set(c).owner.load_relaxed() != kTerminated) protocol_.close(lab, c, self.self_in_exit());
-    }
-    lab.hot = nullptr;
-    lab.owner.store_release(kTerminated);
   });
-  labs_.recover_in_child([&](const Lab& lab) { return !lab.shared && &lab != self.own_lab; });
+  labs_.recover_in_child(
+      [&](const Lab& lab) { return !lab.shared && &lab != self.own_lab && !has_begun(lab); });
+  // Unless a signal handler has forked meanwhile: then all of this is done once more.
+  std::uint32_t nothing = 0;
+  if (any_left) recovery_is_due_.compare_exchange_strong_acq_rel(nothing, kBurialIsDue);
 }
 
-// The lists of a LAB whose user vanished may be half changed. (They stand in thread-local memory, which a
-// fork's child still has, or in the heap's.)
+// Whether a life of the LAB has begun, perhaps not in all sets, and has not ended in all. Acquire: `forks` of
+// whoever has begun it.
+template <class Config>
+bool Heap<Config>::has_begun(const Lab& lab) {
+  if (lab.owner.load_acquire() != kTerminated) return true;
+  for (const ReusableSet& set : lab.sets) {
+    if (set.owner.load_acquire() != kTerminated) return true;
+  }
+  return false;
+}
+
+// A fork has left its thread behind, and nobody has terminated it yet.
+template <class Config>
+bool Heap<Config>::has_vanished(const Lab& lab) const {
+  return !lab.shared && has_begun(lab) && lab.forks.load_relaxed() != forks_;
+}
+
+// The vanished threads' LABs terminate, as if their threads ended now. The spans in which they were
+// allocating keep an unknown number of free blocks and never become empty: lost, and counted. The caller is
+// inside, in no lock; who comes meanwhile does not wait, and a fork's child begins again with what is left.
+template <class Config>
+void Heap<Config>::bury_vanished_threads() {
+  std::uint32_t due = kBurialIsDue;  // one at a time
+  if (!recovery_is_due_.compare_exchange_strong_acq_rel(due, 0)) return;
+  // Whom the hot spans belong to their own words say. (Of a LAB that had begun a life in some sets only none
+  // names it.)
+  backend_.directory().for_each_span([&](Span* span, Mark mark) {
+    if (!mark.is_class() || span->load_word().state() != State::kHot) return;
+    const OwnerWord owner = span->owner.load_relaxed();
+    if (owner == kTerminated) return;
+    const Lab& lab = *lab_of(owner);
+    if (lab.owner.load_relaxed() == owner && has_vanished(lab)) lose_hot_span(*span);
+  });
+  const Identity self{shared_lab(0).owner_word(), backend_.core_of(0)};
+  labs_.for_each([&](Lab& lab) {
+    if (!has_vanished(lab)) return;
+    lab.hot = nullptr;  // it stood in the thread's memory
+    for (const ClassId c : kAllClasses) {
+      if (lab.set(c).owner.load_relaxed() != kTerminated) protocol_.close(lab, c, self);
+    }
+    lab.owner.store_release(kTerminated);
+    labs_.give_back(&lab);
+  });
+}
+
+// For who counts what there is, and may have no frontend.
+template <class Config>
+void Heap<Config>::bury_before_counting() {
+  Thread* self = find_thread_(*this);
+  Thread none(*this);
+  // A signal handler that forks meanwhile finds this thread at its beginning, or inside.
+  const void* outer = beginning_in.load_relaxed();
+  if (self == nullptr) beginning_in.store_release(this);
+  {
+    const typename Thread::Inside within(self != nullptr ? *self : none);
+  }
+  beginning_in.store_release(outer);
+}
+
+// The lists of a shared LAB whose user vanished may be half changed.
 template <class Config>
 void Heap<Config>::bury_hot_spans(Lab& lab) {
   if (lab.hot == nullptr) return;
@@ -78,15 +152,21 @@ void Heap<Config>::bury_hot_spans(Lab& lab) {
     Span* span = lab.hot->hot[c];
     lab.hot->hot[c] = nullptr;
     lab.hot->list[c] = nullptr;
-    if (span == nullptr || span->owner.load_relaxed() != lab.owner_word()) continue;
-    SpanWord seen = span->load_word();
-    if (seen.state() != State::kHot) continue;
-    span->local_list = nullptr;
-    span->carved.store_relaxed(span->blocks);
-    span->local_free.store_relaxed(0);
-    span->try_mark_floating(seen, false);  // nobody else runs: cannot fail
-    lost_to_fork_.fetch_add_relaxed(1);
+    if (span != nullptr && span->owner.load_relaxed() == lab.owner_word()) lose_hot_span(*span);
   }
+}
+
+// Nobody owns it: others may free into it.
+template <class Config>
+void Heap<Config>::lose_hot_span(Span& span) {
+  SpanWord seen = span.load_word();
+  if (seen.state() != State::kHot) return;
+  span.local_list = nullptr;
+  span.carved.store_relaxed(span.blocks);
+  span.local_free.store_relaxed(0);
+  while (!span.try_mark_floating(seen, false)) {
+  }
+  lost_to_fork_.fetch_add_relaxed(1);
 }
 
 }  // namespace spanalloc::scalloc

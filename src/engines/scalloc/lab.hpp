@@ -82,6 +82,9 @@ struct alignas(kCacheLine) Lab {
   HotSpans* hot = nullptr;
   std::uint32_t core = 0;  // index of this LAB's stacks in the span-pool
   bool shared = false;     // used by any thread that holds `lock`
+  // Written by whoever begins a life, first of all: the heap's `forks_`, as long as the life's thread is
+  // there.
+  Atomic<std::uint32_t> forks{0};
   // Only for shared LABs; taken before any set's lock.
   SpinLock lock;
   // Written by whoever begins a life: between lives nobody else has the LAB.

@@ -2,8 +2,12 @@
 // hands is found or lost, and counted.
 //
 // A fork takes no lock and waits for nobody (sync/spin_lock.hpp), so that every other thread vanishes at any
-// step. Costs what the vanished threads had: their LABs, and where one of them was inside a call, a walk over
-// the records for what it had in its hands.
+// step. Mostly none of them was inside a call. Then a LAB of theirs is in the state of one whose thread
+// sleeps, and may stay so: it is buried by the first call that comes into a slow path, of whatever thread. A
+// child that executes another program, or ends, does without: each page that it writes to is one that the
+// kernel must copy. So nothing is written to these LABs; the calling thread's own say that their thread has
+// come along (PageLayer::forks). Where one was inside, all is put right at once, with a walk over the records
+// for what it had in its hands.
 #pragma once
 
 #include <cstddef>
@@ -42,7 +46,7 @@ class ForkRecovery {
     pages.abandon_heaps_lock();
     pages.forget_background();
     if (!pages.is_started()) return count_calls_anew(pages);
-    pages.recovery_is_due.store_relaxed(1);
+    pages.recovery_is_due.store_relaxed(Pages::kRecoveryIsDue);
     recover_if_outside(pages);
   }
 
@@ -54,13 +58,26 @@ class ForkRecovery {
     if (!inside) recover(pages);
   }
 
+  /// The caller is inside, in no lock. Whoever comes while another one is at it does not wait: a LAB that is
+  /// not buried yet is a sleeping thread's.
+  SPANALLOC_COLD static void bury_vanished_threads(Pages& pages) {
+    // One at a time. A child of a fork meanwhile finds somebody inside, and puts all right at once.
+    std::uint32_t due = Pages::kBurialIsDue;
+    if (!pages.recovery_is_due.compare_exchange_strong_acq_rel(due, 0)) return;
+    pages.for_each_lab([&](Lab& lab) {
+      if (!pages.has_vanished(lab)) return;
+      bury_vanished_thread(pages, pages.heap_at(lab.heap.load_relaxed()), lab);
+      pages.return_lab(&lab);
+    });
+  }
+
  private:
   // The calling thread is alone and in no call of its own.
   SPANALLOC_COLD static void recover(Pages& pages) {
     const void* outer = inside_without_lab.load_relaxed();
     // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on in that
     // child: there was no second thread to lose.
-    while (pages.recovery_is_due.load_relaxed() != 0) {
+    while (pages.recovery_is_due.load_relaxed() == Pages::kRecoveryIsDue) {
       inside_without_lab.store_relaxed(&pages);
       pages.recovery_is_due.store_relaxed(0);
       put_right(pages);
@@ -79,18 +96,27 @@ class ForkRecovery {
     if (cut_short) find_what_vanished_threads_had(pages);
     pages.for_each_heap([](Heap& heap) { heap.leave_if_not_started(); });
     pages.for_each_heap([](Heap& heap) { heap.live_labs.store_relaxed(0); });
+    // A thread that the child starts may have the mark of one that vanished.
     pages.for_each_lab([&](Lab& lab) {
-      if (lab.thread.load_relaxed() == 0) return;
-      Heap& heap = pages.heap_at(lab.heap.load_relaxed());
-      if (pages.is_mine(lab.number)) {
-        heap.live_labs.fetch_add_relaxed(1);
-      } else {
-        bury_vanished_thread(pages, heap, lab);
-      }
+      if (lab.thread.load_relaxed() == 0 || !pages.is_mine(lab.number)) return;
+      pages.heap_at(lab.heap.load_relaxed()).live_labs.fetch_add_relaxed(1);
+      lab.forks.store_relaxed(pages.forks + 1);
+    });
+    ++pages.forks;
+    bool any_left = false;
+    pages.for_each_lab([&](Lab& lab) {
+      if (!pages.has_vanished(lab)) return;
+      any_left = !cut_short;
+      if (!cut_short) return;
+      bury_vanished_thread(pages, pages.heap_at(lab.heap.load_relaxed()), lab);
+      lab.thread.store_relaxed(0);
     });
     pages.lab_registry().recover_in_child(
         [](const Lab& lab) { return lab.thread.load_relaxed() == 0 && !lab.is_orphanage(); });
     pages.lists_repaired = false;
+    // Unless a signal handler has forked meanwhile: then all of this is done once more.
+    std::uint32_t nothing = 0;
+    if (any_left) pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kBurialIsDue);
   }
 
   static void count_calls_anew(Pages& pages) {
@@ -105,7 +131,7 @@ class ForkRecovery {
     pages.for_each_lab([&](Lab& lab) {
       inside =
           inside || lab.lock.owner_died() || (lab.inside.load_relaxed() != 0 && !pages.is_mine(lab.number));
-      lab.inside.store_relaxed(0);
+      if (lab.inside.load_relaxed() != 0) lab.inside.store_relaxed(0);
     });
     return inside;
   }
@@ -149,11 +175,18 @@ class ForkRecovery {
   // never becomes empty. Frees into it still work: an orphanage owns it, on no list.
   SPANALLOC_COLD static void lose_hot_span(Pages& pages, SpanRef span) {
     Heap& heap = pages.heap_of(span);
-    const SpanWord word = span->load_word();  // this is the only thread
     const LabNumber heir = heap.orphanages().numbers[0];
-    span->word.store_relaxed(word.with_state(SpanState::kParked).with_owner(heir).bits);
-    span->list = ListId::kNone;
-    span->expect_frees(1);
+    {
+      // Others may free into it, and borrow what was freed, which is by the lock of the LAB that has it hot.
+      const typename Heap::Protocol::LabGuard guard(heap.protocol(), span->load_word().owner());
+      span->list = ListId::kNone;
+      span->expect_frees(1);
+      SpanWord word = span->load_word();
+      // Release: whoever finds it parked finds it on no list.
+      while (!span->word.compare_exchange_strong_acq_rel(
+          word.bits, word.with_state(SpanState::kParked).with_owner(heir).bits)) {
+      }
+    }
     heap.lost_to_fork.fetch_add_relaxed(1);
   }
 
@@ -181,6 +214,8 @@ class ForkRecovery {
       const ClassInfo& info = Pages::Classes::info(c);
       Block* const list = loan.free_list.load_relaxed();
       const ListLength length = length_of(list, info.virtual_span, info.blocks);
+      // First: a fork meanwhile must not find them twice.
+      loan.free_list.store_release(no_block());
       if (length.blocks == 0 || !length.whole) return;
       const BlockMark mark = mark_of_offset(address_of(list) - address_of(pages.address(span.number)));
       const auto link = [&](BlockMark head) {
@@ -192,6 +227,8 @@ class ForkRecovery {
     });
   }
 
+  // All that it does to what others may reach is what the thread would do at its end. What a second burial
+  // finds that begins where a fork has cut the first one short is done again, or was done.
   SPANALLOC_COLD static void bury_vanished_thread(Pages& pages, Heap& heap, Lab& lab) {
     // One may be in two places, if its thread was moving it.
     const auto park = [&](SpanNumber number) {
@@ -207,7 +244,6 @@ class ForkRecovery {
     lab.spares.forget();
     pages.clear_map(lab);
     heap.put_in_pool(heap.protocol().orphan_all(lab.number, heap.orphanages().home_of(lab.number)), 0);
-    lab.thread.store_relaxed(0);
   }
 };
 
@@ -230,6 +266,10 @@ class [[nodiscard]] InsideHeap {
       inside_without_lab.store_relaxed(state.pages);
       generation_ = SpinLock::generation();
       state_.pages->inside_without_lab.fetch_add_acq_rel(1);
+    }
+    if (SPANALLOC_UNLIKELY(state_.pages->recovery_is_due.load_relaxed() == PageLayer<Config>::kBurialIsDue) &&
+        outer_ == 0 && outer_layer_ == nullptr) {
+      ForkRecovery<Config>::bury_vanished_threads(*state_.pages);
     }
   }
   SPANALLOC_INLINE ~InsideHeap() {

@@ -264,7 +264,8 @@ class Heap {
       pages_.return_lab(lab);
       return nullptr;
     }
-    lab->thread.store_relaxed(address_of(os::thread_mark()));
+    lab->forks.store_relaxed(pages_.forks);
+    lab->thread.store_release(address_of(os::thread_mark()));  // release: pairs with has_vanished()
     live_labs.fetch_add_relaxed(1);
     return lab;
   }

@@ -75,6 +75,7 @@ struct alignas(kCacheLine) Lab : SpanLists<SizeClasses<Config>::kListed> {
   bool torn = false;                         ///< only while a fork's child puts lists right
   Atomic<std::uint32_t> inside{0};           ///< written by the owner; see InsideHeap
   Atomic<std::uintptr_t> thread{0};          ///< written by the owner: os::thread_mark(); 0: nobody's
+  Atomic<std::uint32_t> forks{0};            ///< PageLayer::forks, as long as its thread is there
   Lab* next_idle = nullptr;                  ///< the registry's
   Lab* next_of_all = nullptr;                ///< "
   Atomic<SpanNumber> hot[Classes::kListed];  ///< written by the owner: hot span of each class

@@ -191,7 +191,13 @@ class PageLayer : public thread::ForkWatch {
     os::fatal("more blocks were freed than allocated (double free) in the span at", address(span.number));
   }
   bool is_mine(LabNumber number) const {
-    return labs_[index_of(number)].thread.load_relaxed() == address_of(os::thread_mark());
+    const Lab& lab = labs_[index_of(number)];
+    return lab.thread.load_relaxed() == address_of(os::thread_mark()) && lab.forks.load_relaxed() == forks;
+  }
+  /// A fork has left its thread behind, and nobody has buried it yet; see fork_recovery.hpp. Acquire: the
+  /// forks of whoever has begun with it.
+  bool has_vanished(const Lab& lab) const {
+    return lab.thread.load_acquire() != 0 && lab.forks.load_relaxed() != forks;
   }
   bool is_torn(LabNumber number) const { return labs_[index_of(number)].torn; }
   void set_torn(LabNumber number, bool torn) { labs_[index_of(number)].torn = torn; }
@@ -390,7 +396,11 @@ class PageLayer : public thread::ForkWatch {
   std::uint64_t decay_ms = 0;   ///< constant after start
   // In a fork's child; see fork_recovery.hpp.
   Atomic<std::uint32_t> inside_without_lab{0};  ///< calls that are inside without a LAB,
-  std::uint16_t counted_since = 0;           ///< of those that began in this SpinLock::generation() or later
+  std::uint16_t counted_since = 0;  ///< of those that began in this SpinLock::generation() or later
+  /// Forks between the first process and this one. Written while there is one thread.
+  std::uint32_t forks = 0;
+  static constexpr std::uint32_t kRecoveryIsDue = 1;  ///< while the child has one thread
+  static constexpr std::uint32_t kBurialIsDue = 2;    ///< at any time
   Atomic<std::uint32_t> recovery_is_due{0};  ///< read by every slow path, written in a fork's child only
   bool lists_repaired = false;               ///< in a child, before its recovery
   SpinLock start_lock;                       ///< the start of the layer, and of each heap

@@ -159,14 +159,14 @@ class ThreadCaches {
     const Visit visit(*this);
     recovery_is_due_.store_relaxed(0);
     const Cache* mine = &known();
-    std::uint32_t left_behind = 0;
     registry_.recover_in_child([&](Cache& cache) {
       if (&cache == mine) return false;
-      cache.has_thread.store_relaxed(false);
-      cache.is_left_behind = true;
-      ++left_behind;
+      if (cache.has_thread.load_relaxed()) cache.has_thread.store_relaxed(false);
+      if (!cache.is_left_behind) cache.is_left_behind = true;
       return true;
     });
+    std::uint32_t left_behind = 0;
+    registry_.for_each([&](const Cache& cache) { left_behind += cache.is_left_behind ? 1 : 0; });
     left_behind_.store_relaxed(left_behind);
   }
   void clean_up(Cache& cache) {

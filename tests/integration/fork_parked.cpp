@@ -1,0 +1,319 @@
+// fork from programs whose other threads rest, outside of malloc and free: what it costs parent and child is
+// counted, in pages that the kernel must copy; and what the child finds of those threads is put away later,
+// in whatever way it goes on: by its first thread, by another one that was made without a call of malloc, by
+// both at once, while one of them forks.
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "support/harness.hpp"
+
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+struct Block {
+  char* at = nullptr;
+  std::size_t size = 0;
+};
+
+constexpr std::size_t kBlocks = 3000;
+constexpr unsigned kMostThreads = 20;
+
+// What a thread has: blocks of all small sizes, and some larger ones; every fourth one was freed again, by
+// the thread itself or by another one.
+std::vector<Block> fill_heap(std::uint64_t seed) {
+  harness::Random random(seed);
+  std::vector<Block> blocks;
+  blocks.reserve(kBlocks);
+  for (std::size_t i = 0; i < kBlocks; ++i) {
+    const std::size_t size = 16 + random.below(random.below(20) == 0 ? 40000 : 1000);
+    blocks.push_back({static_cast<char*>(malloc(size)), size});
+    CHECK(blocks.back().at != nullptr, "malloc(%zu) refused", size);
+    harness::fill(blocks.back().at, size);
+  }
+  for (std::size_t i = 0; i < kBlocks; i += 4) {
+    free(blocks[i].at);
+    blocks[i].at = nullptr;
+  }
+  return blocks;
+}
+
+void drop(std::vector<Block>& blocks, std::size_t from, std::size_t step) {
+  for (std::size_t i = from; i < blocks.size(); i += step) {
+    if (blocks[i].at == nullptr) continue;
+    CHECK(harness::intact(blocks[i].at, blocks[i].size), "block %p overwritten",
+          static_cast<void*>(blocks[i].at));
+    free(blocks[i].at);
+    blocks[i].at = nullptr;
+  }
+}
+
+// Threads that have filled their heaps, and wait.
+class ParkedThreads {
+ public:
+  explicit ParkedThreads(unsigned count) : blocks_(count) {
+    pthread_barrier_init(&filled_, nullptr, count + 1);
+    pthread_barrier_init(&end_, nullptr, count + 1);
+    for (unsigned t = 0; t < count; ++t) {
+      threads_.emplace_back([this, t] {
+        blocks_[t] = fill_heap(t + 1);
+        pthread_barrier_wait(&filled_);
+        pthread_barrier_wait(&end_);
+      });
+    }
+    pthread_barrier_wait(&filled_);
+    for (std::vector<Block>& blocks : blocks_) drop(blocks, 1, 8);
+  }
+  ~ParkedThreads() {
+    pthread_barrier_wait(&end_);
+    for (std::thread& thread : threads_) thread.join();
+  }
+  ParkedThreads(const ParkedThreads&) = delete;
+  ParkedThreads& operator=(const ParkedThreads&) = delete;
+
+  std::vector<std::vector<Block>>& blocks() { return blocks_; }
+
+ private:
+  std::vector<std::vector<Block>> blocks_;
+  std::vector<std::thread> threads_;
+  pthread_barrier_t filled_{};
+  pthread_barrier_t end_{};
+};
+
+void await(pid_t child, const char* what) {
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child, "waitpid");
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s: %s %d", what,
+        WIFEXITED(status) ? "exit code" : "signal",
+        WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
+}
+pid_t fork_child() {
+  const pid_t child = fork();
+  CHECK(child >= 0, "fork");
+  if (child == 0) alarm(harness::kSecondsToHang);
+  return child;
+}
+std::size_t page_faults() {
+  struct rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<std::size_t>(usage.ru_minflt);
+}
+
+// Without a call of malloc or free by the calling thread: the new one may be given the stack of a thread that
+// a fork has left behind, and so its thread pointer.
+template <class F>
+void run_in_thread(F& body) {
+  pthread_t thread{};
+  const auto start = [](void* what) -> void* {
+    (*static_cast<F*>(what))();
+    return nullptr;
+  };
+  CHECK(pthread_create(&thread, nullptr, start, &body) == 0, "pthread_create");
+  CHECK(pthread_join(thread, nullptr) == 0, "pthread_join");
+}
+
+// All that is there is freed, by two threads, and the like allocated and freed again.
+void use_heap(ParkedThreads& threads, bool beside_another) {
+  std::atomic<bool> begun{false};
+  const auto half = [&](std::size_t first) {
+    for (std::vector<Block>& blocks : threads.blocks()) {
+      drop(blocks, first, 2);
+      std::vector<Block> own = fill_heap(first + 99);
+      drop(own, 0, 1);
+    }
+  };
+  auto second = [&] {
+    begun = true;
+    half(1);
+  };
+  if (!beside_another) {
+    half(0);
+    return run_in_thread(second);
+  }
+  pthread_t thread{};
+  const auto start = [](void* what) -> void* {
+    (*static_cast<decltype(second)*>(what))();
+    return nullptr;
+  };
+  CHECK(pthread_create(&thread, nullptr, start, &second) == 0, "pthread_create");
+  while (!begun) sched_yield();
+  half(0);
+  CHECK(pthread_join(thread, nullptr) == 0, "pthread_join");
+}
+
+// --- What it costs
+// ------------------------------------------------------------------------------------------
+
+struct Faults {
+  std::size_t parent = 0;
+  std::size_t child = 0;
+};
+
+// Of the middle one of many forks: a kernel that moves pages has faults of its own.
+Faults faults_of_fork() {
+  std::vector<std::size_t> of_parent(21);
+  std::vector<std::size_t> of_child(of_parent.size());
+  int pipe_ends[2];
+  CHECK(pipe(pipe_ends) == 0, "pipe");
+  for (std::size_t i = 0; i < of_parent.size(); ++i) {
+    const std::size_t before = page_faults();
+    const pid_t child = fork();
+    CHECK(child >= 0, "fork");
+    if (child == 0) {
+      const std::size_t count = page_faults();
+      _exit(write(pipe_ends[1], &count, sizeof count) == sizeof count ? 0 : 1);
+    }
+    await(child, "child that counts");
+    CHECK(read(pipe_ends[0], &of_child[i], sizeof of_child[i]) == sizeof of_child[i], "read");
+    of_parent[i] = page_faults() - before;
+  }
+  close(pipe_ends[0]);
+  close(pipe_ends[1]);
+  std::sort(of_parent.begin(), of_parent.end());
+  std::sort(of_child.begin(), of_child.end());
+  return {of_parent[of_parent.size() / 2], of_child[of_child.size() / 2]};
+}
+
+// A child touches one page of each thread's: glibc's own, where it has its stacks. (glibc's malloc has two,
+// and one in the parent, for the lock of each arena.) a2alloc writes into each thread's heap that it is idle,
+// supermalloc into each four caches, or so.
+void few_pages(const Arguments&) {
+  harness::judge_memory();
+  harness::require_library_malloc();
+  alarm(harness::kSecondsToHang);
+  const Faults alone = faults_of_fork();
+  Faults with_threads;
+  {
+    ParkedThreads threads(kMostThreads);
+    with_threads = faults_of_fork();
+  }
+  printf("page faults of a fork, parent and child: alone %zu and %zu, with %u threads %zu and %zu\n",
+         alone.parent, alone.child, kMostThreads, with_threads.parent, with_threads.child);
+  CHECK(with_threads.parent <= alone.parent + kMostThreads / 2, "the parent copies pages of each thread");
+  CHECK(with_threads.child <= alone.child + kMostThreads * 5 / 2 + 5,
+        "the child copies more of each thread than its own mark");
+}
+
+// --- What the child finds
+// -----------------------------------------------------------------------------------
+
+void used_at_once(const Arguments&) {
+  harness::require_library_malloc();
+  ParkedThreads threads(8);
+  for (int i = 0; i < 10; ++i) {
+    const pid_t child = fork_child();
+    if (child == 0) {
+      use_heap(threads, i % 2 != 0);
+      _exit(0);
+    }
+    await(child, "child that uses its heap");
+  }
+}
+
+void thread_comes_first(const Arguments&) {
+  harness::require_library_malloc();
+  ParkedThreads threads(8);
+  for (int i = 0; i < 10; ++i) {
+    const pid_t child = fork_child();
+    if (child == 0) {
+      auto body = [&] { use_heap(threads, i % 2 != 0); };
+      run_in_thread(body);
+      use_heap(threads, false);
+      _exit(0);
+    }
+    await(child, "child whose new thread comes first");
+  }
+}
+
+// Nobody has put anything away when the child forks: its first thread, or one that it has made; and so again.
+void fork_again(const Arguments&) {
+  harness::require_library_malloc();
+  ParkedThreads threads(8);
+  for (int i = 0; i < 8; ++i) {
+    const pid_t child = fork_child();
+    if (child == 0) {
+      auto grandchild = [&] {
+        const pid_t second = fork_child();
+        if (second != 0) return await(second, "grandchild");
+        auto third_generation = [&] {
+          const pid_t third = fork_child();
+          if (third != 0) return await(third, "its child");
+          use_heap(threads, true);
+          _exit(0);
+        };
+        if (i % 4 >= 2) {
+          run_in_thread(third_generation);
+        } else {
+          third_generation();
+        }
+        use_heap(threads, false);
+        _exit(0);
+      };
+      if (i % 2 != 0) {
+        run_in_thread(grandchild);
+      } else {
+        grandchild();
+      }
+      use_heap(threads, true);
+      _exit(0);
+    }
+    await(child, "child that forks");
+  }
+}
+
+// Another thread is putting away what was left while the child's first one forks, at any step of it.
+void fork_meanwhile(const Arguments&) {
+  harness::require_library_malloc();
+  ParkedThreads threads(8);
+  for (int i = 0; i < (harness::is_full_run() ? 300 : 30); ++i) {
+    const pid_t child = fork_child();
+    if (child == 0) {
+      std::atomic<int> begun{0};
+      auto body = [&] {
+        begun = 1;
+        for (int n = 0; n < 200; ++n) {
+          std::vector<Block> own = fill_heap(7);
+          drop(own, 0, 1);
+          if (begun == 2) return;
+        }
+      };
+      const auto start = [](void* what) -> void* {
+        (*static_cast<decltype(body)*>(what))();
+        return nullptr;
+      };
+      pthread_t thread{};
+      CHECK(pthread_create(&thread, nullptr, start, &body) == 0, "pthread_create");
+      while (begun == 0) sched_yield();
+      for (int spin = 0; spin < i * 100; ++spin) asm volatile("");
+      const pid_t second = fork_child();
+      if (second == 0) {
+        use_heap(threads, true);
+        _exit(0);
+      }
+      begun = 2;
+      CHECK(pthread_join(thread, nullptr) == 0, "pthread_join");
+      await(second, "child of a fork meanwhile");
+      _exit(0);
+    }
+    await(child, "child that forks meanwhile");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  return harness::run_case(argc, argv,
+                           {{"few_pages", few_pages},
+                            {"used_at_once", used_at_once},
+                            {"thread_comes_first", thread_comes_first},
+                            {"fork_again", fork_again},
+                            {"fork_meanwhile", fork_meanwhile}});
+}
