@@ -1,8 +1,9 @@
 // spanalloc_sp: the product engine behind the sp_ names only; malloc stays whose it was.
+#include "api/nested_engine.hpp"
 #include "engines/standard/engine.hpp"
 
 namespace spanalloc {
-using LibraryEngine = StandardEngine;
+using LibraryEngine = NestedEngine<StandardEngine>;
 }
 
 #include "api/sp_api.hpp"

@@ -15,6 +15,13 @@ using SpMalloc = MallocApi<LibraryEngine>;
   LibraryEngine::process_start();
 }
 
+void os::hide_thread(HiddenThread& room) noexcept {
+  LibraryEngine::hide_thread(room);
+}
+void os::show_thread(const HiddenThread& room) noexcept {
+  LibraryEngine::show_thread(room);
+}
+
 }  // namespace spanalloc
 
 extern "C" {

@@ -17,6 +17,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "os/kernel_call.hpp"
 #include "os/os.hpp"
 
 #ifndef MAP_FIXED_NOREPLACE
@@ -364,6 +365,7 @@ std::uint64_t random_bits() {
   return mixed(mixed(mixed(words[0]) ^ words[1]) + counter + static_cast<std::uint64_t>(now.tv_nsec));
 }
 
+// Not zero: how many kernel calls the thread is in (os/kernel_call.hpp).
 SPANALLOC_TLS constinit thread_local char thread_mark_byte = 0;
 
 int process_id() {

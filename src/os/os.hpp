@@ -89,6 +89,29 @@ inline const void* thread_mark() {
   return &thread_mark_byte;
 }
 #endif
+
+/// True while the calling thread is in one of these functions, in what another library has put in the place
+/// of libc's mmap or the like: the thread may hold locks of ours, and its structures may be half changed.
+#ifdef SPANALLOC_ATOMIC_BACKEND
+inline bool in_kernel_call() {
+  return false;
+}
+#else
+inline bool in_kernel_call() {
+  return thread_mark_byte != 0;
+}
+#endif
+/// Room for what the calling thread's short paths read, while it is hidden from them.
+struct alignas(16) HiddenThread {
+  unsigned char room[1024];
+};
+/// A library that replaces malloc defines both: what its thread has at hand is put aside until show_thread(),
+/// so that no short path finds anything. Elsewhere nobody is served in a kernel call, and there is none.
+[[gnu::weak]] void hide_thread(HiddenThread& room) noexcept;
+[[gnu::weak]] void show_thread(const HiddenThread& room) noexcept;
+
+/// As map() and release(), by system calls that no library stands in for: nobody hears of it.
+void* map_unheard(std::size_t bytes, std::size_t alignment);
 /// The process's number, asked anew each time.
 int process_id();
 /// Gives the rest of this time slice away.

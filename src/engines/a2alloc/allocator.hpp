@@ -23,6 +23,7 @@
 #include "engines/engine.hpp"
 #include "os/os.hpp"
 #include "pages/large_objects.hpp"
+#include "pages/nested_blocks.hpp"
 #include "thread/lifecycle.hpp"
 
 namespace spanalloc::a2alloc {
@@ -47,7 +48,8 @@ class Allocator {
 
   template <OutOfMemory Policy = ReturnNull>
   void* allocate(std::size_t n) {
-    void* p = SPANALLOC_UNLIKELY(n > kLargestSmall)
+    void* p = SPANALLOC_UNLIKELY(os::in_kernel_call()) ? NestedBlocks::allocate(n, 1)
+              : SPANALLOC_UNLIKELY(n > kLargestSmall)
                   ? allocate_large(n, 1).bytes
                   : allocate_small({block_size_for(n), class_of<Config>(n), n, 1});
     return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
@@ -55,6 +57,7 @@ class Allocator {
 
   void* allocate_aligned(std::size_t n, std::size_t alignment) {
     if (alignment <= 16) return allocate(n);
+    if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return NestedBlocks::allocate(n, alignment);
     if (n > kLargestSmall || alignment > kLargestSmall / 2) return allocate_large(n, alignment).bytes;
     // Room to move up to the next multiple, and to leave a block in front.
     const std::size_t size = block_size_for(n) + alignment + kLeastBlock;
@@ -73,6 +76,7 @@ class Allocator {
   }
 
   void deallocate(void* p) {
+    if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return NestedBlocks::put_off(p);
     Piece* piece = global_.piece_of(p);
     if (SPANALLOC_UNLIKELY(piece == nullptr)) return deallocate_outside(p);
     TheHeap* heap = piece->heap.load_acquire();
@@ -100,6 +104,15 @@ class Allocator {
     const std::size_t size = piece != nullptr ? global_.large_size(piece, p) : huge_.usable_size(p);
     if (size == 0) name_bad_pointer(piece, p);
     return size;
+  }
+
+  /// The same of a live block, which nobody frees meanwhile, for who may hold any lock: what tells the size
+  /// is its user's to change.
+  std::size_t size_without_lock(const void* p) {
+    const Piece* piece = global_.piece_of(p);
+    if (piece == nullptr) return huge_.usable_size(p);  // under whose lock nobody waits for anything
+    if (piece->heap.load_acquire() == nullptr && !is_lost(piece)) return piece->count * kPiece;
+    return Block::of(p)->size() - sizeof(Block);
   }
 
   template <LeavesAlone Policy = TakeAllBack>
@@ -228,6 +241,7 @@ class Allocator {
 
   // No superblock of the heap has room: one from the global heap.
   SPANALLOC_COLD void* allocate_from_fresh(TheHeap& heap, const Request& request) {
+    free_put_off();
     for (bool again = false;; again = true) {
       {
         // Held all the way, so that no fork finds a superblock between two heaps.
@@ -243,7 +257,10 @@ class Allocator {
   }
 
   SPANALLOC_COLD Large allocate_large(std::size_t n, std::size_t alignment) {
-    if (n > kMaxRequest || !ensure_started()) return {};
+    if (n > kMaxRequest) return {};
+    if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return {NestedBlocks::allocate(n, alignment), false};
+    if (!ensure_started()) return {};
+    free_put_off();
     if (n == 0) n = 1;
     if (n > kLargestInGlobalHeap || alignment > kLargestInGlobalHeap) {
       return {huge_.allocate(n, alignment), true};
@@ -259,7 +276,10 @@ class Allocator {
   }
 
   SPANALLOC_COLD void deallocate_outside(void* p) {
-    if (p != nullptr && !huge_.free(p)) name_bad_pointer(nullptr, p);
+    if (p != nullptr && !huge_.free(p) && !NestedBlocks::free(p)) name_bad_pointer(nullptr, p);
+  }
+  void free_put_off() {
+    NestedBlocks::free_put_off([this](void* p) { deallocate(p); });
   }
 
   void* resize_large(Piece* piece, void* p, std::size_t n) {

@@ -10,6 +10,7 @@
 #include "engines/a2alloc/census.hpp"
 #include "engines/a2alloc/config.hpp"
 #include "engines/engine.hpp"
+#include "os/os.hpp"
 
 namespace spanalloc {
 
@@ -40,6 +41,12 @@ class A2allocEngine {
   static EngineStatistics statistics() { return heap().statistics(); }
   static a2alloc::Census census() { return heap().census(); }
   static void process_start() { heap().process_start(); }
+  /// Around what may be another library's code in the middle of a call (os/kernel_call.hpp): every call here
+  /// asks for itself whether it is made there.
+  static void hide_thread(os::HiddenThread&) {}
+  static void show_thread(const os::HiddenThread&) {}
+  /// Of a live block, which is not freed meanwhile.
+  static std::size_t size_without_lock(const void* p) { return heap().size_without_lock(p); }
 
  private:
   static a2alloc::Allocator<Config>& heap() { return a2alloc::Allocator<Config>::default_instance; }

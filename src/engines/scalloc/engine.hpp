@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <new>
 
 #include "base/bits.hpp"
 #include "engines/engine.hpp"
@@ -16,6 +17,7 @@
 #include "engines/scalloc/heap.hpp"
 #include "engines/scalloc/heap_fork.hpp"
 #include "engines/scalloc/thread_frontends.hpp"
+#include "os/os.hpp"
 
 namespace spanalloc {
 
@@ -50,6 +52,11 @@ class ScallocEngine {
   /// Where every span is; exact while no other thread uses the heap.
   static scalloc::Census census() { return heap_.census(); }
   static void process_start() { heap_.process_start(); }
+  /// Around what may be another library's code in the middle of a call; see os/kernel_call.hpp.
+  static void hide_thread(os::HiddenThread& room) { thread_.hide(*new (room.room) Hidden); }
+  static void show_thread(const os::HiddenThread& room) {
+    thread_.show(*reinterpret_cast<const Hidden*>(room.room));
+  }
 
   static Heap& heap() { return heap_; }
   /// The calling thread's.
@@ -57,6 +64,9 @@ class ScallocEngine {
 
  private:
   friend struct ScallocTestAccess;
+
+  using Hidden = scalloc::ThreadState::Hidden;
+  static_assert(sizeof(Hidden) <= sizeof(os::HiddenThread));
 
   static Frontend* find_thread(const Heap&) { return &thread_; }
 

@@ -14,6 +14,7 @@
 #include "engines/scalloc/heap.hpp"
 #include "engines/scalloc/thread_state.hpp"
 #include "os/os.hpp"
+#include "pages/nested_blocks.hpp"
 
 namespace spanalloc::scalloc {
 
@@ -80,7 +81,8 @@ class Frontend : public ThreadState {
       if (size <= kSmallMax) size = align_up(size, alignment);
       return allocate(max_of(size, alignment));
     }
-    if (alignment > kSpanMax || size > kSpanMax - alignment) return allocate_large(size, alignment);
+    if (alignment > kSpanMax || size > kSpanMax - alignment || os::in_kernel_call())
+      return allocate_large(size, alignment);
     // Blocks of these classes start at multiples of 4 KiB: this leaves room for the next multiple.
     void* block = allocate(size + alignment - kNaturalMax);
     if (block == nullptr) return nullptr;
@@ -167,9 +169,17 @@ class Frontend : public ThreadState {
     return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(size);
   }
   SPANALLOC_COLD void* allocate_large(std::size_t size, std::size_t alignment) {
+    if (os::in_kernel_call()) return allocate_nested(size, alignment);
+    NestedBlocks::free_put_off([this](void* put_off) { deallocate(put_off); });
     void* p = heap_->large_.allocate(size, alignment);
     if (p == nullptr && give_address_space_back()) p = heap_->large_.allocate(size, alignment);
     return p;
+  }
+
+  // In a kernel call. What an engine has fresh from the kernel is zero, and so is this.
+  static void* allocate_nested(std::size_t size, std::size_t alignment) {
+    void* p = NestedBlocks::allocate(size, alignment);
+    return p == nullptr ? nullptr : std::memset(p, 0, size);
   }
 
   // A block of a class when the thread's list of it is empty or ends. nullptr when memory is out.

@@ -8,6 +8,9 @@ namespace spanalloc::scalloc {
 
 template <class Config>
 Allocated Frontend<Config>::allocate_slow(ClassId size_class) {
+  // Of 4 KiB and more a class is aligned to that, of less to its size, if that is a power of two.
+  if (os::in_kernel_call()) return {allocate_nested(info(size_class).block_size, 1), true};
+  NestedBlocks::free_put_off([this](void* put_off) { deallocate(put_off); });
   const Inside within(*this);
   if (!heap_->ensure_started()) return {};
   const LabScope lab(*this);

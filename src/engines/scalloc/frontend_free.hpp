@@ -65,10 +65,12 @@ void Frontend<Config>::deallocate_suspect(void* p, Frontend& thread, Span* span,
 template <class Config>
 void Frontend<Config>::deallocate_outside(void* p, Frontend& thread) {
   if (p == nullptr) return;
+  if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return NestedBlocks::put_off(p);
   thread.refresh_view();  // the arena may have grown, or this thread may never have looked
   const Mark mark = thread.heap_->backend_.directory().mark_of(p);
   if (!mark.is_nothing()) return deallocate_elsewhere(p, thread, span_at(p), mark);
-  if (!thread.heap_->large_.free(p)) os::fatal("free of a pointer that is not an object's", p);
+  if (!thread.heap_->large_.free(p) && !NestedBlocks::free(p))
+    os::fatal("free of a pointer that is not an object's", p);
 }
 
 template <class Config>

@@ -22,6 +22,23 @@ struct ThreadState {
   std::uint8_t exit_round = 0;  // thread::ExitKey's
   bool without_lab = false;     // the thread is past its exit hook, or no hook could be had
   SignalFlag inside;            // in a slow path; looked at by this thread's signal handlers, if they fork
+
+  /// What hide() has put aside.
+  struct Hidden {
+    PerMark<FreeBlock> list;
+    std::size_t limit;
+  };
+  /// Until show() no list has a block and no address is known, so that each malloc and free leaves the fast
+  /// path. What is hot stays: the child of another thread's fork looks for it here.
+  void hide(Hidden& aside) {
+    aside = {spans.list, view.limit};
+    spans.list = {};
+    view.limit = 0;
+  }
+  void show(const Hidden& aside) {
+    spans.list = aside.list;
+    view.limit = aside.limit;
+  }
 };
 static_assert(sizeof(ThreadState) <= 632);
 

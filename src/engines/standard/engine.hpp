@@ -28,6 +28,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <new>
 
 #include "base/bits.hpp"
 #include "base/poison.hpp"
@@ -41,6 +42,7 @@
 #include "engines/standard/thread_map.hpp"
 #include "engines/standard/thread_state.hpp"
 #include "os/os.hpp"
+#include "pages/nested_blocks.hpp"
 
 namespace spanalloc {
 
@@ -278,6 +280,8 @@ class Frontend : public ThreadState<Config> {
     }
   };
   static void clear(void* p, std::size_t bytes);
+  static void* allocate_nested(Request request, ClassId c);
+  static void* allocate_nested(Request request, const Fill& fill);
   void* allocate_larger_filled(std::size_t n, const Fill& fill);
   void* allocate_large(Request request, const Fill& fill);
   void* allocate_single(ClassId c, Request request, const Fill& fill);
@@ -367,6 +371,8 @@ class StandardEngineOf {
   using Pages = standard::PageLayer<Config>;
   using Heap = standard::Heap<Config>;
   using Frontend = standard::Frontend<Config>;
+  using Hidden = typename Frontend::Hidden;
+  static_assert(sizeof(Hidden) <= sizeof(os::HiddenThread));
   static_assert(standard::classes_hold<Config>() && standard::blocks_are_in_steps<Config>());
   static_assert(standard::SizeClasses<Config>::kGranule << Config::kMaxOrder <= standard::kMostSpan);
 
@@ -394,6 +400,12 @@ class StandardEngineOf {
   static bool trim() { return frontend.trim(); }
   static EngineStatistics statistics() { return standard::Census<Config>(heap).statistics(); }
   static SpanCensus census() { return standard::Census<Config>(heap).take(frontend); }
+
+  /// Around what may be another library's code in the middle of a call; see os/kernel_call.hpp.
+  static void hide_thread(os::HiddenThread& room) { frontend.hide(*new (room.room) Hidden); }
+  static void show_thread(const os::HiddenThread& room) {
+    frontend.show(*reinterpret_cast<const Hidden*>(room.room));
+  }
 
   static void process_start() {
     heap.exit_key.prepare(heap.on_thread_exit);

@@ -153,8 +153,25 @@ SPANALLOC_INLINE void Frontend<Config>::expect_emptying(SpanRef span, const Clas
   span->expect_emptying(out - out / 2, 0);
 }
 
+// In a kernel call. Blocks of several in a span have the alignment of their size, which is not told.
+template <class Config>
+SPANALLOC_COLD inline void* Frontend<Config>::allocate_nested(Request request, ClassId c) {
+  if (c >= Classes::kFirstSingle) return NestedBlocks::allocate(request.bytes, request.alignment);
+  const std::size_t bytes = Classes::info(c).block_size;
+  return NestedBlocks::allocate(bytes, bytes & (0 - bytes));
+}
+template <class Config>
+SPANALLOC_COLD inline void* Frontend<Config>::allocate_nested(Request request, const Fill& fill) {
+  if (request.bytes > kMaxRequest || request.alignment > kMaxRequest) return nullptr;
+  void* p = NestedBlocks::allocate(request.bytes, request.alignment);
+  if (p != nullptr) fill.write(p, false);
+  return p;
+}
+
 template <class Config>
 inline void* Frontend<Config>::allocate_class(ClassId c, Request request) {
+  if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return allocate_nested(request, c);
+  NestedBlocks::free_put_off([this](void* p) { deallocate(p); });
   pages->want_background();
   const Inside inside(*this);
   flush_one_run();
@@ -173,6 +190,8 @@ inline void* Frontend<Config>::allocate_class(ClassId c, Request request) {
 // An object with a span of its own, of any size and alignment.
 template <class Config>
 SPANALLOC_COLD inline void* Frontend<Config>::allocate_large(Request request, const Fill& fill) {
+  if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return allocate_nested(request, fill);
+  NestedBlocks::free_put_off([this](void* p) { deallocate(p); });
   pages->want_background();
   const Inside inside(*this);
   flush_one_run();
@@ -602,6 +621,7 @@ template <class Config>
 [[gnu::noinline]] inline void* Frontend<Config>::allocate_larger_filled(std::size_t n, const Fill& fill) {
   if (n > Config::kMaxBlock) return allocate_large({n}, fill);
   if (n > Config::kMaxListed) {
+    if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return allocate_nested({n}, fill);
     const Inside inside(*this);
     flush_one_run();
     return heap->start() ? allocate_single(Classes::of(n), {n}, fill) : nullptr;

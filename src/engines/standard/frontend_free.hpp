@@ -104,9 +104,14 @@ SPANALLOC_INLINE void Frontend<Config>::free_into_others(SpanRef span, SpanWord 
 // that another of one's own has overwritten.
 template <class Config>
 [[gnu::noinline]] inline void Frontend<Config>::deallocate_by_record(void* p, Frontend& self) {
+  if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return NestedBlocks::put_off(p);
   const Location at = self.locate(p);
   if (SPANALLOC_UNLIKELY(!at.has_record())) return deallocate_outside_spans(p);
-  if (SPANALLOC_UNLIKELY(!at.is_block)) self.bad_pointer(p, Misuse::kFree);
+  if (SPANALLOC_UNLIKELY(!at.is_block)) {
+    // (The kernel may have placed a mapping of theirs between ours.)
+    if (NestedBlocks::free(p)) return;
+    self.bad_pointer(p, Misuse::kFree);
+  }
   if (self.is_mine(at.word)) return deallocate_own(p, self, at.span);
   self.deallocate_remote(at.span, at.word, p);
 }

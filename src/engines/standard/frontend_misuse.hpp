@@ -7,7 +7,8 @@ namespace spanalloc::standard {
 
 template <class Config>
 SPANALLOC_COLD inline void Frontend<Config>::deallocate_outside_spans(void* p) {
-  if (p != nullptr) os::fatal("free of a pointer that this allocator did not return:", p);
+  if (p == nullptr || NestedBlocks::free(p)) return;
+  os::fatal("free of a pointer that this allocator did not return:", p);
 }
 
 // What to say of an address whose record knows no such block. A record speaks for its own granule only if

@@ -114,6 +114,34 @@ struct ThreadState {
   static constexpr std::uint64_t kHotXorParked =
       static_cast<std::uint64_t>(SpanState::kHot) ^ static_cast<std::uint64_t>(SpanState::kParked);
 
+  /// What hide() has put aside.
+  struct Hidden {
+    Intake* hot[kLists];
+    ThreadMap* map;
+    Lab<Config>* lab;
+    std::uint64_t hot_identity;
+  };
+  /// Until show() the state is that of a thread which has nothing: each of its frees and mallocs leaves the
+  /// short path.
+  void hide(Hidden& aside) {
+    for (unsigned c = 0; c < kLists; ++c) {
+      aside.hot[c] = hot[c];
+      hot[c] = &kNoIntake;
+    }
+    aside.map = map;
+    aside.lab = lab;
+    aside.hot_identity = hot_identity;
+    map = &kNoMap;
+    lab = nullptr;
+    hot_identity = kNoIdentity;
+  }
+  void show(const Hidden& aside) {
+    for (unsigned c = 0; c < kLists; ++c) hot[c] = aside.hot[c];
+    map = aside.map;
+    lab = aside.lab;
+    hot_identity = aside.hot_identity;
+  }
+
   bool is_hot_here(SpanWord word) const { return word.identity() == hot_identity; }
   bool is_mine(SpanWord word) const {
     return is_hot_here(word) || word.identity() == (hot_identity ^ kHotXorParked);

@@ -28,6 +28,7 @@
 #include "engines/supermalloc/thread_cache.hpp"
 #include "engines/supermalloc/thread_caches.hpp"
 #include "os/os.hpp"
+#include "pages/nested_blocks.hpp"
 #include "sync/spin_lock.hpp"
 #include "thread/lifecycle.hpp"
 
@@ -218,6 +219,11 @@ class Allocator {
 
   // nullptr when memory is out.
   SPANALLOC_COLD void* allocate_slow(BinNumber b) {
+    if (os::in_kernel_call()) {
+      const std::size_t size = TheBins::of(b).size;  // aligned as the bin's objects are
+      return NestedBlocks::allocate(size, min_of(size & (0 - size), kPage));
+    }
+    free_put_off();
     Cache* cache = &caches_.known();
     if (SPANALLOC_UNLIKELY(is_none(*cache))) {
       if (!ensure_started()) return nullptr;
@@ -272,6 +278,7 @@ class Allocator {
   }
   // Of a thread that has no cache, yet or any more.
   SPANALLOC_COLD void deallocate_first(std::size_t tag, FreeObject* object) {
+    if (os::in_kernel_call()) return NestedBlocks::put_off(object);
     Cache& cache = caches_.find();
     if (is_none(cache)) {
       object->push_on(&end_of_list, secret());
@@ -290,6 +297,8 @@ class Allocator {
   // Of at most a page's alignment. Where its bin has none free, and gets no chunk, a range that huge objects
   // have left does as well, or a mapping of its own.
   BigObject allocate_large(std::size_t n, std::size_t alignment, bool at_random_line) {
+    if (os::in_kernel_call()) return {NestedBlocks::allocate(n, alignment), false};
+    free_put_off();
     if (!ensure_started()) return {};
     std::uint32_t line = 0;
     if (at_random_line) {
@@ -301,12 +310,18 @@ class Allocator {
     return SPANALLOC_LIKELY(object.bytes != nullptr) ? object : allocate_huge(n, alignment);
   }
   BigObject allocate_huge(std::size_t n, std::size_t alignment) {
+    if (os::in_kernel_call()) return {NestedBlocks::allocate(n, alignment), false};
+    free_put_off();
     if (n > kMaxRequest || alignment > kMaxRequest || !ensure_started()) return {};
     return big_.allocate_huge(n, alignment);
   }
 
   SPANALLOC_COLD static void deallocate_other(void* p, Allocator& self) {
-    if (p != nullptr && !self.big_.free(p)) self.name_bad_pointer(p);
+    if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return NestedBlocks::put_off(p);
+    if (p != nullptr && !self.big_.free(p) && !NestedBlocks::free(p)) self.name_bad_pointer(p);
+  }
+  void free_put_off() {
+    NestedBlocks::free_put_off([this](void* p) { deallocate(p); });
   }
 
   // Of what is no object in use, and no large one.

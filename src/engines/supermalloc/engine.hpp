@@ -11,6 +11,8 @@
 #include "engines/supermalloc/allocator.hpp"
 #include "engines/supermalloc/census.hpp"
 #include "engines/supermalloc/config.hpp"
+#include "engines/supermalloc/thread_caches.hpp"
+#include "os/os.hpp"
 
 namespace spanalloc {
 
@@ -45,6 +47,9 @@ class SupermallocEngine {
     heap().describe(f, g);
   }
   static void process_start() { heap().process_start(); }
+  /// Around what may be another library's code in the middle of a call; see os/kernel_call.hpp.
+  static void hide_thread(os::HiddenThread& room) { supermalloc::ThreadCaches<Config>::hide(room); }
+  static void show_thread(const os::HiddenThread& room) { supermalloc::ThreadCaches<Config>::show(room); }
 
  private:
   static supermalloc::Allocator<Config>& heap() { return supermalloc::Allocator<Config>::default_instance; }

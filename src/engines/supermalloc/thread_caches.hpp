@@ -63,6 +63,17 @@ class ThreadCaches {
     return none_;
   }
 
+  /// Until show() a thread of a library finds no cache here: each of its mallocs and frees leaves the short
+  /// path.
+  static void hide(os::HiddenThread&) {
+    hidden_cache_ = my_cache_;
+    my_cache_ = &none_;
+  }
+  static void show(const os::HiddenThread&) {
+    my_cache_ = hidden_cache_;
+    hidden_cache_ = nullptr;
+  }
+
   /// Takes the process's key already, where a library is started.
   void prepare() { exit_key_.prepare(&on_thread_exit); }
 
@@ -158,7 +169,8 @@ class ThreadCaches {
     // A handler that forks meanwhile leaves its child's recovery to this visit's end.
     const Visit visit(*this);
     recovery_is_due_.store_relaxed(0);
-    const Cache* mine = &known();
+    // (A handler may have forked in a kernel call.)
+    const Cache* mine = is_default() && hidden_cache_ != nullptr ? hidden_cache_ : &known();
     registry_.recover_in_child([&](Cache& cache) {
       if (&cache == mine) return false;
       if (cache.has_thread.load_relaxed()) cache.has_thread.store_relaxed(false);
@@ -198,6 +210,7 @@ class ThreadCaches {
 
   static inline constinit Cache none_{};
   SPANALLOC_TLS static inline constinit thread_local Cache* my_cache_ = &none_;  // in the default allocator
+  SPANALLOC_TLS static inline constinit thread_local Cache* hidden_cache_ = nullptr;
   // Of the calling thread: the last round of its destructors that leaves caches to others has come; where it
   // is.
   SPANALLOC_TLS static inline constinit thread_local bool has_ended_ = false;

@@ -1,0 +1,58 @@
+// An engine as a library has it: what is asked of blocks of calls within kernel calls
+// (pages/nested_blocks.hpp), and asked within such a call. Allocating and freeing there is the engine's own
+// affair, on its slow paths, so that the short ones need not ask.
+#pragma once
+
+#include <cstddef>
+
+#include "base/bits.hpp"
+#include "engines/engine.hpp"
+#include "os/os.hpp"
+#include "pages/nested_blocks.hpp"
+
+namespace spanalloc {
+
+/// An engine that would take a lock to tell a block's size may tell it without, of a block that must be live.
+template <class E>
+concept TellsSizeWithoutLock = requires(const void* p) {
+  { E::size_without_lock(p) } -> std::same_as<std::size_t>;
+};
+
+template <class E>
+struct NestedEngine : E {
+  static std::size_t usable_size(const void* p) {
+    const std::size_t nested = NestedBlocks::usable_size(p);
+    return SPANALLOC_LIKELY(nested == 0) ? size_of(p) : nested;
+  }
+
+  template <LeavesAlone Policy = TakeAllBack>
+  static Resized resize(void* p, std::size_t n) {
+    if (const std::size_t nested = NestedBlocks::usable_size(p); SPANALLOC_UNLIKELY(nested != 0)) {
+      return {Policy::leaves_alone(n, nested) ? p : nullptr, nested};
+    }
+    // In a kernel call a block is copied.
+    if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return {nullptr, size_of(p)};
+    return E::template resize<Policy>(p, n);
+  }
+
+  static bool owns(const void* p) { return NestedBlocks::usable_size(p) != 0 || E::owns(p); }
+
+  static bool trim() {
+    if (os::in_kernel_call()) return false;
+    NestedBlocks::free_put_off(&E::deallocate);
+    const bool any = NestedBlocks::give_back_kept();
+    return E::trim() || any;
+  }
+
+  static EngineStatistics statistics() { return os::in_kernel_call() ? EngineStatistics{} : E::statistics(); }
+
+ private:
+  static std::size_t size_of(const void* p) {
+    if constexpr (TellsSizeWithoutLock<E>) {
+      if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return p == nullptr ? 0 : E::size_without_lock(p);
+    }
+    return E::usable_size(p);
+  }
+};
+
+}  // namespace spanalloc

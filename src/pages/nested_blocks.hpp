@@ -1,0 +1,350 @@
+// What a thread gets that calls malloc in the middle of our own slow path: in a function that another library
+// has put in the place of libc's mmap, munmap, mremap, madvise or mprotect (os/kernel_call.hpp). The thread
+// may hold any lock of ours, and other threads may wait for one that it holds. So nothing here takes a lock,
+// and no memory comes through those functions. Anybody frees these blocks later, like any other.
+//
+// Blocks of up to 8 KiB are cut out of chunks of 64 KiB, each of blocks of one size, which is a power of two:
+// so they have every alignment up to their size. A bit a block says whether it is out. Chunks are never given
+// back: they are as many as such blocks were out at once. Larger blocks have a mapping each. One that is
+// freed outside of a kernel call goes back to the kernel, by libc's munmap; one that is freed within is kept
+// for the next, until malloc_trim: a munmap that frees one each time would never come to an end.
+//
+// What else a thread frees in a kernel call is put off: freed by the next thread that allocates outside of
+// one and leaves malloc's short path, or calls malloc_trim.
+//
+// Invariants:
+//   (1) A slot's address is 0 (nobody's), 1 (somebody is about to enter or to leave something), that of a
+//       chunk or of a mapping that is out, or that of a kept mapping plus 2. Each change is one
+//       compare-and-swap, or the store of who has made it 1. An address is written last, with release; who
+//       reads it with acquire finds the chunk made and `what` set.
+//   (2) A block is out exactly while its bit is set, and belongs to who set it, or to whom that gave it.
+// A fork's child finds all of it whole at every step. A vanished thread leaves behind at most a slot at 1 and
+// a mapping, or the one block that it was about to take or to free.
+#pragma once
+
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "os/os.hpp"
+
+namespace spanalloc {
+
+/// One of them a process, as malloc is.
+class NestedBlocks {
+ public:
+  /// At least n bytes (any; 0 counts as 1) at a multiple of `alignment`, a power of two, and of every power
+  /// of two up to 4 KiB that is not larger than n. nullptr when memory is out.
+  SPANALLOC_COLD static void* allocate(std::size_t n, std::size_t alignment) {
+    if (n > SIZE_MAX / 4 || alignment > SIZE_MAX / 4) return nullptr;
+    const unsigned shift = log2_ceil(max_of(max_of(n, alignment), std::size_t{1} << kLeastShift));
+    return shift <= kMostShift ? allocate_small(shift) : allocate_mapping(n, alignment);
+  }
+
+  /// Bytes of the block at exactly p; 0: it is none of these.
+  static std::size_t usable_size(const void* p) {
+    if (SPANALLOC_LIKELY(!may_have(p))) return 0;
+    if (const Slot* mapping = find(address_of(p)); mapping != nullptr && !mapping->is_chunk()) {
+      return mapping->what.load_relaxed();
+    }
+    const Chunk* chunk = chunk_of(p);
+    return chunk != nullptr && chunk->is_out(p) ? std::size_t{1} << chunk->shift : 0;
+  }
+
+  /// False: it is none of these; nothing has changed.
+  SPANALLOC_COLD static bool free(void* p) {
+    if (!may_have(p)) return false;
+    if (Chunk* chunk = chunk_of(p); chunk != nullptr) {
+      chunk->put(p);
+      return true;
+    }
+    Slot* mapping = find(address_of(p));
+    if (mapping == nullptr) return false;
+    return os::in_kernel_call() ? keep(*mapping, address_of(p)) : give_back(*mapping, address_of(p));
+  }
+
+  /// By a thread in a kernel call: p, whoever's it is, is freed later.
+  SPANALLOC_COLD static void put_off(void* p) {
+    if (p == nullptr) return;
+    if (free(p)) return;
+    // Without memory for the note the block is lost.
+    if (void* note = allocate(sizeof(Note), 1); note != nullptr) push(static_cast<Note*>(note), p);
+  }
+
+  /// By a thread outside of our calls: frees what was put off, by f(p).
+  template <class F>
+  static void free_put_off(F&& f) {
+    if (SPANALLOC_LIKELY(note_of(top_.load_relaxed()) == nullptr) || os::in_kernel_call()) return;
+    for (unsigned i = 0; i < kFreedAtOnce; ++i) {
+      void* p = pop();
+      if (p == nullptr) return;
+      f(p);
+    }
+  }
+
+  /// Gives back the mappings that are kept. True: there was one.
+  SPANALLOC_COLD static bool give_back_kept() {
+    bool any = false;
+    first_slot([&](Slot& slot) {
+      const std::uintptr_t kept = slot.address.load_acquire();
+      if (kept > kBusy && (kept & kKept) != 0) any = give_back(slot, kept) || any;
+      return false;
+    });
+    return any;
+  }
+
+ private:
+  static constexpr std::size_t kChunk = 64 * kKiB;
+  static constexpr unsigned kLeastShift = 5;
+  static constexpr unsigned kMostShift = 13;
+  static constexpr unsigned kFreedAtOnce = 64;  // so that nobody frees for ever what others put off
+
+  /// The first blocks are under this header, and count as out for ever.
+  struct Chunk {
+    std::size_t shift;  // of a block's bytes; constant
+    Atomic<std::uint64_t> out[(kChunk >> kLeastShift) / 64];
+
+    std::uintptr_t start() const { return address_of(this); }
+    std::size_t blocks() const { return kChunk >> shift; }
+    std::size_t number(const void* p) const { return (address_of(p) - start()) >> shift; }
+    bool is_start(const void* p) const {
+      const std::uintptr_t offset = address_of(p) - start();
+      return offset >= sizeof(Chunk) && offset % (std::size_t{1} << shift) == 0;
+    }
+    bool is_out(const void* p) const {
+      const std::size_t i = number(p);
+      return is_start(p) && (out[i / 64].load_relaxed() >> i % 64 & 1) != 0;
+    }
+
+    /// In memory that reads as zero.
+    void begin(unsigned its_shift) {
+      shift = its_shift;
+      const std::size_t under_header = (sizeof(Chunk) + (std::size_t{1} << shift) - 1) >> shift;
+      for (std::size_t i = 0; i < under_header; ++i) set(i);
+      for (std::size_t i = blocks(); i < kChunk >> kLeastShift; ++i) set(i);  // there are none
+    }
+    /// nullptr: none is free. Acquire: what the last one to have it did to the block came before.
+    void* take() {
+      for (std::size_t i = 0; i < std::size(out); ++i) {
+        std::uint64_t word = out[i].load_relaxed();
+        while (~word != 0) {
+          const std::uint64_t lowest = ~word & (word + 1);
+          if (!out[i].compare_exchange_weak_acq_rel(word, word | lowest)) continue;
+          return pointer_to(start() + ((i * 64 + log2_floor(lowest)) << shift));
+        }
+      }
+      return nullptr;
+    }
+    void put(void* p) {
+      if (!is_start(p)) os::fatal("free of a pointer that is not the start of a block:", p);
+      const std::size_t i = number(p);
+      const std::uint64_t bit = std::uint64_t{1} << i % 64;
+      std::uint64_t word = out[i / 64].load_relaxed();
+      do {
+        if ((word & bit) == 0) os::fatal("double free of", p);
+      } while (!out[i / 64].compare_exchange_weak_acq_rel(word, word & ~bit));
+    }
+
+   private:
+    void set(std::size_t i) {
+      Atomic<std::uint64_t>& word = out[i / 64];
+      word.store_relaxed(word.load_relaxed() | std::uint64_t{1} << i % 64);
+    }
+  };
+  static_assert(sizeof(Chunk) < (std::size_t{1} << kMostShift));
+
+  static constexpr std::uintptr_t kNobody = 0;
+  static constexpr std::uintptr_t kBusy = 1;
+  static constexpr std::uintptr_t kKept = 2;
+
+  struct Slot {
+    Atomic<std::uintptr_t> address;
+    Atomic<std::size_t> what;  // of a chunk its blocks' shift, of a mapping its bytes: a page or more
+
+    bool is_chunk() const { return what.load_relaxed() <= kMostShift; }
+    Chunk* chunk() const { return pointer_to<Chunk>(address.load_relaxed()); }
+  };
+
+  struct Slots {
+    Slot slots[254];
+    Atomic<Slots*> next;
+  };
+
+  /// What one thread has put off.
+  struct Note {
+    Atomic<std::uint64_t> next;
+    void* block;
+  };
+
+  // --- Slots ---
+
+  /// f(Slot&) of each, until it returns true; that one, or nullptr.
+  template <class F>
+  static Slot* first_slot(F&& f) {
+    for (Slots* some = &first_slots_; some != nullptr; some = some->next.load_acquire()) {
+      for (Slot& slot : some->slots) {
+        if (f(slot)) return &slot;
+      }
+    }
+    return nullptr;
+  }
+
+  // The start of a chunk, or of a mapping that is out.
+  static Slot* find(std::uintptr_t address) {
+    if (address <= kBusy || (address & kKept) != 0) return nullptr;
+    return first_slot([=](Slot& slot) { return slot.address.load_acquire() == address; });
+  }
+  static Chunk* chunk_of(const void* p) {
+    const Slot* slot = find(align_down(address_of(p), kChunk));
+    return slot != nullptr && slot->is_chunk() ? slot->chunk() : nullptr;
+  }
+
+  // One that is busy, for the caller. nullptr when memory is out.
+  static Slot* take_slot() {
+    for (;;) {
+      Slot* taken = first_slot([](Slot& slot) {
+        std::uintptr_t nobody = kNobody;
+        return slot.address.load_relaxed() == kNobody &&
+               slot.address.compare_exchange_strong_acq_rel(nobody, kBusy);
+      });
+      if (taken != nullptr || !add_slots()) return taken;
+    }
+  }
+  // Behind the last ones. Whoever loses the race for that place goes on behind the winner's.
+  static bool add_slots() {
+    auto* fresh = static_cast<Slots*>(os::map_unheard(sizeof(Slots), 1));
+    if (fresh == nullptr) return false;
+    Slots* last = &first_slots_;
+    for (Slots* none = nullptr; !last->next.compare_exchange_strong_acq_rel(none, fresh); none = nullptr) {
+      last = none;
+    }
+    return true;
+  }
+
+  static void enter(Slot& slot, void* memory, std::size_t bytes, std::size_t what) {
+    const std::uintptr_t first = address_of(memory);
+    // Bounds first: who has a block has seen them.
+    for (std::uintptr_t low = lowest_.load_relaxed(); first < low;) {
+      if (lowest_.compare_exchange_weak_relaxed(low, first)) break;
+    }
+    for (std::uintptr_t end = end_.load_relaxed(); first + bytes > end;) {
+      if (end_.compare_exchange_weak_relaxed(end, first + bytes)) break;
+    }
+    slot.what.store_relaxed(what);
+    slot.address.store_release(first);
+  }
+  // Of other memory mostly false, at once.
+  static bool may_have(const void* p) {
+    const std::uintptr_t address = address_of(p);
+    return address < end_.load_relaxed() && address >= lowest_.load_relaxed();
+  }
+
+  // --- Blocks ---
+
+  static void* allocate_small(unsigned shift) {
+    void* block = nullptr;
+    first_slot([&](Slot& slot) {
+      if (slot.address.load_acquire() > kBusy && slot.what.load_relaxed() == shift) {
+        block = slot.chunk()->take();
+      }
+      return block != nullptr;
+    });
+    if (block != nullptr) return block;
+    Slot* slot = take_slot();
+    if (slot == nullptr) return nullptr;
+    auto* chunk = static_cast<Chunk*>(os::map_unheard(kChunk, kChunk));
+    if (chunk == nullptr) {
+      slot->address.store_release(kNobody);
+      return nullptr;
+    }
+    chunk->begin(shift);
+    block = chunk->take();  // before others see it
+    enter(*slot, chunk, kChunk, shift);
+    return block;
+  }
+
+  static void* allocate_mapping(std::size_t n, std::size_t alignment) {
+    const std::size_t bytes = align_up(max_of(n, 1), os::page_size());
+    if (void* p = take_kept(bytes, alignment); p != nullptr) return p;
+    Slot* slot = take_slot();
+    if (slot == nullptr) return nullptr;
+    void* p = os::map_unheard(bytes, alignment);
+    if (p == nullptr) {
+      slot->address.store_release(kNobody);
+      return nullptr;
+    }
+    enter(*slot, p, bytes, bytes);
+    return p;
+  }
+
+  // (Whose size is read before it is taken may be another one's by then: so it is looked at again.)
+  static void* take_kept(std::size_t bytes, std::size_t alignment) {
+    const auto fits = [=](const Slot& slot) {
+      const std::size_t has = slot.what.load_relaxed();
+      return has >= bytes && has <= 2 * bytes;
+    };
+    void* taken = nullptr;
+    first_slot([&](Slot& slot) {
+      std::uintptr_t kept = slot.address.load_acquire();
+      if (kept <= kBusy || (kept & kKept) == 0 || (kept - kKept) % alignment != 0 || !fits(slot))
+        return false;
+      if (!slot.address.compare_exchange_strong_acq_rel(kept, kBusy)) return false;
+      if (fits(slot)) taken = pointer_to(kept - kKept);
+      slot.address.store_release(taken != nullptr ? kept - kKept : kept);
+      return taken != nullptr;
+    });
+    return taken;
+  }
+  // False: somebody else has freed it first.
+  static bool keep(Slot& slot, std::uintptr_t address) {
+    return slot.address.compare_exchange_strong_acq_rel(address, address | kKept);
+  }
+  // One that is out, or kept; false: somebody else was first. The slot is nobody's only when the mapping is
+  // gone: until then no other can have its address.
+  static bool give_back(Slot& slot, std::uintptr_t address) {
+    if (!slot.address.compare_exchange_strong_acq_rel(address, kBusy)) return false;
+    os::release(pointer_to(address & ~kKept), slot.what.load_relaxed());
+    slot.address.store_release(kNobody);
+    return true;
+  }
+
+  // --- What was put off: a stack of notes, whose memory stays mapped (sync/treiber_stack.hpp says more) ---
+
+  static constexpr unsigned kTagShift = 64 - 22;  // addresses have 47 bits, of a note's the last five are 0
+  static Note* note_of(std::uint64_t word) {
+    return pointer_to<Note>((word << (64 - kTagShift) >> (64 - kTagShift)) << kLeastShift);
+  }
+  static std::uint64_t advance(std::uint64_t old_top, const Note* note) {
+    return ((old_top >> kTagShift) + 1) << kTagShift | address_of(note) >> kLeastShift;
+  }
+
+  static void push(Note* note, void* block) {
+    note->block = block;
+    std::uint64_t top = top_.load_relaxed();
+    do {
+      note->next.store_relaxed(address_of(note_of(top)) >> kLeastShift);
+      // Release: who takes the note off sees what is in it, and the program's last writes to the block.
+    } while (!top_.compare_exchange_weak_release(top, advance(top, note)));
+  }
+  static void* pop() {
+    std::uint64_t top = top_.load_acquire();
+    while (Note* note = note_of(top)) {
+      // Of a note that others have taken off meanwhile it may be anything: then the tag has moved on.
+      const Note* next = note_of(note->next.load_relaxed());
+      if (!top_.compare_exchange_weak_acq_rel(top, advance(top, next))) continue;
+      void* block = note->block;
+      (void)free(note);
+      return block;
+    }
+    return nullptr;
+  }
+
+  static inline constinit Slots first_slots_{};
+  static inline constinit Atomic<std::uintptr_t> lowest_{UINTPTR_MAX};
+  static inline constinit Atomic<std::uintptr_t> end_{0};
+  static inline constinit Atomic<std::uint64_t> top_{0};  // {tag:22, note's address >> 5}
+};
+
+}  // namespace spanalloc
