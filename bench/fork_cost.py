@@ -1,0 +1,71 @@
+#!/usr/bin/env python3
+"""What fork costs a process with 20 threads that rest, beside one without, under each allocator.
+
+A table of medians, of many forks and of several processes in rotation: the time that fork takes in the parent, that until
+the child, which exits at once, was waited for, as a ratio to glibc's too; the page faults of parent and child (each page
+that either writes to must be copied); mappings, KiB of page tables, and KiB of memory, which the kernel copies or marks.
+Times are worth something on a machine that does nothing else; --counts leaves them out.
+
+    bench/fork_cost.py                     glibc and our libraries
+    bench/fork_cost.py --mib 10 --all      each thread has 10 MiB; the other allocators that are found, too
+"""
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+
+import common
+
+FIELDS = ("fork us", "with wait us", "parent's faults", "child's faults", "mappings", "tables KiB", "own KiB")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    common.add_build_option(parser)
+    parser.add_argument("--threads", type=int, default=20, help="beside the one that forks (default: 20)")
+    parser.add_argument("--mib", type=float, default=1, help="of live memory a thread (default: 1)")
+    parser.add_argument("--forks", type=int, default=300, help="a process (default: 300)")
+    parser.add_argument("--rounds", type=int, default=7, help="processes of each kind, in rotation (default: 7)")
+    parser.add_argument("--all", action="store_true", help="other allocators than glibc's and ours, too")
+    parser.add_argument("--counts", action="store_true", help="no times, two rounds of 21 forks")
+    options = parser.parse_args()
+    if options.counts:
+        options.rounds, options.forks = 2, 21
+
+    allocators = [(name, path) for name, path, ours in common.Build(options.build).allocators()
+                  if ours or name == "glibc" or options.all]
+    with tempfile.TemporaryDirectory(prefix="spanalloc-fork-") as folder:
+        program = os.path.join(folder, "fork")
+        source = os.path.join(common.SOURCE, "bench", "fork", "fork.c")
+        compiler = os.environ.get("CC", "cc")
+        subprocess.run([compiler, "-O2", "-fno-builtin", "-pthread", source, "-o", program], check=True)
+        read = {}
+        for _ in range(options.rounds):
+            for threads in (0, options.threads):
+                for name, path in allocators:
+                    environment = dict(os.environ)
+                    if name != "glibc":
+                        environment["LD_PRELOAD"] = path
+                    command = [program, str(threads), str(options.mib), str(options.forks)]
+                    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+                    if done.returncode != 0:
+                        sys.exit(f"{' '.join(command)} under {name} failed: {done.returncode} {done.stderr}")
+                    read.setdefault((threads, name), []).append([float(word) for word in done.stdout.split()])
+
+    first = 2 if options.counts else 0
+    for threads in (0, options.threads):
+        print(f"{threads} threads of {options.mib:g} MiB")
+        head = "".join(f"{field:>17}" for field in FIELDS[first:])
+        print(f"{'':14}{head}" + ("" if options.counts else f"{'of glibc':>17}"))
+        middle = {name: [statistics.median(column) for column in zip(*read[threads, name])] for name, _ in allocators}
+        for name, _ in allocators:
+            row = "".join(f"{value:17.0f}" for value in middle[name][first:])
+            ratio = "" if options.counts else f"{middle[name][1] / middle['glibc'][1]:17.2f}"
+            print(f"{name:14}{row}{ratio}")
+
+
+if __name__ == "__main__":
+    main()
