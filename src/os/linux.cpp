@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -455,18 +456,88 @@ void write_text(int fd, const char* text, std::size_t length) {
   }
 }
 
+namespace {
+
+constinit Atomic<void (*)()> let_go_of_locks{nullptr};
+
+// The frame of a report, for as long as the handler runs that it has called. Nobody tells us when a handler
+// is left by longjmp: then what comes next writes over its marks, or does not come as deep in the stack as a
+// signal's frame reaches.
+class Report {
+ public:
+  Report() {
+    for (std::uint64_t& mark : marks_) *const_cast<volatile std::uint64_t*>(&mark) = mark_of(&mark);
+    newest_ = this;
+  }
+  Report(const Report&) = delete;
+  Report& operator=(const Report&) = delete;
+
+  static bool is_in_handler() {
+    const Report* const report = newest_;
+    stack_t signals{};  // the stack for signals, if the thread has one
+    if (report == nullptr || syscall(SYS_sigaltstack, nullptr, &signals) != 0) return false;
+    const bool on_it = (signals.ss_flags & SS_ONSTACK) != 0;
+    const bool was_on_it = address_of(report) - address_of(signals.ss_sp) < signals.ss_size;
+    if (was_on_it && !on_it) return false;
+    if (was_on_it == on_it) {
+      const std::uintptr_t here = address_of(__builtin_frame_address(0));
+      if (here + kLeastSignalFrame > address_of(report)) return false;
+    }
+    for (const std::uint64_t& mark : report->marks_) {
+      if (*const_cast<const volatile std::uint64_t*>(&mark) != mark_of(&mark)) return false;
+    }
+    return true;
+  }
+
+ private:
+  static constexpr std::size_t kLeastSignalFrame = kKiB;
+  static std::uint64_t mark_of(const std::uint64_t* place) {
+    return address_of(place) * 0x9E3779B97F4A7C15u + 1;
+  }
+
+  SPANALLOC_TLS static inline constinit thread_local const Report* newest_ = nullptr;
+
+  std::uint64_t marks_[128];
+};
+
+// Kernel calls, so that no library between us and the kernel has a say.
+[[noreturn]] void end_by_default_action() {
+  struct {
+    void* handler = nullptr;  // SIG_DFL
+    unsigned long flags = 0;
+    void* restorer = nullptr;
+    std::uint64_t mask = 0;
+  } const action;
+  std::uint64_t signals = std::uint64_t{1} << (SIGABRT - 1);
+  for (;;) {
+    syscall(SYS_rt_sigaction, SIGABRT, &action, nullptr, sizeof signals);
+    syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, &signals, nullptr, sizeof signals);
+    syscall(SYS_tgkill, syscall(SYS_getpid), syscall(SYS_gettid), SIGABRT);
+  }
+}
+
+[[noreturn, gnu::noinline]] void report(const char* line, int length, std::size_t most) {
+  if (auto* let_go = let_go_of_locks.load_acquire(); let_go != nullptr) let_go();
+  if (length > 0) write_text(2, line, min_of(static_cast<std::size_t>(length), most - 1));
+  if (Report::is_in_handler()) end_by_default_action();
+  const Report this_one;
+  abort();
+}
+
+}  // namespace
+
+void before_fatal(void (*let_go)()) {
+  let_go_of_locks.store_release(let_go);
+}
+
 void fatal(const char* what) {
   char line[256];
-  const int n = snprintf(line, sizeof line, "spanalloc: %s\n", what);
-  if (n > 0) write_text(2, line, min_of(static_cast<std::size_t>(n), sizeof line - 1));
-  abort();
+  report(line, snprintf(line, sizeof line, "spanalloc: %s\n", what), sizeof line);
 }
 
 void fatal(const char* what, const void* address) {
   char line[256];
-  const int n = snprintf(line, sizeof line, "spanalloc: %s %p\n", what, address);
-  if (n > 0) write_text(2, line, min_of(static_cast<std::size_t>(n), sizeof line - 1));
-  abort();
+  report(line, snprintf(line, sizeof line, "spanalloc: %s %p\n", what, address), sizeof line);
 }
 
 }  // namespace spanalloc::os

@@ -131,9 +131,14 @@ std::uint64_t option_number(const char* name, std::uint64_t low, std::uint64_t h
 unsigned option_choice(const char* name, const char* const* words, unsigned count, unsigned fallback,
                        const char* want);
 
-/// Writes "spanalloc: <what> <address>" to stderr in one line and aborts.
+/// Writes "spanalloc: <what> <address>" to stderr in one line and aborts. A handler of SIGABRT may do with
+/// the heap what it likes: whoever calls this has taken what is damaged out of use, and what the thread holds
+/// it is made to let go of first (before_fatal()). If a handler that this has called is still running in this
+/// thread, it is the process's end, by SIGABRT's default action.
 [[noreturn]] void fatal(const char* what, const void* address);
 [[noreturn]] void fatal(const char* what);
+/// What has the calling thread let go of all locks.
+void before_fatal(void (*let_go)());
 /// Writes bytes to a file descriptor, all or nothing that anybody could do about it.
 void write_text(int fd, const char* text, std::size_t length);
 

@@ -9,7 +9,7 @@
 // that the owner has died, takes the lock over, and is told so (kOwnerDied), as with POSIX's robust mutexes.
 //
 //   word = 0                                 free
-//        = 1                                 abandoned: its owner has died
+//        = 1                                 abandoned: its owner has died, or left it to report a misuse
 //        = generation << 48 | thread mark    held
 //
 // The child's first act is enter_child(): a new generation. A holder of an older generation is dead, unless
@@ -60,6 +60,16 @@ class SpinLock {
   /// or leaves that to the next one who takes it.
   void abandon_if_owner_died() noexcept {
     if (owner_died()) word_.store_relaxed(kAbandoned);
+  }
+
+  /// By a thread that is about to leave all that it is in, and to report a misuse: frees the lock, if it is
+  /// its own, as what it guards is whole;
+  void unlock_if_mine() noexcept {
+    if (is_mine()) unlock();
+  }
+  /// or has the next one who takes it put right what it guards, as after a fork.
+  void abandon_if_mine() noexcept {
+    if (is_mine()) word_.store_release(kAbandoned);
   }
 
   // Around a fork, in the thread that forks.

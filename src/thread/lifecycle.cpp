@@ -76,6 +76,14 @@ void enter_child() {
   }
 }
 
+// Read without the lock, too: another thread may have it, and wait for one that this one holds.
+void leave_all() {
+  list_lock.unlock_if_mine();
+  for (ForkWatch* watch = watches.load_acquire(); watch != nullptr; watch = watch->next) {
+    if (watch->let_go != nullptr) watch->let_go(watch);
+  }
+}
+
 }  // namespace
 
 void watch_forks(ForkWatch& watch) {
@@ -88,6 +96,7 @@ void watch_forks(ForkWatch& watch) {
     // ENOMEM: a child then waits for locks that are lost.
     pthread_atfork(SpinLock::begin_fork, SpinLock::end_fork, enter_child);
   }
+  os::before_fatal(&leave_all);
   LockGuard guard(list_lock);
   for (const ForkWatch* at = watches.load_relaxed(); at != nullptr; at = at->next) {
     if (at == &watch) return;

@@ -50,15 +50,19 @@ class ExitKey {
   Atomic<unsigned> key_plus_one_{0};
 };
 
-/// What must be put right in a fork's child. Zero-initialisable but for the function.
+/// What must be put right in a fork's child, and let go of before a misuse is reported. Zero-initialisable
+/// but for the functions.
 struct ForkWatch {
   void (*in_child)(ForkWatch* self);
+  /// The calling thread leaves all that it is in, whatever that is, and may come again as if it had ended: a
+  /// handler of SIGABRT allocates, forks, or jumps out. (Not with anything of others': nobody waits.)
+  void (*let_go)(ForkWatch* self) = nullptr;
   ForkWatch* next = nullptr;  ///< the list's
 };
 
 /// Makes `watch.in_child` run in every fork's child, in the one thread that is left, after
-/// SpinLock::enter_child(); once, however often it is called. A fork takes no lock, neither before nor after:
-/// see sync/spin_lock.hpp.
+/// SpinLock::enter_child(), and `watch.let_go` before os::fatal() reports; once, however often it is called.
+/// A fork takes no lock, neither before nor after: see sync/spin_lock.hpp.
 void watch_forks(ForkWatch& watch);
 /// Undoes that, before the watch's memory is given back. No fork may be in progress.
 void unwatch_forks(ForkWatch& watch);

@@ -338,10 +338,14 @@ class Allocator {
     self.heaps_.enter_child();
   }
 
+  // Superblocks that a misuse was found in may be half changed: the next one to take the heap's lock looks,
+  // and those that are not whole are lost, as after a fork.
+  static void leave(thread::ForkWatch* watch) { static_cast<Watch*>(watch)->allocator->heaps_.leave_all(); }
+
   GlobalHeap<Config> global_;
   ThreadHeaps<Config> heaps_{global_};
   LargeObjects<> huge_;
-  Watch fork_watch_{{&enter_child}, this};
+  Watch fork_watch_{{&enter_child, &leave}, this};
   Atomic<std::uint32_t> registered_{0};  // the fork watch
 };
 

@@ -1,5 +1,7 @@
 // How a heap's lock is taken. A fork takes no lock (sync/spin_lock.hpp): in the child, whoever is the first
-// to take a lock that a vanished thread held repairs what it guards.
+// to take a lock that a vanished thread held repairs what it guards. The same of a lock that a thread has
+// left where it found a misuse; what is repaired is all under that lock, so that others may be at work
+// meanwhile.
 #pragma once
 
 #include "base/assert.hpp"
@@ -20,7 +22,8 @@ class [[nodiscard]] HeapGuard {
   }
 
  private:
-  // A vanished thread was changing the heap: it has the superblocks that say so and are whole.
+  // A thread was changing the heap that vanished, or found it damaged: it has the superblocks that say so and
+  // are whole.
   SPANALLOC_COLD static void repair(Heap<Config>& heap, GlobalHeap<Config>& global) {
     heap.forget_all();
     global.for_each_superblock_of(heap, [&](Superblock<Config>* piece) {

@@ -104,6 +104,12 @@ class ThreadHeaps {
     if (!is_visited()) recover_in_child();
   }
 
+  /// The calling thread is in none of them any more: before a misuse is reported.
+  SPANALLOC_COLD void leave_all() {
+    innermost_ = nullptr;
+    for_each([](TheHeap& heap) { heap.lock.abandon_if_mine(); });
+  }
+
   /// No thread's end is told any more. While nobody uses the heaps; the object is used up.
   void destroy() {
     // What threads of a library keep in their variables would outlive it.

@@ -31,7 +31,7 @@ struct Census {
   void count_hot_spans(const Lab& lab) {
     if (lab.owner.load_relaxed() == kTerminated) return;
     for (const ClassId c : kAllClasses) {
-      const Span* span = lab.hot->hot[c];
+      Span* span = lab.hot->hot[c];
       if (span == nullptr) continue;
       const std::size_t free = owned_free(span, lab.hot->list[c]) + span->load_word().count();
       SPANALLOC_ASSERT(free <= span->blocks);  // O1

@@ -43,7 +43,11 @@ Allocated Frontend<Config>::refill(HotSpans& hot, ClassId size_class) {
     SPANALLOC_ASSERT(seen.state() == State::kHot);  // O7
     const std::uint32_t remote = seen.count();
     if (SPANALLOC_UNLIKELY(span->suspected.load_relaxed() != 0)) {
-      count_listed(span, span->block_at(seen.head_offset()));
+      const FreeBlock* damaged = count_listed(span, span->block_at(seen.head_offset())).damaged;
+      if (damaged != nullptr) {
+        hot.hot[size_class] = nullptr;  // hot, and nobody's hot span: out of use for ever
+        os::fatal("free list corrupted (freed twice, or written after free) at", damaged);
+      }
     }
     if (remote == span->blocks || is_reusable<Config>(span->blocks, span->blocks - remote)) {
       FreeBlock* list = span->block_at(seen.head_offset());

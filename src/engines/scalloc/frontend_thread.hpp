@@ -93,13 +93,13 @@ void Frontend<Config>::give_up_hot(Lab& lab, ClassId size_class, const Identity&
   if (span == nullptr) return;
   SPANALLOC_ASSERT(span->owner.load_relaxed() == lab.owner_word());  // O7
   SPANALLOC_ASSERT(span->size_class.load_relaxed() == size_class);   // O7
-  FreeBlock* list = hot.list[size_class];
+  FreeBlock*& list = hot.list[size_class];
   const std::uint32_t free = owned_free(span, list);
   if (list != nullptr) {
     walk(span, list).last->link_to(span->local_list);
     span->local_list = list;
   }
-  hot.list[size_class] = nullptr;
+  list = nullptr;
   hot.hot[size_class] = nullptr;
   span->local_free.store_relaxed(free);  // published by the transition
   SpanWord seen = span->load_word();

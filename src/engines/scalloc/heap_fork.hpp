@@ -35,6 +35,19 @@ void Heap<Config>::in_forked_child(thread::ForkWatch* watch) {
   if (!self->is_inside()) heap.recover_in_child(*self);
 }
 
+// Before a misuse is reported: wherever the calling thread is, it is outside then. It is found where what
+// locks guard is whole.
+template <class Config>
+void Heap<Config>::leave_all(thread::ForkWatch* watch) {
+  Heap& heap = *static_cast<Watch*>(watch)->heap;
+  if (beginning_in.load_relaxed() == &heap) beginning_in.store_relaxed(nullptr);
+  heap.labs_.for_each([](Lab& lab) {
+    lab.lock.unlock_if_mine();
+    for (ReusableSet& set : lab.sets) set.lock.unlock_if_mine();
+  });
+  if (Thread* self = heap.find_thread_(heap); self != nullptr) self->inside.leave(false);
+}
+
 // The calling thread is alone, and in no call.
 template <class Config>
 void Heap<Config>::recover_in_child(Thread& self) {

@@ -30,11 +30,13 @@ struct WalkedList {
   FreeBlock* last = nullptr;
 };
 
-/// Checks each block.
-inline WalkedList walk(const Span* span, FreeBlock* list) {
+/// Checks each block. A list that something has written to is lost: its blocks are nobody's any more.
+template <class List>
+WalkedList walk(const Span* span, List& list) {
   WalkedList result;
   for (FreeBlock* block = list; block != nullptr; block = block->next()) {
     if (!links_within(span, block) || ++result.count > span->blocks) {
+      list = nullptr;
       os::fatal("free list corrupted (written after free, or freed twice) in the span at", span);
     }
     result.last = block;
@@ -51,27 +53,33 @@ inline bool list_has(const Span* span, const FreeBlock* block, const FreeBlock* 
   return false;
 }
 
-/// For who has the span's local list and its remote one, which began with `head`, alone: how many blocks are
-/// on them. Ends the process if one has no link, or is there twice.
-inline std::uint32_t count_listed(const Span* span, FreeBlock* head) {
-  std::uint64_t known[kMostBlocks / 64 + 1] = {};
+/// What count_listed() has found.
+struct ListedBlocks {
   std::uint32_t count = 0;
-  for (FreeBlock* block : {head, static_cast<FreeBlock*>(span->local_list)}) {
-    for (; block != nullptr; block = block->next(), ++count) {
+  const FreeBlock* damaged = nullptr;  ///< has no link, or is there twice; then the count means nothing
+};
+
+/// For who has the span's local list and its remote one, which began with `head`, alone.
+inline ListedBlocks count_listed(const Span* span, const FreeBlock* head) {
+  std::uint64_t known[kMostBlocks / 64 + 1] = {};
+  ListedBlocks listed;
+  for (const FreeBlock* block : {head, static_cast<const FreeBlock*>(span->local_list)}) {
+    for (; block != nullptr; block = block->next(), ++listed.count) {
       const std::uint32_t index = links_within(span, block) ? span->index_of(block) : kMostBlocks;
       const std::uint64_t bit = std::uint64_t{1} << index % 64;
       if (index == kMostBlocks || !block->has_link() || (known[index / 64] & bit) != 0) {
-        os::fatal("free list corrupted (freed twice, or written after free) at", block);
+        listed.damaged = block;
+        return listed;
       }
       known[index / 64] |= bit;
     }
   }
-  return count;
+  return listed;
 }
 
 /// Free blocks that the owner of a hot span knows of (`list` is the LAB's); for the owner, or while it stands
 /// still.
-inline std::uint32_t owned_free(const Span* span, FreeBlock* list) {
+inline std::uint32_t owned_free(Span* span, FreeBlock*& list) {
   return walk(span, list).count + walk(span, span->local_list).count +
          (span->blocks - span->carved.load_relaxed());
 }
@@ -106,6 +114,7 @@ struct HotSpans {
     SPANALLOC_ASSERT(hot[size_class] != nullptr && links_within(hot[size_class], block));  // O7
     FreeBlock* next = block->next();
     if (SPANALLOC_UNLIKELY(next != nullptr && !links_within(hot[size_class], next))) {
+      list[size_class] = nullptr;  // its blocks are nobody's any more
       os::fatal("free list corrupted (written after free, or freed twice) at", block);
     }
     list[size_class] = next;

@@ -118,7 +118,7 @@ class SpanProtocol {
       const std::uint32_t blocks = info(size_class).blocks;
       const std::uint32_t free = seen.count() + freed;
       if (free > blocks) {  // O1
-        if (span->load_word().bits() != seen.bits()) continue;
+        if (span->load_word().bits() != seen.bits() || !lose(span, seen, owner, size_class)) continue;
         os::fatal("more frees than blocks in the span at", span);
       }
       if (free == blocks && Config::kEagerReturn) {
@@ -148,6 +148,18 @@ class SpanProtocol {
       set->unlink(span);  // false: the owner has taken it out already and found it free
     }
     backend_.put(span, self.core);
+    return true;
+  }
+
+  /// Takes an idle span out of use for ever, on the word `seen`: it is hot, and nobody's hot span; so frees
+  /// go on to work, and nobody allocates from it. False: it changed.
+  SPANALLOC_COLD bool lose(Span* span, SpanWord seen, OwnerWord owner, ClassId size_class) {
+    const bool listed = seen.listed();
+    if (!span->try_mark_hot(seen)) return false;
+    if (listed) {
+      SetGuard set(*this, *lab_of(owner), size_class);
+      set->unlink(span);
+    }
     return true;
   }
 
@@ -250,8 +262,12 @@ class SpanProtocol {
   // that is suspected the blocks themselves are counted, which are this thread's alone by now.
   static bool mark_free(Span* span, SpanWord& seen) {
     if (!span->try_mark_free(seen)) return false;
-    if (SPANALLOC_UNLIKELY(span->suspected.load_relaxed() != 0) &&
-        count_listed(span, span->block_at(seen.head_offset())) != span->carved.load_relaxed()) {
+    if (SPANALLOC_LIKELY(span->suspected.load_relaxed() == 0)) return true;
+    const ListedBlocks listed = count_listed(span, span->block_at(seen.head_offset()));
+    if (listed.damaged != nullptr) {
+      os::fatal("free list corrupted (freed twice, or written after free) at", listed.damaged);
+    }
+    if (listed.count != span->carved.load_relaxed()) {
       os::fatal("more frees than blocks (double free) in the span at", span);
     }
     return true;

@@ -186,7 +186,7 @@ class Frontend : public ThreadState<Config> {
   bool gathered(SpanRef span, SpanWord word, Block* block);
   void gather(RemoteRun& run, SpanRef span, SpanWord word, Block* block);
   void publish_run(SpanRef span, Block* newest, Block* oldest, std::uint32_t count);
-  static void check_run(SpanRef span, const RemoteRun& run);
+  static void check_run(SpanRef span, const RemoteRun& run, std::uint32_t count);
   /// Gives back what this thread has gathered of another thread's span.
   void flush_run(RemoteRun& run);
   void flush_all_runs() {
@@ -359,8 +359,11 @@ class Frontend : public ThreadState<Config> {
   bool is_listed(SpanRef span, const Block* block);
   [[noreturn]] static void broken_list(const Block* block);
   [[noreturn]] static void miscounted(const Block* list);
-  static ListLength length_of_own_list(Block* list, const ClassInfo& info, std::uint32_t most);
-  static Block* check_length(Block* list, const ClassInfo& info, std::uint32_t expected);
+  [[noreturn]] static void lose_list(Atomic<Block*>& list);
+  static void lose_lists(SpanRef span);
+  template <class Lose>
+  static ListLength length_of_own_list(Block* list, const ClassInfo& info, std::uint32_t most, Lose&& lose);
+  static Block* check_length(SpanRef span, Block* list, const ClassInfo& info, std::uint32_t expected);
 };
 
 }  // namespace standard
@@ -418,12 +421,13 @@ class StandardEngineOf {
   }
 
   // The default heap, what it stands on, and what the calling thread keeps for it.
-  static inline constinit Pages pages{&standard::ForkRecovery<Config>::enter_child, &tick_in_background};
+  static inline constinit Pages pages{&standard::ForkRecovery<Config>::enter_child,
+                                      &standard::ForkRecovery<Config>::let_go, &tick_in_background};
   static inline constinit Heap heap{pages, &Frontend::on_thread_exit};
   SPANALLOC_TLS static inline constinit thread_local Frontend frontend{heap, pages};
   // Thread-local storage of ours besides: 8 bytes of inside_without_lab, 4 of sync/spin_lock.hpp, 1 of
-  // os::thread_mark(). (check_library.py adds up what the linker has made of them.)
-  static_assert(sizeof(Frontend) + 8 + 4 + 1 <= 1024);
+  // os::thread_mark(), 8 of os::fatal(). (check_library.py adds up what the linker has made of them.)
+  static_assert(sizeof(Frontend) + 8 + 4 + 1 + 8 <= 1024);
 };
 
 using StandardEngine = StandardEngineOf<Standard>;

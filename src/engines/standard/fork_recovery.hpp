@@ -50,6 +50,19 @@ class ForkRecovery {
     recover_if_outside(pages);
   }
 
+  /// Before a misuse is reported: wherever the calling thread is, it is outside then. It is found where what
+  /// locks guard is whole. (A call without a LAB stays counted: the next fork's child looks for what it had.)
+  SPANALLOC_COLD static void let_go(thread::ForkWatch* watch) {
+    Pages& pages = static_cast<Pages&>(*watch);
+    pages.leave_locks();
+    if (!pages.is_started()) return;
+    if (inside_without_lab.load_relaxed() == &pages) inside_without_lab.store_relaxed(nullptr);
+    pages.for_each_lab([&](Lab& lab) {
+      lab.lock.unlock_if_mine();
+      if (pages.is_mine(lab.number)) lab.inside.store_release(0);
+    });
+  }
+
   /// Unless a call of the calling thread has been interrupted, which does it at its end then.
   SPANALLOC_COLD static void recover_if_outside(Pages& pages) {
     bool inside = inside_without_lab.load_relaxed() == &pages;

@@ -240,7 +240,7 @@ template <class Config>
 SPANALLOC_INLINE Block* Frontend<Config>::pop(Atomic<Block*>& list, const ClassInfo& info) {
   Block* block = list.load_relaxed();
   const std::uint64_t link = link_of(block);
-  if (SPANALLOC_UNLIKELY(!is_link(block, link, info.virtual_span))) broken_list(block);
+  if (SPANALLOC_UNLIKELY(!is_link(block, link, info.virtual_span))) lose_list(list);
   list.store_relaxed(block_behind(block, link));
   release_link(block);
   unpoison(block, info.block_size);
@@ -340,7 +340,8 @@ inline void Frontend<Config>::add_list(SpanRef span, BlockMark remotes) {
     span->rest.store_release(list);
   } else {
     const ClassInfo& info = Classes::info(span->class_id());
-    link_to(length_of_own_list(list, info, info.blocks).last, rest);
+    // (A span that stands nowhere yet keeps what is in it.)
+    link_to(length_of_own_list(list, info, info.blocks, [&] { lose_lists(span); }).last, rest);
     span->rest.store_release(list);
   }
 }
@@ -480,7 +481,10 @@ SPANALLOC_COLD inline Block* Frontend<Config>::take_dropped(SpanRef span, ClassI
       auto* block = reinterpret_cast<Block*>(pages->address(span.number) + std::size_t{i} * info.block_size);
       unpoison(block, sizeof(Block));
       // It has no link, unless it was freed a second time.
-      if (SPANALLOC_UNLIKELY(is_link(block, link_of(block), info.virtual_span))) freed_twice(block);
+      if (SPANALLOC_UNLIKELY(is_link(block, link_of(block), info.virtual_span))) {
+        span->dropped.store_release(0);  // they are lost
+        freed_twice(block);
+      }
       if (last != nullptr) {
         link_to(last, block);
       } else {

@@ -285,10 +285,10 @@ template <class Config>
 // twice lead in a circle, or past blocks that nobody would find again: the span would count them as free for
 // ever.
 template <class Config>
-inline void Frontend<Config>::check_run(SpanRef span, const RemoteRun& run) {
+inline void Frontend<Config>::check_run(SpanRef span, const RemoteRun& run, std::uint32_t count) {
   const std::size_t most = Classes::info(span->class_id()).virtual_span;
   Block* block = run.free_list.load_relaxed();
-  std::uint32_t behind = run.count() - 1;
+  std::uint32_t behind = count - 1;
   for (; block != run.oldest && behind != 0; --behind) {
     const std::uint64_t link = link_of(block);
     if (SPANALLOC_UNLIKELY(!leads_to_block(link, most))) broken_list(block);
@@ -302,10 +302,10 @@ template <class Config>
   const std::uint32_t count = run.count();
   SPANALLOC_ASSERT(count != 0 && lab->runs.holding != 0);
   const SpanRef span = pages->span(run.number);
-  check_run(span, run);
   run.quota = 0;
   --lab->runs.holding;
   pages->hide_in_map(*map, span, run);
+  check_run(span, run, count);  // if it is damaged it is nobody's now
   publish_run(span, run.free_list.load_relaxed(), run.oldest, count);
 }
 

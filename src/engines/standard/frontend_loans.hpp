@@ -31,7 +31,8 @@ SPANALLOC_COLD inline bool Frontend<Config>::return_loans() {
     Block* const list = loan.free_list.load_relaxed();
     if (is_end(list)) return;
     const ClassInfo& info = Classes::info(c);
-    const ListLength length = length_of_own_list(list, info, info.blocks);
+    const auto lose = [&] { loan.free_list.store_release(no_block()); };
+    const ListLength length = length_of_own_list(list, info, info.blocks, lose);
     loan.free_list.store_release(no_block());  // before the blocks are anybody else's
     publish_run(pages->span(loan.span.load_relaxed()), list, length.last, length.blocks);
     any = true;

@@ -102,26 +102,48 @@ SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::broken_list(const Bloc
   os::fatal("free list overwritten (write after free, or double free) at", block);
 }
 
+// Before it is reported what is damaged goes out of use: a handler of SIGABRT may allocate, and the program
+// may go on from there. What is on such a list stays out for its span for ever.
+template <class Config>
+SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::lose_list(Atomic<Block*>& list) {
+  const Block* const first = list.load_relaxed();
+  list.store_release(no_block());
+  broken_list(first);
+}
+// The same of all that is free in a hot span of this thread's, but for what was never carved.
+template <class Config>
+SPANALLOC_COLD inline void Frontend<Config>::lose_lists(SpanRef span) {
+  span->free_list.store_release(no_block());
+  span->rest.store_release(no_block());
+  span->dropped.store_release(0);
+  (void)take_remotes(span->word, Classes::info(span->class_id()).blocks);
+}
+
 template <class Config>
 SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::miscounted(const Block* list) {
   os::fatal("more free blocks than were freed, or fewer (double free) in the list at", list);
 }
 
-// Of a list that is not empty, of the calling thread's; of the span's blocks it can hold `most`.
+// Of a list that is not empty, of the calling thread's; of the span's blocks it can hold `most`. lose(): it
+// is damaged.
 template <class Config>
+template <class Lose>
 [[gnu::noinline]] inline ListLength Frontend<Config>::length_of_own_list(Block* list, const ClassInfo& info,
-                                                                         std::uint32_t most) {
+                                                                         std::uint32_t most, Lose&& lose) {
   const ListLength length = length_of(list, info.virtual_span, most);
   if (SPANALLOC_LIKELY(length.whole)) return length;
+  lose();
   if (length.blocks < most) broken_list(length.last);
   os::fatal("more free blocks than the span has (double free) at", length.last);
 }
 
-// Of a list that nobody changes. Returns its last block.
+// Of a list that nobody changes, of a hot span of this thread's. Returns its last block.
 template <class Config>
-inline Block* Frontend<Config>::check_length(Block* list, const ClassInfo& info, std::uint32_t expected) {
+inline Block* Frontend<Config>::check_length(SpanRef span, Block* list, const ClassInfo& info,
+                                             std::uint32_t expected) {
   const ListLength length = length_of(list, info.virtual_span, info.blocks);
   if (SPANALLOC_LIKELY(length.whole && length.blocks == expected)) return length.last;
+  lose_lists(span);
   if (!length.whole && length.blocks < info.blocks) broken_list(length.last);
   miscounted(list);
 }

@@ -153,7 +153,7 @@ inline std::uint32_t Frontend<Config>::merge_lists(SpanRef span) {
   Block* const rest = span->rest.load_relaxed();
   const auto last_of = [&](Block* first) -> Block* {
     if (is_end(first)) return nullptr;
-    const ListLength length = length_of_own_list(first, info, info.blocks - count);
+    const ListLength length = length_of_own_list(first, info, info.blocks - count, [&] { lose_lists(span); });
     count += length.blocks;
     return length.last;
   };
@@ -165,10 +165,13 @@ inline std::uint32_t Frontend<Config>::merge_lists(SpanRef span) {
   Block* last_of_remotes = nullptr;
   if (SPANALLOC_UNLIKELY(word.head() != BlockMark::kNone)) {
     last_of_remotes =
-        check_length(pages->block_of_mark(span, word.head()), info, info.blocks - word.outstanding());
+        check_length(span, pages->block_of_mark(span, word.head()), info, info.blocks - word.outstanding());
   }
-  if (last != nullptr && (last == last_of_rest || last == last_of_remotes)) freed_twice(last);
-  if (last_of_rest != nullptr && last_of_rest == last_of_remotes) freed_twice(last_of_rest);
+  const bool joined = last != nullptr && (last == last_of_rest || last == last_of_remotes);
+  if (joined || (last_of_rest != nullptr && last_of_rest == last_of_remotes)) {
+    lose_lists(span);
+    freed_twice(joined ? last : last_of_rest);
+  }
   SPANALLOC_ASSERT(count <= info.blocks);
   if (last_of_rest != nullptr) {
     // In this order: a fork's child finds a list once, or not at all.

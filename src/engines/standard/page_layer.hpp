@@ -53,10 +53,13 @@ class PageLayer : public thread::ForkWatch {
   /// Threads beyond these find their own spans by their records only, which takes longer.
   static constexpr std::size_t kMaxMaps = 1u << 14;
 
-  /// `put_right`: what a fork's child does first of all; see fork_recovery.hpp. `background`: the body of its
-  /// background thread, if it may have one: it must never be destroyed then.
-  constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*), void (*background)() = nullptr)
-      : thread::ForkWatch{put_right}, background_body_(background) {}
+  /// `put_right`: what a fork's child does first of all, `at_misuse`: what a thread does before it reports a
+  /// misuse; see fork_recovery.hpp. `background`: the body of its background thread, if it may have one: it
+  /// must never be destroyed then.
+  constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*),
+                               void (*at_misuse)(thread::ForkWatch*) = nullptr,
+                               void (*background)() = nullptr)
+      : thread::ForkWatch{put_right, at_misuse}, background_body_(background) {}
 
   // --- Start and end ---------------------------------------------------------------------------------------
 
@@ -333,6 +336,10 @@ class PageLayer : public thread::ForkWatch {
     return false;
   }
   void leave(HeapNumber number) { place_of(number).store_release(nullptr); }
+  /// Before a misuse is reported.
+  void leave_locks() {
+    for (SpinLock* lock : {&start_lock, &purge_lock, &heaps_lock_}) lock->unlock_if_mine();
+  }
   /// In a fork's child, first of all.
   void abandon_heaps_lock() { heaps_lock_.abandon_if_owner_died(); }
   Heap& heap_at(HeapNumber number) { return *place_of(number).load_relaxed(); }

@@ -412,7 +412,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     SpanWord after{};
     do {
       if (before.state() == SpanState::kFree) return false;  // claimed; its claimer waits for this lock
-      if (unpublished > before.outstanding()) pages_.corrupted(span);
+      if (unpublished > before.outstanding()) Base::lose(lab, span);
       SPANALLOC_ASSERT(before.state() == SpanState::kHot || span->list != ListId::kNone);  // I1
       after = before.with_outstanding(before.outstanding() - unpublished).with_state(SpanState::kParked);
       after = after.with_listed(false);
@@ -435,7 +435,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     SpanWord before = span->load_word();
     SpanWord after{};
     do {
-      if (free_blocks > before.outstanding()) pages_.corrupted(span);
+      if (free_blocks > before.outstanding()) Base::lose(pages_.lab(me), span);
       after = before.with_outstanding(before.outstanding() - free_blocks).with_owner(heir).with_listed(false);
       after = after.with_state(after.outstanding() == 0 ? SpanState::kFree : SpanState::kParked);
       // Release: who adopts or claims it sees our lists and record. Acquire: we may be that claimer.
@@ -464,7 +464,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     SpanWord after{};
     do {
       if (before.state() == SpanState::kFree) return;  // its claimer will unlink it from this LAB's list
-      if (unpublished > before.outstanding()) pages_.corrupted(span);
+      if (unpublished > before.outstanding()) Base::lose(lab, span);
       after = before.with_outstanding(before.outstanding() - unpublished).with_owner(heir);
       after = after.with_listed(false);
       if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);

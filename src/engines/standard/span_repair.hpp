@@ -59,6 +59,28 @@ class SpanRepair : public SpanPlacement<Pages> {
     lab.lock.unlock();
   }
 
+  /// A span whose frees do not add up, of LAB `lab`, whose lock the caller has; a hot one is the caller's. It
+  /// is on no list, no block that is free in it is handed out, and it never becomes empty; frees into it go
+  /// on to work. Then the process is told.
+  SPANALLOC_COLD [[noreturn]] void lose(Lists& lab, SpanRef span) {
+    SpanWord before = span->load_word();
+    if (before.state() == SpanState::kHot) {
+      span->free_list.store_release(no_block());
+      span->rest.store_release(no_block());
+    } else {
+      if (span->list != ListId::kNone) unlink(lab, span);
+      span->list = ListId::kNone;
+    }
+    SpanWord after{};
+    do {
+      after = before.with_outstanding(pages_.capacity(span->class_id())).with_head(BlockMark::kNone);
+      after = after.with_listed(true);  // nobody points it out
+      // Release: as in fold_and_place().
+    } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
+    span->expect_frees(kNeverLooked);
+    pages_.corrupted(span);
+  }
+
   // --- The calling thread is alone, and none of its own calls is in the middle of the LAB concerned     --
 
   /// Takes every span that is free off LAB `owner`'s lists: their claimers did not come along.
@@ -101,6 +123,8 @@ class SpanRepair : public SpanPlacement<Pages> {
   }
 
  private:
+  static constexpr std::uint32_t kNeverLooked = UINT32_MAX / 2;
+
   // For every span of a LAB whose lists were forgotten, the free ones too: links it up if it belongs there.
   // What is free in it is counted from its lists: if its owner vanished with the lock, a fold that was cut
   // short has changed the word and not the count, or neither. An empty one becomes free, on no list. Of

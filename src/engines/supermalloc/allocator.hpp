@@ -238,7 +238,7 @@ class Allocator {
       cache->set_first(b, list);
     }
     FreeObject* object = cache->pop(b + 1, secret());
-    if (object == nullptr) broken_object(cache->first[b + 1].load_relaxed());
+    if (object == nullptr) broken_object(cache->take_first(b).first);
     return handed_out(object, b);
   }
 
@@ -358,6 +358,9 @@ class Allocator {
     self.caches_.enter_child();
   }
 
+  // (Misuse is reported where no lock is held.)
+  static void leave(thread::ForkWatch* watch) { static_cast<Watch*>(watch)->allocator->caches_.leave_all(); }
+
   // What the fast paths read, and nothing writes once the allocator is started.
   SetOnce secret_;
   ChunkTable chunks_;
@@ -367,7 +370,7 @@ class Allocator {
   BigObjects<Config> big_{chunks_, cpus_, secret_};
   GivingBack<Config> giving_back_{cpus_, folios_, big_.large(), big_.huge(), caches_, secret_};
   SpinLock start_lock_;
-  Watch fork_watch_{{&enter_child}, this};
+  Watch fork_watch_{{&enter_child, &leave}, this};
   Atomic<std::uint32_t> registered_{0};  // the fork watch
 };
 

@@ -306,12 +306,16 @@ class FolioHeap {
   std::size_t put_batch(BinNumber b, const Bin& bin, const Returned* batch, std::uint32_t count) {
     FolioCell* emptied = nullptr;
     FolioCell** last = &emptied;
+    const FreeObject* broken = nullptr;  // to be reported without the lock
     {
       const Guard guard(*this, b);
       for (std::uint32_t i = 0; i < count; ++i) {
         const auto [object, number, cell] = batch[i];
         const FolioChunk chunk = FolioChunk::of(object, bin);
-        if (SPANALLOC_UNLIKELY(!chunk.is_out(number))) broken_object(object);
+        if (SPANALLOC_UNLIKELY(!chunk.is_out(number))) {
+          broken = object;
+          continue;
+        }
         lists(b).remove(heads(b), cell, list_of(bin, cell->out));
         chunk.give_back(number);
         --cell->out;
@@ -326,7 +330,9 @@ class FolioHeap {
         }
       }
     }
-    return purge_all(b, bin, emptied);
+    const std::size_t bytes = purge_all(b, bin, emptied);
+    if (SPANALLOC_UNLIKELY(broken != nullptr)) broken_object(broken);
+    return bytes;
   }
 
   // Empty folios that are in no list, chained: their pages go back, then they are listed. Bytes that the

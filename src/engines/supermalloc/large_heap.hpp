@@ -190,15 +190,20 @@ class LargeHeap {
                           !os::purge(pointer_to(start), bin.size);
     BinState& state = bins_[b - kFirst];
     if (Config::kPrefetch) prefetch(state, chunk, object);
+    if (SPANALLOC_UNLIKELY(!note_free(b, chunk, object, is_dirty))) name_free_already(free);
+    return is_dirty ? 0 : bin.size;
+  }
+  // False: it is free already.
+  bool note_free(BinNumber b, const FolioChunk& chunk, std::uint32_t object, bool is_dirty) {
+    BinState& state = bins_[b - kFirst];
     const Guard guard(*this, b);
-    if (SPANALLOC_UNLIKELY(!chunk.is_out(object))) name_free_already(free);
+    if (SPANALLOC_UNLIKELY(!chunk.is_out(object))) return false;
     cell(chunk, object) = {state.free.load_relaxed(), 0, is_dirty};
     chunk.give_back(object);
     state.free.store_relaxed(place_of(chunk, object));
     state.out.store_relaxed(state.out.load_relaxed() - 1);
-    if (!is_dirty) return bin.size;
-    state.kept.store_relaxed(state.kept.load_relaxed() + 1);
-    return 0;
+    if (is_dirty) state.kept.store_relaxed(state.kept.load_relaxed() + 1);
+    return true;
   }
 
   static constexpr unsigned kObjectBits = 7;

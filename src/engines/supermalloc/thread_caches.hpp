@@ -119,6 +119,9 @@ class ThreadCaches {
     if (!is_visited()) recover_in_child();
   }
 
+  /// The calling thread is in none of them any more: before a misuse is reported.
+  void leave_all() { innermost_ = nullptr; }
+
   /// No thread's end is told any more. While nobody uses the caches; the object is used up.
   void destroy() {
     // What threads of a library keep in their variables would outlive it.
