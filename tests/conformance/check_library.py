@@ -5,7 +5,7 @@ usage: check_library.py [--update] shared LIBRARY
        check_library.py [--update] archive ARCHIVE
 
 The folder abi lists what libraries export: shared.txt for all shared ones, NAME.txt for the archive NAME. --update writes
-that list anew from the library.
+that list anew from the library. needed.txt lists, with a reason each, what shared ones may take from elsewhere.
 Prints what is wrong, one line each; exit code 0 when nothing is. Tools are taken from the environment
 variables NM, READELF and STRIP when they are set.
 """
@@ -66,6 +66,24 @@ def exported_symbols(path):
     return {fields[2].split("@")[0] for fields in lines if len(fields) == 3 and fields[1] != "A"}
 
 
+def needed_symbols(path):
+    """What a shared library leaves for others to define."""
+    return {line.split()[-1].split("@")[0] for line in run("nm", "-D", "--undefined-only", path).splitlines()}
+
+
+def reasons(path):
+    """{name: reason} of needed.txt."""
+    return {fields[0]: " ".join(fields[1:]) for fields in map(str.split, sorted(listed(path)))}
+
+
+def check_needed(needed, why):
+    problems = [f"needs {name}, which needed.txt does not list: see its first lines" for name in sorted(needed - set(why))]
+    problems += [f"needed.txt gives no reason for {name}" for name in sorted(why) if not why[name]]
+    if "mmap" not in needed:
+        problems.append("does not need mmap: this check would find nothing")
+    return problems
+
+
 def soname(path):
     found = re.search(r"\(SONAME\).*\[(.*)\]", run("readelf", "-dW", path))
     return found.group(1) if found else ""
@@ -120,6 +138,7 @@ def check_shared(path, update):
     if not os.path.basename(os.path.realpath(path)).startswith(f"{name}."):
         problems.append(f"has soname {name}, which is not its file's name without the version")
 
+    problems += check_needed(needed_symbols(path), reasons(os.path.join(LISTS, "needed.txt")))
     needed = re.findall(r"\(NEEDED\).*\[(.*)\]", run("readelf", "-dW", path))
     allowed = re.compile(r"libc\.so\.6|ld-linux-.*\.so\.\d")
     problems += [f"needs {name}: only the C library is allowed" for name in needed if not allowed.fullmatch(name)]
