@@ -146,6 +146,15 @@ void double_free_by_another_thread(std::size_t size) {
     malloc_trim(0);
   });
 }
+void double_free_after_write(std::size_t size) {
+  with_blocks(size, [size](void** blocks, int count) {
+    free_it(blocks[0]);
+    memset(opaque(blocks[0]), 0, 16);
+    for (int i = 0; i < count; ++i) free(blocks[i]);
+    allocate_on(size, count);
+    malloc_trim(0);
+  });
+}
 void interior_free(std::size_t size) {
   free_it(static_cast<char*>(malloc(size)) + 8);
 }
@@ -186,6 +195,7 @@ constexpr Kind kKinds[] = {{"write_after_free", write_after_free},
                            {"double_free", double_free},
                            {"double_free_with_one_between", double_free_with_one_between},
                            {"double_free_by_another_thread", double_free_by_another_thread},
+                           {"double_free_after_write", double_free_after_write},
                            {"interior_free", interior_free},
                            {"interior_free_of_large", interior_free_of_large},
                            {"double_free_of_large", double_free_of_large},

@@ -90,7 +90,10 @@ SPANALLOC_COLD inline bool Frontend<Config>::is_listed(SpanRef span, const Block
 template <class Config>
 SPANALLOC_COLD inline void Frontend<Config>::deallocate_suspect(void* p, Frontend& self, SpanRef span) {
   Block* block = static_cast<Block*>(p);
-  if (self.is_listed(span, block)) freed_twice(block);
+  if (self.is_listed(span, block)) {
+    self.lose_if_first(span, block);
+    freed_twice(block);
+  }
   clear_link(block);
   deallocate_by_record(p, self);
 }
@@ -117,6 +120,24 @@ SPANALLOC_COLD inline void Frontend<Config>::lose_lists(SpanRef span) {
   span->rest.store_release(no_block());
   span->dropped.store_release(0);
   (void)take_remotes(span->word, Classes::info(span->class_id()).blocks);
+}
+
+// A block that is freed again, and was written to in between, begins a list that is damaged.
+template <class Config>
+SPANALLOC_COLD inline void Frontend<Config>::lose_if_first(SpanRef span, const Block* block) {
+  if (lab == nullptr || is_link(block, link_of(block), Classes::info(span->class_id()).virtual_span)) return;
+  if (RemoteRun& run = lab->runs.of(span.number); run.holds(span.number)) {
+    run.quota = 0;
+    --lab->runs.holding;
+    pages->hide_in_map(*map, span, run);
+  }
+  lab->loans.for_each([&](ClassId, Loan& loan) {
+    if (loan.span.load_relaxed() == span.number) loan.free_list.store_release(no_block());
+  });
+  const typename Heap::Protocol::LabGuard guard(heap->protocol(), lab->number);
+  if (const SpanWord word = span->load_word(); word.state() != SpanState::kFree && is_mine(word)) {
+    heap->protocol().take_out_of_use(pages->lab(lab->number), span);
+  }
 }
 
 template <class Config>

@@ -59,10 +59,9 @@ class SpanRepair : public SpanPlacement<Pages> {
     lab.lock.unlock();
   }
 
-  /// A span whose frees do not add up, of LAB `lab`, whose lock the caller has; a hot one is the caller's. It
-  /// is on no list, no block that is free in it is handed out, and it never becomes empty; frees into it go
-  /// on to work. Then the process is told.
-  SPANALLOC_COLD [[noreturn]] void lose(Lists& lab, SpanRef span) {
+  /// A damaged span of LAB `lab`, whose lock the caller has; a hot one is the caller's. It is on no list, no
+  /// block that is free in it is handed out, and it never becomes empty; frees into it go on to work.
+  SPANALLOC_COLD void take_out_of_use(Lists& lab, SpanRef span) {
     SpanWord before = span->load_word();
     if (before.state() == SpanState::kHot) {
       span->free_list.store_release(no_block());
@@ -78,6 +77,10 @@ class SpanRepair : public SpanPlacement<Pages> {
       // Release: as in fold_and_place().
     } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
     span->expect_frees(kNeverLooked);
+  }
+  /// One whose frees do not add up.
+  SPANALLOC_COLD [[noreturn]] void lose(Lists& lab, SpanRef span) {
+    take_out_of_use(lab, span);
     pages_.corrupted(span);
   }
 
