@@ -93,10 +93,12 @@ inline const void* thread_mark() {
 /// True while the calling thread is in one of these functions, in what another library has put in the place
 /// of libc's mmap or the like: the thread may hold locks of ours, and its structures may be half changed.
 #ifdef SPANALLOC_ATOMIC_BACKEND
+inline constexpr bool kHasKernelCalls = false;  // models have none
 inline bool in_kernel_call() {
   return false;
 }
 #else
+inline constexpr bool kHasKernelCalls = true;
 inline bool in_kernel_call() {
   return thread_mark_byte != 0;
 }

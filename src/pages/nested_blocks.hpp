@@ -40,7 +40,7 @@ class NestedBlocks {
   SPANALLOC_COLD static void* allocate(std::size_t n, std::size_t alignment) {
     if (n > SIZE_MAX / 4 || alignment > SIZE_MAX / 4) return nullptr;
     const unsigned shift = log2_ceil(max_of(max_of(n, alignment), std::size_t{1} << kLeastShift));
-    return shift <= kMostShift ? allocate_small(shift) : allocate_mapping(n, alignment);
+    return shift <= kMostShift ? allocate_small(shift, shift) : allocate_mapping(n, alignment);
   }
 
   /// Bytes of the block at exactly p; 0: it is none of these.
@@ -70,12 +70,14 @@ class NestedBlocks {
     if (p == nullptr) return;
     if (free(p)) return;
     // Without memory for the note the block is lost.
-    if (void* note = allocate(sizeof(Note), 1); note != nullptr) push(static_cast<Note*>(note), p);
+    if (void* note = allocate_small(kLeastShift, kOfNotes); note != nullptr)
+      push(static_cast<Note*>(note), p);
   }
 
   /// By a thread outside of our calls: frees what was put off, by f(p).
   template <class F>
   static void free_put_off(F&& f) {
+    if constexpr (!os::kHasKernelCalls) return;
     if (SPANALLOC_LIKELY(note_of(top_.load_relaxed()) == nullptr) || os::in_kernel_call()) return;
     for (unsigned i = 0; i < kFreedAtOnce; ++i) {
       void* p = pop();
@@ -99,6 +101,7 @@ class NestedBlocks {
   static constexpr std::size_t kChunk = 64 * kKiB;
   static constexpr unsigned kLeastShift = 5;
   static constexpr unsigned kMostShift = 13;
+  static constexpr std::size_t kOfNotes = 0;  // a chunk of notes alone: who is late may still read one's link
   static constexpr unsigned kFreedAtOnce = 64;  // so that nobody frees for ever what others put off
 
   /// The first blocks are under this header, and count as out for ever.
@@ -161,7 +164,8 @@ class NestedBlocks {
 
   struct Slot {
     Atomic<std::uintptr_t> address;
-    Atomic<std::size_t> what;  // of a chunk its blocks' shift, of a mapping its bytes: a page or more
+    Atomic<std::size_t>
+        what;  // of a chunk its blocks' shift, or kOfNotes; of a mapping its bytes, a page or more
 
     bool is_chunk() const { return what.load_relaxed() <= kMostShift; }
     Chunk* chunk() const { return pointer_to<Chunk>(address.load_relaxed()); }
@@ -243,10 +247,11 @@ class NestedBlocks {
 
   // --- Blocks ---
 
-  static void* allocate_small(unsigned shift) {
+  // From a chunk of which its slot says `what`.
+  static void* allocate_small(unsigned shift, std::size_t what) {
     void* block = nullptr;
     first_slot([&](Slot& slot) {
-      if (slot.address.load_acquire() > kBusy && slot.what.load_relaxed() == shift) {
+      if (slot.address.load_acquire() > kBusy && slot.what.load_relaxed() == what) {
         block = slot.chunk()->take();
       }
       return block != nullptr;
@@ -261,7 +266,7 @@ class NestedBlocks {
     }
     chunk->begin(shift);
     block = chunk->take();  // before others see it
-    enter(*slot, chunk, kChunk, shift);
+    enter(*slot, chunk, kChunk, what);
     return block;
   }
 
@@ -310,7 +315,8 @@ class NestedBlocks {
     return true;
   }
 
-  // --- What was put off: a stack of notes, whose memory stays mapped (sync/treiber_stack.hpp says more) ---
+  // --- What was put off: a stack of notes, which are never anything else (sync/treiber_stack.hpp says more)
+  // ---
 
   static constexpr unsigned kTagShift = 64 - 22;  // addresses have 47 bits, of a note's the last five are 0
   static Note* note_of(std::uint64_t word) {
@@ -331,7 +337,7 @@ class NestedBlocks {
   static void* pop() {
     std::uint64_t top = top_.load_acquire();
     while (Note* note = note_of(top)) {
-      // Of a note that others have taken off meanwhile it may be anything: then the tag has moved on.
+      // Of a note that others have taken off meanwhile it is another one's: then the tag has moved on.
       const Note* next = note_of(note->next.load_relaxed());
       if (!top_.compare_exchange_weak_acq_rel(top, advance(top, next))) continue;
       void* block = note->block;

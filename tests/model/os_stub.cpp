@@ -108,6 +108,9 @@ void fatal(const char* what) {
   model::fail(what);
 }
 
+void* map_unheard(std::size_t, std::size_t) {
+  return nullptr;
+}
 std::size_t page_size() {
   return 4096;
 }
