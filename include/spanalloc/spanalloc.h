@@ -51,8 +51,8 @@ SPANALLOC_PUBLIC void sp_free(void* block) SPANALLOC_NOEXCEPT;
 SPANALLOC_PUBLIC void* sp_aligned_alloc(size_t alignment, size_t size) SPANALLOC_NOEXCEPT;
 
 /* The same by posix_memalign's rules: returns 0 and puts the block into *out; or returns EINVAL (alignment is
- * no power of two or no multiple of sizeof(void*); errno is untouched) or ENOMEM (errno has it, too), *out as it
- * was. */
+ * no power of two or no multiple of sizeof(void*); errno is untouched) or ENOMEM (errno has it, too), *out as
+ * it was. */
 SPANALLOC_PUBLIC int sp_posix_memalign(void** out, size_t alignment, size_t size) SPANALLOC_NOEXCEPT;
 
 /* Bytes that may be read and written from the block's start, at least what was asked for; 0 for NULL. */

@@ -1,7 +1,9 @@
-/* A program with a malloc, free, calloc and realloc of its own, and nothing else of the family, as Rust's programs may be:
- * what the C library and C23 define by these is served by them, whichever library is there too. Prints what is not so.
+/* A program with a malloc, free, calloc and realloc of its own, and nothing else of the family, as Rust's
+ * programs may be: what the C library and C23 define by these is served by them, whichever library is there
+ * too. Prints what is not so.
  *
- * Linked with an archive it refers to all of these functions; else the library may be preloaded, and some are weak. */
+ * Linked with an archive it refers to all of these functions; else the library may be preloaded, and some are
+ * weak. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdint.h>
@@ -20,7 +22,8 @@ void cfree(void* p);
 
 static _Alignas(16) char pool[1 << 20];
 static size_t used;
-static volatile int reallocs, frees; /* volatile: headers say that the C library's functions call nothing from here */
+static volatile int reallocs,
+    frees; /* volatile: headers say that the C library's functions call nothing from here */
 
 void* malloc(size_t n) {
   char* p = pool + used;
@@ -63,7 +66,8 @@ int main(void) {
          "reallocarray does not call the program's realloc");
   volatile size_t huge = SIZE_MAX / 2;
   errno = 0;
-  expect(reallocarray(p, huge, 3) == NULL && errno == ENOMEM && reallocs == 1, "reallocarray takes any product");
+  expect(reallocarray(p, huge, 3) == NULL && errno == ENOMEM && reallocs == 1,
+         "reallocarray takes any product");
   frees = 0;
   free_sized(p, 100);
   expect(frees == 1, "free_sized does not call the program's free");

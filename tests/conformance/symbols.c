@@ -130,8 +130,12 @@ static void check_errors(void) {
   char* kept = malloc(100);
   memset(kept, 0x77, 100);
   void* volatile same = kept; /* volatile: or the compiler takes it for freed */
-  static const size_t products[][2] = {{(size_t)1 << 32, (size_t)1 << 32}, {SIZE_MAX, 2}, {2, SIZE_MAX},
-                                       {SIZE_MAX / 2 + 1, 2}, {SIZE_MAX / 16 + 1, 16}, {SIZE_MAX, SIZE_MAX}};
+  static const size_t products[][2] = {{(size_t)1 << 32, (size_t)1 << 32},
+                                       {SIZE_MAX, 2},
+                                       {2, SIZE_MAX},
+                                       {SIZE_MAX / 2 + 1, 2},
+                                       {SIZE_MAX / 16 + 1, 16},
+                                       {SIZE_MAX, SIZE_MAX}};
   for (size_t i = 0; i < sizeof products / sizeof products[0]; ++i) {
     errno = 0;
     CHECK(reallocarray(same, products[i][0], products[i][1]) == NULL && errno == ENOMEM);
