@@ -37,7 +37,9 @@ class GrowingTable {
     if (end > capacity_) return {from, from};
     if (table_.is_open_up_to(end * sizeof(T))) return {end, end};
     // What was mapped for the first opening tells by itself whether mlockall(MCL_FUTURE) was called before.
-    const bool locked = os::is_locked(table_.next_page()) || (table_.is_used() && os::memory_is_locked());
+    // (Of a place that was given back nothing may be asked: it may be somebody else's.)
+    const bool locked = (table_.holds_place() && os::is_locked(table_.next_page())) ||
+                        (table_.is_used() && os::memory_is_locked());
     const TableReach bytes = table_.open_up_to(from * sizeof(T), end * sizeof(T), locked);
     if (bytes.end == end * sizeof(T)) return {end, end};
     const std::size_t below = max_of(bytes.end / sizeof(T), from);
@@ -46,6 +48,8 @@ class GrowingTable {
   }
   /// The same for a table that all users know to be without gaps: false when it cannot be.
   bool ensure(std::size_t end) { return reach(0, end).end == end; }
+  /// Of a table that can be done without; see guarded_table.hpp. Like reach(), one thread at a time.
+  void give_reservation_back() { table_.give_reservation_back(); }
   bool is_without_gaps() const { return table_.is_without_gaps(); }
   /// Whether there is such a record, of a number below some end that has been reached.
   bool has(std::size_t number) const { return table_.has(number * sizeof(T), (number + 1) * sizeof(T)); }

@@ -111,11 +111,7 @@ class GuardedTable {
       const std::size_t step = min_of(align_up(needed, 64 * kKiB), capacity_);
       Opened opened = sparing ? Opened::kRefused : open_next(step);
       if (opened == Opened::kRefused) opened = open_next(exact);
-      if (opened == Opened::kRefused) {
-        // A process may have only so many mappings: what cannot be opened takes none from what could be.
-        if (!is_used()) give_reservation_back();
-        return reach(from, open_);
-      }
+      if (opened == Opened::kRefused) return reach(from, open_);
     }
     return reach(from, needed);
   }
@@ -130,14 +126,15 @@ class GuardedTable {
     }
     return true;
   }
+  bool holds_place() const { return mapped_ != 0; }
   /// For asking whether the next page would be locked.
   void* next_page() const { return base() + open_; }
 
-  /// Of a table of which nothing is open: its place costs no mapping any more. Opening it takes the place
-  /// again, unless somebody else has it by then.
+  /// For the owner of a table that can be done without, when it could not be opened: while nothing of it is
+  /// open its place costs no mapping, of which a process may have only so many. Opening it takes the place
+  /// again; if somebody else has it by then, the table is refused for ever.
   SPANALLOC_COLD void give_reservation_back() {
-    SPANALLOC_ASSERT(!is_used());
-    if (mapped_ == 0) return;
+    if (is_used() || mapped_ == 0) return;
     const std::size_t page = os::page_size();
     if (Calls::release(base() - page, mapped_ + page)) mapped_ = 0;
   }

@@ -230,7 +230,10 @@ class PageLayer : public thread::ForkWatch {
         return map;
       }
       // Something foreign in the way is stepped over; what is refused may be granted to a later thread.
-      if (reach.next == end_of_maps_) break;
+      if (reach.next == end_of_maps_) {
+        maps_.give_reservation_back();  // threads do without maps; the heap needs its mappings to grow
+        break;
+      }
     }
     return kNoMap;
   }

@@ -187,24 +187,27 @@ TEST_F(GuardedTableTest, AnyCallMayBeRefused) {
 }
 
 // A process may have only so many mappings: what is reserved and cannot be opened takes one of them.
-TEST_F(GuardedTableTest, WhatCannotBeOpenedIsNotKept) {
+TEST_F(GuardedTableTest, APlaceThatCannotBeOpenedCanBeGivenBack) {
   start();
   Calls::refuse_all(Calls::kOpen);
   for (unsigned attempt = 0; attempt < 3; ++attempt) {
     EXPECT_EQ(table.open_up_to(0, 100, false).end, 0u);
+    table.give_reservation_back();
     EXPECT_EQ(rights_at(table.base() - kPage), "");
     EXPECT_EQ(rights_at(table.base()), "");
   }
   Calls::reset();
   ASSERT_EQ(table.open_up_to(0, 3'000'000, false).end, 3'000'000u);
   use(0, 3'000'000);
-  EXPECT_EQ(rights_at(table.base() - kPage), "---");
+  table.give_reservation_back();
+  EXPECT_EQ(rights_at(table.base() - kPage), "---") << "it is in use";
   table.destroy();
 
   // Somebody else is there by then: that is a refusal, and theirs stays.
   start();
   Calls::refuse_all(Calls::kOpen);
   EXPECT_EQ(table.open_up_to(0, 100, false).end, 0u);
+  table.give_reservation_back();
   Calls::reset();
   void* theirs = map_foreign(table.base(), kPage);
   const TableReach reach = table.open_up_to(0, 100, false);
