@@ -10,7 +10,6 @@
 // Included by linux.cpp alone, in whose namespace these names come before libc's.
 #pragma once
 
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/types.h>
 
@@ -61,11 +60,6 @@ inline int mprotect(void* address, std::size_t bytes, int protection) {
 inline int madvise(void* address, std::size_t bytes, int advice) {
   const KernelCall call;
   return ::madvise(address, bytes, advice);
-}
-// Of who waits for a lock, and may hold another one.
-inline int sched_yield() {
-  const KernelCall call;
-  return ::sched_yield();
 }
 
 }  // namespace spanalloc::os

@@ -373,11 +373,6 @@ int process_id() {
   return static_cast<int>(syscall(SYS_getpid));  // cannot fail
 }
 
-void yield() {
-  ErrnoGuard keep;
-  sched_yield();
-}
-
 void sleep_briefly() {
   ErrnoGuard keep;
   const timespec duration{0, 50000};
@@ -517,7 +512,8 @@ class Report {
 }
 
 [[noreturn, gnu::noinline]] void report(const char* line, int length, std::size_t most) {
-  if (auto* let_go = let_go_of_locks.load_acquire(); let_go != nullptr) let_go();
+  // In a kernel call what the locks guard may be half changed; there the thread is served without any.
+  if (auto* let_go = let_go_of_locks.load_acquire(); let_go != nullptr && !in_kernel_call()) let_go();
   if (length > 0) write_text(2, line, min_of(static_cast<std::size_t>(length), most - 1));
   if (Report::is_in_handler()) end_by_default_action();
   const Report this_one;

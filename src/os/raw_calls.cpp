@@ -1,5 +1,5 @@
 // What must not go through a function that another library may have put in libc's place: memory for a thread
-// that is in such a function already.
+// that is in such a function already, and the pause of one that waits for a lock.
 #include <sys/mman.h>
 #include <sys/syscall.h>
 
@@ -50,6 +50,10 @@ void unmap_raw(std::uintptr_t address, std::size_t bytes) {
 }
 
 }  // namespace
+
+void yield() {
+  raw_call(SYS_sched_yield, 0, 0, 0, 0, 0, 0);
+}
 
 void* map_unheard(std::size_t bytes, std::size_t alignment) {
   const std::size_t page = page_size();

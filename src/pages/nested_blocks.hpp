@@ -318,10 +318,12 @@ class NestedBlocks {
   // --- What was put off: a stack of notes, which are never anything else (sync/treiber_stack.hpp says more)
   // ---
 
-  static constexpr unsigned kTagShift = 64 - 22;  // addresses have 47 bits, of a note's the last five are 0
-  static Note* note_of(std::uint64_t word) {
-    return pointer_to<Note>((word << (64 - kTagShift) >> (64 - kTagShift)) << kLeastShift);
+  static constexpr unsigned kTagShift = 64 - 21;  // addresses have 48 bits, of a note's the last five are 0
+  static constexpr std::uintptr_t address_in(std::uint64_t word) {
+    return word << (64 - kTagShift) >> (64 - kTagShift) << kLeastShift;
   }
+  static_assert(kTagShift + kLeastShift >= 48);
+  static Note* note_of(std::uint64_t word) { return pointer_to<Note>(address_in(word)); }
   static std::uint64_t advance(std::uint64_t old_top, const Note* note) {
     return ((old_top >> kTagShift) + 1) << kTagShift | address_of(note) >> kLeastShift;
   }
@@ -350,7 +352,7 @@ class NestedBlocks {
   static inline constinit Slots first_slots_{};
   static inline constinit Atomic<std::uintptr_t> lowest_{UINTPTR_MAX};
   static inline constinit Atomic<std::uintptr_t> end_{0};
-  static inline constinit Atomic<std::uint64_t> top_{0};  // {tag:22, note's address >> 5}
+  static inline constinit Atomic<std::uint64_t> top_{0};  // {tag:21, note's address >> 5}
 };
 
 }  // namespace spanalloc
