@@ -197,7 +197,13 @@ class Frontend : public ThreadState {
   // the thread's: the pointer stays in the register in which free got it.)
   [[gnu::noinline]] static void deallocate_elsewhere(void* p, Frontend& thread, Span* span, Mark mark);
   SPANALLOC_COLD static void deallocate_outside(void* p, Frontend& thread);
-  SPANALLOC_COLD static void double_free(void* p) { os::fatal("double free of", p); }
+  // A block that was written to in between begins a list that is damaged: out of use with it.
+  SPANALLOC_COLD void double_free(void* p) {
+    for (FreeBlock*& first : spans.list.entries) {
+      if (first == p && !first->has_link()) first = nullptr;
+    }
+    os::fatal("double free of", p);
+  }
   SPANALLOC_COLD void deallocate_foreign(Span* span, void* p, ClassId size_class);
   static void free_owned(Lab& lab, Span* span, void* p, ClassId size_class);
   SPANALLOC_COLD static void deallocate_suspect(void* p, Frontend& thread, Span* span, Mark mark);

@@ -56,7 +56,7 @@ void Frontend<Config>::deallocate_elsewhere(void* p, Frontend& thread, Span* spa
 template <class Config>
 void Frontend<Config>::deallocate_suspect(void* p, Frontend& thread, Span* span, Mark mark) {
   auto* block = static_cast<FreeBlock*>(p);
-  if (thread.is_listed(span, block, mark.size_class())) double_free(p);
+  if (thread.is_listed(span, block, mark.size_class())) thread.double_free(p);
   block->clear_link();
   span->suspected.store_relaxed(1);  // published by the free
   deallocate_elsewhere(p, thread, span, mark);
