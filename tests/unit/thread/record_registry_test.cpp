@@ -60,10 +60,25 @@ TEST_F(Records, AChildsIdleOnesAreThoseItNames) {
   Record* const first = take();
   Record* const second = take();
   registry_.give_back(first);
-  registry_.recover_in_child([&](const Record& record) { return &record == second; });
-  EXPECT_EQ(take(), second);
+  registry_.recover_in_child([](const Record&) { return true; });
+  EXPECT_EQ((std::set<const Record*>{take(), take()}), (std::set<const Record*>{first, second}));
   EXPECT_EQ(made_.size(), 2u);
   EXPECT_NE(take(), first);
+}
+
+// The kernel copies each page that the child writes to.
+TEST_F(Records, AChildWritesNothingWhereTheListIsRight) {
+  Record* const first = take();
+  Record* const second = take();
+  take();
+  registry_.give_back(first);
+  registry_.give_back(second);
+  const Record* const behind = second->next_idle;
+  registry_.recover_in_child([&](const Record& record) { return &record == first || &record == second; });
+  EXPECT_EQ(second->next_idle, behind);
+  EXPECT_EQ(take(), second);
+  EXPECT_EQ(take(), first);
+  EXPECT_EQ(made_.size(), 3u);
 }
 
 TEST_F(Records, ForgetsAll) {
