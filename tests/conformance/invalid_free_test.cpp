@@ -195,7 +195,7 @@ void free_in_order(const char* order, std::size_t n, Blocks which, bool by_anoth
 }
 
 TYPED_TEST(InvalidSmallFreeDeathTest, TwiceWithOthersInBetween) {
-  for (std::size_t n : {16, 64, 208, 400, 1000, 2000, 5000, 30000}) {
+  for (std::size_t n : {16u, 64u, 208u, 400u, 1000u, 2000u, 5000u, 30000u}) {
     for (Blocks which : {Blocks::kTogether, Blocks::kApart, Blocks::kReused}) {
       for (const char* order : kOrders) {
         for (bool by_another : {false, true}) {
