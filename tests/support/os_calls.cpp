@@ -1,6 +1,5 @@
 #include "os_calls.hpp"
 
-#include <sched.h>
 #include <sys/mman.h>
 #include <sys/types.h>
 #include <time.h>
@@ -14,7 +13,7 @@ extern "C" {
 int __real_clock_gettime(clockid_t clock, timespec* now) noexcept;
 void* __real_mmap(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) noexcept;
 int __real_munmap(void* address, std::size_t bytes) noexcept;
-int __real_sched_yield() noexcept;
+void __real__ZN9spanalloc2os5yieldEv();  // spanalloc::os::yield
 }
 
 namespace spanalloc::test {
@@ -78,8 +77,8 @@ int __wrap_munmap(void* address, std::size_t bytes) noexcept {
   return result;
 }
 
-int __wrap_sched_yield() noexcept {
+void __wrap__ZN9spanalloc2os5yieldEv() {
   test::yield_calls.fetch_add(1, std::memory_order_relaxed);
-  return __real_sched_yield();
+  __real__ZN9spanalloc2os5yieldEv();
 }
 }

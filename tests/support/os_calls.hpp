@@ -13,8 +13,8 @@ namespace spanalloc::test {
 /// out: what the engines move leaves as much mapped as there was.
 std::size_t mapped_by_calls();
 
-/// Times that threads have given their time slice away, the test's own among them: who waits for a spin lock
-/// does so after a few looks (src/sync/spin_lock.hpp).
+/// Times that threads have given their time slice away by os::yield(): who waits for a spin lock does so
+/// after a few looks (src/sync/spin_lock.hpp).
 std::size_t yields();
 
 /// The coarse clock, which decay goes by, stands still: what a test sees does not depend on how long it
