@@ -4,9 +4,9 @@
 usage: check_forwards.py LIBRARY
 
 Each must be one jump, through the slot that the loader fills in with the exported function of that name, whoever's it is;
-what has to move an argument does so before, by one instruction. A nothrow operator new has at most NOTHROW instructions
-more than the form that throws. Prints what is not so, one line each; exit code 0 when all is. NM, OBJDUMP and READELF name
-other tools.
+what has to move an argument does so before, by one instruction. (Clang calls operators through the procedure linkage table,
+which is one jump more.) A nothrow operator new has at most NOTHROW instructions more than the form that throws. Prints what
+is not so, one line each; exit code 0 when all is. NM, OBJDUMP and READELF name other tools.
 """
 import re
 import subprocess
@@ -26,7 +26,8 @@ OPERATORS = {"nam": "nwm", "namSt11align_val_t": "nwmSt11align_val_t",
 FORWARDS = {**C, **{f"_Z{name}": f"_Z{target}" for name, target in OPERATORS.items()}}
 MOVES = {"_ZdlPvmSt11align_val_t", "_ZdaPvmSt11align_val_t"}  # the alignment, from the third place to the second
 NOTHROW = 5
-JUMP = re.compile(r"jmpq? \*0x[0-9a-f]+\(%rip\) # ([0-9a-f]+)")
+CLANG_JUMP = re.compile(r"jmpq? (?:0x)?[0-9a-f]+ <(\w+)@plt>")
+JUMP = re.compile(r"jmpq? \*[-0-9a-fx]+\(%rip\) +# (?:0x)?([0-9a-f]+)")  # GNU's objdump, and LLVM's
 
 
 def slots(library):
@@ -41,9 +42,13 @@ def slots(library):
 
 def check(library):
     ranges, filled_in, problems = function_ranges(library), slots(library), []
+    by_clang = "clang" in tool("readelf", "-p", ".comment", library)
     for name, target in FORWARDS.items():
         code = [text for _, text in instructions(library, *ranges[name])[0]]
         jump = JUMP.match(code[-1])
+        linked = CLANG_JUMP.match(code[-1]) if by_clang else None
+        if linked and linked.group(1) == target and len(code) == (2 if name in MOVES else 1):
+            continue
         if len(code) != (2 if name in MOVES else 1) or jump is None:
             problems.append(f"{name} is no single jump, but {len(code)} instructions: {'; '.join(code[:3])}")
         elif filled_in.get(int(jump.group(1), 16)) != target:
