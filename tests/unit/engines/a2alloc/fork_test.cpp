@@ -73,6 +73,18 @@ void allocate_and_free() {
   }
 }
 
+// Says what is wrong, if anything is.
+bool is_whole(const a2alloc::Census& c, const char* when) {
+  if (c.consistent()) return true;
+  std::fprintf(stderr,
+               "in the child, %s: %zu broken, first %s at %zx; %zu known: %zu free, %zu+%zu superblocks, "
+               "%zu large, %zu of records, %zu lost, %zu lost to the fork\n",
+               when, c.broken, c.first_problem != nullptr ? c.first_problem : "none",
+               static_cast<std::size_t>(c.at), c.known, c.free, c.superblocks, c.empty_superblocks, c.large,
+               c.heap_records, c.lost, c.lost_to_fork);
+  return false;
+}
+
 TYPED_TEST(A2allocFork, ChildrenOfBusyParentsHaveWholeHeaps) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
@@ -100,18 +112,13 @@ TYPED_TEST(A2allocFork, ChildrenOfBusyParentsHaveWholeHeaps) {
     if (child < 0) break;
     if (child == 0) {
       alarm(540);
-      const a2alloc::Census census = E::census();
-      if (!census.consistent()) {
-        std::fprintf(stderr, "in the child: %s at %zx\n", census.first_problem,
-                     static_cast<std::size_t>(census.at));
-        _exit(3);
-      }
-      const std::size_t records = census.heap_records;
+      if (!is_whole(E::census(), "at its start")) _exit(3);
+      const std::size_t records = E::census().heap_records;
       use_the_heap<E>(*slots);
       if (E::census().heap_records > records) _exit(4);  // four vanished threads, four new ones
       for (auto& slot : *slots) E::deallocate(slot.exchange(nullptr));
       E::trim();
-      _exit(E::census().consistent() ? 0 : 5);
+      _exit(is_whole(E::census(), "at its end") ? 0 : 5);
     }
     int status = 0;
     EXPECT_EQ(waitpid(child, &status, 0), child);
