@@ -365,6 +365,36 @@ def table(rows, meta) -> tuple[list[str], list[tuple[str, list[list[str]]]]]:
     return ["attack", *names], list(groups.items())
 
 
+# What is counted: the end of an attack with one size. What only tells, or shows where memory lies, is not misuse.
+COUNTED = (((REFUSED, CAUGHT), "noticed: the allocator ended the process, by a message or abort()"),
+           ((CRASH,), "ended by SIGSEGV and the like, unnoticed by the allocator"),
+           ((HANG,), "came to no end"),
+           ((UNNOTICED,), "unnoticed, without harm so far"),
+           ((HARM,), "harm"),
+           ((NO_ANSWER, FAILED), "cannot be tried"))
+NOT_COUNTED = ("what memory tells", "where memory lies")
+
+
+def tally(rows, meta) -> list[list[str]]:
+    """For each of COUNTED its words and how many there are of each allocator: attack and size by its worst end."""
+    asked = [attack for attack in meta["attacks"] if attack["group"] not in NOT_COUNTED]
+    worst_of = {}
+    for row in rows:
+        key = (row.attack, row.size, row.allocator)
+        worst_of[key] = max(worst_of.get(key, row.outcome), row.outcome, key=WORST_LAST.index)
+    lines = []
+    for outcomes, title in COUNTED:
+        counts = [sum(worst_of.get((attack["name"], size, name)) in outcomes for attack in asked for size in attack["sizes"])
+                  for name in meta["allocators"]]
+        lines.append([title, *map(str, counts)])
+    return lines
+
+
+def _tally_heading(meta):
+    attacks = sum(len(attack["sizes"]) for attack in meta["attacks"] if attack["group"] not in NOT_COUNTED)
+    return f"of {attacks} attacks (each size is one)"
+
+
 def _meanings(meta):
     """{word: what it means in this run}."""
     return {word: text.format(hang_s=meta.get("hang_s", HANG_S)) for word, text in MEANINGS.items()}
@@ -391,6 +421,9 @@ def print_table(rows, meta, console):
             shown.add_row("  " + title, *(f"[{style}]{text}[/{style}]" if (style := next(
                 (styles[word] for word in styles if word in text), "")) else text for text in cells))
         shown.add_section()
+    shown.add_row(f"[bold]{_tally_heading(meta)}[/bold]")
+    for title, *counts in tally(rows, meta):
+        shown.add_row("  " + title, *counts)
     console.print(shown)
     for word, meaning in _meanings(meta).items():
         console.print(f"{word}: {meaning}", markup=False, highlight=False)
@@ -401,7 +434,8 @@ def markdown(rows, meta) -> str:
     headings, groups = table(rows, meta)
     versions = _versions(meta)
     lines = []
-    for group, of in groups:
+    counted = [[title, *counts] for title, *counts in tally(rows, meta)]
+    for group, of in [(_tally_heading(meta), counted), *groups]:
         named = [group, *(f"{name}<br>{versions[name]}" if versions[name] else name for name in headings[1:])]
         lines += [f"| {' | '.join(named)} |", "|---" * len(named) + "|"]
         for title, *cells in of:

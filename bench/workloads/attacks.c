@@ -65,7 +65,7 @@ static size_t entry_of(uintptr_t stretch) {
 }
 
 // Where no allocator may hand out memory: the program's own.
-enum { kMostOwn = 256 };
+enum { kMostOwn = 1024 };
 static struct {
   uintptr_t begin, end;
 } own[kMostOwn];
@@ -130,6 +130,26 @@ static _Noreturn void look_for_harm(size_t blocks) {
   for (size_t i = 0; i < blocks; i++) give(taken[i]);
   for (size_t i = 0; i < blocks; i++) take();
   observe("nothing");
+}
+
+// What a fresh heap hands out first may border on a guard page, which notices what the allocator does not. So
+// blocks of every size are in use before anything is attacked, as in any program that has run for a while.
+enum { kAround = 64 };
+static void take_around(void) {
+  for (int i = 0; i < kAround; i++) *(volatile byte*)take() = 1;
+}
+static void take_around_of_every_size(void) {
+  static const size_t kSizes[] = {64, 400, 2000, 30000, 100000, 4000000};
+  for (int i = 0; i < kAround; i++) {
+    for (size_t s = 0; s < sizeof kSizes / sizeof *kSizes; s++) {
+      if (kSizes[s] == block_size) continue;
+      byte* volatile p = malloc(kSizes[s]);
+      require(p != NULL, "no memory");
+      *p = 1;
+      is_own(p, kSizes[s]);
+    }
+  }
+  take_around();
 }
 
 enum { kFew = 16 };
@@ -243,6 +263,7 @@ static void twice_overwritten_all_but_one(void) {
   look_for_harm(count);
 }
 static void take_few_a_b_a(void) {
+  take_around();  // this thread's heap is fresh, too
   take_few();
   a_b_a();
 }
@@ -449,6 +470,7 @@ static void walk_out(void) {
   static const size_t kSizes[] = {64, 400, 2000, 30000, 100000, 4000000};
   enum { kRounds = 64, kKinds = sizeof kSizes / sizeof *kSizes };
   static uintptr_t blocks[kRounds * kKinds];
+  const unsigned first_mapping = own_count;
   size_t count = 0;
   for (unsigned round = 0; round < kRounds; round++) {
     for (unsigned i = 0; i < kKinds; i++) {
@@ -477,7 +499,7 @@ static void walk_out(void) {
     for (size_t i = first; i <= last; i++) {
       if (mappings[i].kind != kHeap) observe("borders-on-library");
     }
-    for (unsigned i = 0; i < own_count; i++) {
+    for (unsigned i = first_mapping; i < own_count; i++) {
       if (own[i].begin >= mappings[first].begin && own[i].begin < mappings[last].end)
         observe("borders-on-program");
     }
@@ -706,6 +728,7 @@ int main(int argc, char** argv) {
   block_size = argc == 3 ? strtoul(argv[2], NULL, 10) : 64;
   for (int i = 0; i < kCount && argc <= 3 && block_size >= 64 && block_size <= 64000000; i++) {
     if (strcmp(name, kAttacks[i].name) == 0) {
+      take_around_of_every_size();
       kAttacks[i].run();
       return 2;  // every attack ends the process
     }
@@ -715,6 +738,7 @@ int main(int argc, char** argv) {
       asked ? stdout : stderr,
       "usage: attacks NAME [SIZE] | list\n"
       "Attacks the allocator that it runs under, with blocks of SIZE (64 to 64000000, default 64) bytes,\n"
-      "and prints what came of it. `attacks list` prints the names.\n");
+      "and prints what came of it, with 64 blocks of every size in use around. `attacks list` prints the\n"
+      "names.\n");
   return asked ? 0 : 2;
 }

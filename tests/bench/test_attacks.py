@@ -133,6 +133,17 @@ class TableTest(unittest.TestCase):
             if line.startswith("|"):
                 self.assertIn(line.count("|"), (3, 5), line)
 
+    def test_each_attack_is_counted_once_by_its_worst_end(self):
+        rows = [*self.rows("standard", (64, REFUSED, 4), (64, CAUGHT, 1), (400, REFUSED, 5), (30000, NO_ANSWER, 5)),
+                *self.rows("other", (64, HARM, 1), (64, CRASH, 4), (400, CRASH, 5), (30000, CAUGHT, 4), (30000, CRASH, 1)),
+                Row("tells", 64, "other", HARM, "tells-library-address", 5)]
+        counted = attacks.tally(rows, META)
+        self.assertEqual([line[1:3] for line in counted],
+                         [["2", "0"], ["0", "2"], ["0", "0"], ["0", "0"], ["0", "1"], ["1", "0"]])
+        self.assertIn("noticed", counted[0][0])
+        self.assertIn("SIGSEGV", counted[1][0])
+        self.assertIn("| of 3 attacks (each size is one) |", attacks.markdown(rows, META))
+
     def test_it_takes_its_place_in_a_document_once(self):
         text = "before\n<!-- attacks:begin -->\nold\n<!-- attacks:end -->\nbehind\n"
         once = readme.between_markers(text, "attacks", "new\n")
@@ -167,6 +178,16 @@ class AttackTest(unittest.TestCase):
             run = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, check=False)
             self.assertEqual(run.returncode, 0 if not arguments else 2)
             self.assertIn("usage: attacks NAME", run.stdout + run.stderr)
+
+    def test_blocks_of_every_size_are_in_use_around(self):
+        # Else the first pages of a fresh heap would stand in for the allocator.
+        source = os.path.join(SOURCE, "bench", "workloads", "attacks.c")
+        with open(source, encoding="utf-8") as file:
+            text = file.read()
+        self.assertIn("kAround = 64", text)
+        around = text[text.index("take_around_of_every_size(void)"):].partition("};")[0]
+        sizes = {size for attack in attacks.catalogue(PLACES) for size in attack.sizes}
+        self.assertEqual({int(word) for word in around.partition("{64")[2].strip(", ").split(", ") if word} | {64}, sizes)
 
     def test_two_attacks_on_glibc(self):
         if allocators.named(PLACES, "glibc").missing:
