@@ -17,6 +17,7 @@
 #include <cstddef>
 #include <iterator>
 #include <thread>
+#include <utility>
 
 #include "support/harness.hpp"
 
@@ -44,11 +45,16 @@ constexpr std::uintptr_t kWild = 0x4141414141414141u;
 constexpr std::size_t kSizes[] = {16, 64, 240, 1000, 5000, 20000};
 constexpr int kBlocks = 2000;
 
+// Those that are in use: whoever frees one takes it out first.
+void* in_use[kBlocks];
+void free_in_use(int i) {
+  free(std::exchange(in_use[i], nullptr));
+}
 template <class Use>
 void with_blocks(std::size_t size, Use use) {
   const int count = static_cast<int>(std::min<std::size_t>(kBlocks, (std::size_t{8} << 20) / size));
   void* blocks[kBlocks] = {};
-  for (int i = 0; i < count; ++i) blocks[i] = malloc(size);
+  for (int i = 0; i < count; ++i) in_use[i] = blocks[i] = malloc(size);
   use(blocks, count);
 }
 void allocate_on(std::size_t size, int count) {
@@ -60,7 +66,7 @@ void allocate_on(std::size_t size, int count) {
 // The one that was freed last, with others around it that are not free.
 void write_after_free(std::size_t size) {
   with_blocks(size, [size](void** blocks, int count) {
-    for (int i = 0; i < count; i += 2) free(blocks[i]);
+    for (int i = 0; i < count; i += 2) free_in_use(i);
     overwrite(blocks[(count - 1) / 2 * 2], kWild);
     allocate_on(size, count);
     malloc_trim(0);
@@ -69,7 +75,7 @@ void write_after_free(std::size_t size) {
 // Not the first of the list.
 void write_to_one_after_free(std::size_t size) {
   with_blocks(size, [size](void** blocks, int count) {
-    for (int i = 0; i < count; ++i) free(blocks[i]);
+    for (int i = 0; i < count; ++i) free_in_use(i);
     overwrite(blocks[count - 10], kWild);
     allocate_on(size, count);
     malloc_trim(0);
@@ -78,7 +84,7 @@ void write_to_one_after_free(std::size_t size) {
 // What gives memory back looks at lists, too.
 void write_after_free_and_trim(std::size_t size) {
   with_blocks(size, [](void** blocks, int count) {
-    for (int i = 0; i < count; i += 2) free(blocks[i]);
+    for (int i = 0; i < count; i += 2) free_in_use(i);
     overwrite(blocks[(count - 1) / 2 * 2], kWild);
     malloc_trim(0);
   });
@@ -86,7 +92,7 @@ void write_after_free_and_trim(std::size_t size) {
 void write_after_anothers_free(std::size_t size) {
   with_blocks(size, [size](void** blocks, int count) {
     std::thread([&] {
-      for (int i = 0; i < count; i += 2) free(blocks[i]);
+      for (int i = 0; i < count; i += 2) free_in_use(i);
     }).join();
     overwrite(blocks[(count - 1) / 2 * 2], kWild);
     allocate_on(size, count);
@@ -102,7 +108,7 @@ void write_into_gathered(std::size_t size) {
       pthread_sigmask(SIG_SETMASK, &none, nullptr);
       free(malloc(size));
       for (int i = 0; i < count / 2; ++i) {
-        free(blocks[i]);
+        free_in_use(i);
         if (i == 3) overwrite(blocks[2], kWild);
       }
       allocate_on(size, count);
@@ -114,9 +120,9 @@ void overflow(std::size_t size) {
   with_blocks(size, [size](void** blocks, int count) {
     // Into what stands behind the block, which in a heap without headers is the next one.
     const std::size_t room = malloc_usable_size(blocks[count / 2]);
-    for (int i = 0; i < count; i += 2) free(blocks[i]);
+    for (int i = 0; i < count; i += 2) free_in_use(i);
     memset(opaque(static_cast<char*>(blocks[21]) + room), 0x41, 16);
-    for (int i = 1; i < count; i += 2) free(blocks[i]);
+    for (int i = 1; i < count; i += 2) free_in_use(i);
     allocate_on(size, count);
     malloc_trim(0);
   });
@@ -130,15 +136,15 @@ void double_free(std::size_t size) {
 }
 void double_free_with_one_between(std::size_t size) {
   with_blocks(size, [](void** blocks, int) {
-    free_it(blocks[0]);
-    free_it(blocks[1]);
+    free_in_use(0);
+    free_in_use(1);
     free_it(blocks[0]);
   });
 }
 void double_free_by_another_thread(std::size_t size) {
   with_blocks(size, [size](void** blocks, int count) {
     std::thread([&] {
-      for (int i = 0; i < count / 2; ++i) free(blocks[i]);
+      for (int i = 0; i < count / 2; ++i) free_in_use(i);
     }).join();
     free_it(blocks[0]);
     free_it(blocks[1]);
@@ -148,9 +154,23 @@ void double_free_by_another_thread(std::size_t size) {
 }
 void double_free_after_write(std::size_t size) {
   with_blocks(size, [size](void** blocks, int count) {
-    free_it(blocks[0]);
+    free_in_use(0);
     memset(opaque(blocks[0]), 0, 16);
-    for (int i = 0; i < count; ++i) free(blocks[i]);
+    free_it(blocks[0]);
+    for (int i = 1; i < count; ++i) free_in_use(i);
+    allocate_on(size, count);
+    malloc_trim(0);
+  });
+}
+// The span passes for free while its last block, or one of them, is out.
+void double_free_for_another(std::size_t size) {
+  with_blocks(size, [size](void** blocks, int count) {
+    free_in_use(count - 2);
+    memset(opaque(blocks[count - 2]), 0, 16);
+    free_in_use(count - 3);
+    free_it(blocks[count - 2]);
+    for (int i = 0; i < count - 3; ++i) free_in_use(i);
+    malloc_trim(0);
     allocate_on(size, count);
     malloc_trim(0);
   });
@@ -196,6 +216,7 @@ constexpr Kind kKinds[] = {{"write_after_free", write_after_free},
                            {"double_free_with_one_between", double_free_with_one_between},
                            {"double_free_by_another_thread", double_free_by_another_thread},
                            {"double_free_after_write", double_free_after_write},
+                           {"double_free_for_another", double_free_for_another},
                            {"interior_free", interior_free},
                            {"interior_free_of_large", interior_free_of_large},
                            {"double_free_of_large", double_free_of_large},
@@ -344,6 +365,32 @@ void handler_jumps_out(const Arguments&) {
   });
 }
 
+// What was in use at the report can be freed, and is no misuse. (The threads' ends and the pool have looked
+// at the spans meanwhile.)
+void what_is_out_can_be_freed(const Arguments&) {
+  for_each_noticed([](const Kind& kind, std::size_t size) {
+    if (kind.misuse == write_into_gathered) return;  // no thread jumps out of another one
+    const auto outcome = harness::run_forked([&] {
+      alarm(harness::kSecondsToHang);
+      damaged_size = size;
+      set_handler(&handler_that_jumps);
+      if (sigsetjmp(back, 1) == 0) {
+        kind.misuse(size);
+        _exit(95);
+      }
+      for (int i = 0; i < kBlocks; i += 2) free_in_use(i);
+      use_heap(size);
+      std::thread([] {
+        for (int i = 1; i < kBlocks; i += 2) free_in_use(i);
+      }).join();
+      malloc_trim(0);
+      use_heap(size);
+      _exit(entered == 1 ? 3 : 96);
+    });
+    CHECK(outcome.exited(3), "%s of %zu bytes: %s", kind.name, size, outcome.describe().c_str());
+  });
+}
+
 // By the default action, whether or not SIGABRT is blocked while the handler runs, and on which stack.
 void second_fault_ends(const Arguments&) {
   harness::require_library_malloc();
@@ -383,6 +430,7 @@ int main(int argc, char** argv) {
   return harness::run_case(argc, argv,
                            {{"handler_uses_heap", handler_uses_heap},
                             {"handler_jumps_out", handler_jumps_out},
+                            {"what_is_out_can_be_freed", what_is_out_can_be_freed},
                             {"second_fault_ends", second_fault_ends},
                             {"handler_returns", handler_returns}});
 }

@@ -379,7 +379,7 @@ class Heap {
   void forget_blocks(SpanRef span);
   void check_all_free(SpanRef span);
   void check_all_free_but_dropped(SpanRef span);
-  [[noreturn]] static void block_in_use(const char* block);
+  [[noreturn]] void block_in_use(SpanRef span, const char* block);
   void give_pool_back();
   // Of a row of the pool: what this tick has put there, and what was there before it.
   unsigned young_stack(unsigned row) const { return 2 * row + pages_.pool_tick.load_relaxed(); }

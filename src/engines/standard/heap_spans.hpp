@@ -442,7 +442,7 @@ template <class Config>
     if (left == 0) return;
     const auto* at = reinterpret_cast<const Block*>(block);
     if (SPANALLOC_LIKELY(is_link(at, link_of(at), span_bytes))) continue;
-    block_in_use(block);
+    block_in_use(span, block);
   }
 }
 
@@ -456,11 +456,19 @@ SPANALLOC_COLD inline void Heap<Config>::check_all_free_but_dropped(SpanRef span
     if ((PageMask::of_block(i, info.block_size) & dropped) != 0) continue;
     const char* at = pages_.address(span.number) + std::size_t{i} * info.block_size;
     const auto* block = reinterpret_cast<const Block*>(at);
-    if (SPANALLOC_UNLIKELY(!is_link(block, link_of(block), info.virtual_span))) block_in_use(at);
+    if (SPANALLOC_UNLIKELY(!is_link(block, link_of(block), info.virtual_span))) block_in_use(span, at);
   }
 }
 template <class Config>
-SPANALLOC_COLD [[noreturn]] inline void Heap<Config>::block_in_use(const char* block) {
+SPANALLOC_COLD [[noreturn]] inline void Heap<Config>::block_in_use(SpanRef span, const char* block) {
+  // Whoever has the block may free it yet. So the span, which the caller has alone, is what a fork may leave
+  // behind, too: nobody allocates from it, an orphanage owns it, on no list, and it never becomes empty.
+  const SpanWord lost =
+      SpanWord::make(orphanages_.numbers[0], SpanState::kParked, pages_.capacity(span->class_id()));
+  span->free_list.store_relaxed(no_block());
+  span->rest.store_relaxed(no_block());
+  span->expect_frees(1);
+  span->word.store_release(lost.with_listed(true).bits);  // release: who frees into it finds it so
   os::fatal("a span was given back with a block in use (double free of another), or written to after free:",
             block);
 }

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engines/standard/test_support.hpp"
+#include "reported.hpp"
 #include "sanitizers.hpp"
 #include "seed_report.hpp"
 #include "threads.hpp"
@@ -380,6 +381,41 @@ TEST(StandardLinksDeathTest, ASpanThatItsOwnThreadHasEmptiedIsLookedAtWhenItLeav
         allocate_each_once(size, 5);
       };
       EXPECT_DEATH(then_allocate(), "double free") << size << " " << written;
+    }
+  }
+}
+
+// And once that is told, whoever has it may free it: that is no misuse, and the span comes to nobody's hands.
+TEST(StandardLinksDeathTest, ABlockThatIsOutOfASpanThatPassedForFreeCanBeFreed) {
+  static void* block;
+  static const standard::Span* span;
+  const auto is_told_once = [](std::size_t size, bool here) {
+    const bool told = test::is_reported([&] {
+      auto& blocks = *new std::vector<void*>(parked_blocks(size));
+      block = blocks[2];
+      span = span_of(block);
+      E::deallocate(blocks[0]);
+      E::deallocate(blocks[1]);
+      first_word(blocks[0]) = 0;
+      E::deallocate(blocks[0]);
+      for (std::size_t i = 3; i < blocks.size(); ++i) E::deallocate(blocks[i]);
+      E::trim();
+    });
+    if (!told) return 1;
+    if (here) {
+      E::deallocate(block);
+    } else {
+      test::on_another_thread([] { E::deallocate(block); });
+    }
+    E::trim();
+    for (std::size_t i = 0; i < 5 * blocks_a_span(size); ++i) {
+      if (span_of(E::allocate(size)) == span) return 2;
+    }
+    return 0;
+  };
+  for (const std::size_t size : kSizes) {
+    for (const bool here : {true, false}) {
+      EXPECT_EXIT(_exit(is_told_once(size, here)), testing::ExitedWithCode(0), "with a block in use") << size;
     }
   }
 }
