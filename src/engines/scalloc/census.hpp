@@ -14,7 +14,7 @@ namespace spanalloc::scalloc {
 struct Census {
   std::size_t carved = 0;      ///< spans ever taken from the arena
   std::size_t pooled = 0;      ///< in the span-pool
-  std::size_t lost = 0;        ///< free but not in the pool, or hot without a living LAB
+  std::size_t lost = 0;        ///< free but not in the pool, hot without a living LAB, or lost by misuse
   std::size_t hot = 0;         ///< some LAB allocates from it, and it holds objects
   std::size_t empty_hot = 0;   ///< some LAB allocates from it, and it holds none
   std::size_t floating = 0;    ///< holds objects; in no set

@@ -45,7 +45,8 @@ Allocated Frontend<Config>::refill(HotSpans& hot, ClassId size_class) {
     if (SPANALLOC_UNLIKELY(span->suspected.load_relaxed() != 0)) {
       const FreeBlock* damaged = count_listed(span, span->block_at(seen.head_offset())).damaged;
       if (damaged != nullptr) {
-        hot.hot[size_class] = nullptr;  // hot, and nobody's hot span: out of use for ever
+        hot.hot[size_class] = nullptr;
+        Protocol::lose(span);
         os::fatal("free list corrupted (freed twice, or written after free) at", damaged);
       }
     }

@@ -114,6 +114,10 @@ struct alignas(kCacheLine) Span {
     SPANALLOC_ASSERT(old.is_idle() || old.state() == State::kHot);
     return try_change(old, old.taken(State::kHot));
   }
+  bool try_mark_lost(SpanWord& old) {
+    SPANALLOC_ASSERT(old.state() != State::kExpected && old.state() != State::kLost);
+    return try_change(old, old.taken(State::kLost));
+  }
   /// For who has taken the span from the pool, and so has it alone: words of earlier epochs that others still
   /// hold do not match, hence a plain store. Release: publishes the new life's header.
   void mark_taken_hot() {

@@ -90,7 +90,7 @@ class SpanProtocol {
     auto* block = static_cast<FreeBlock*>(p);
     if (SPANALLOC_UNLIKELY(span->local_list == block)) os::fatal("double free of", p);
     const std::uint32_t freed = span->local_free.load_relaxed();  // written by the owner alone
-    SPANALLOC_ASSERT(freed < span->blocks);                       // O1
+    SPANALLOC_ASSERT(freed < span->blocks || span->load_word().state() == State::kLost);  // O1
     if (freed == 0) announce_local_frees(span);
     block->link_to(span->local_list);
     span->local_list = block;
@@ -141,26 +141,34 @@ class SpanProtocol {
   /// listed span does not change hands.
   bool claim(Span* span, SpanWord seen, OwnerWord owner, ClassId size_class, const Identity& self) {
     const bool listed = seen.listed();
-    if (!mark_free(span, seen)) return false;
+    if (!span->try_mark_free(seen)) return false;
     Config::at(Step::kAfterClaim, span);
     if (listed) {
       SetGuard set(*this, *lab_of(owner), size_class);
       set->unlink(span);  // false: the owner has taken it out already and found it free
     }
+    check_all_free(span, seen);
     backend_.put(span, self.core);
     return true;
   }
 
-  /// Takes an idle span out of use for ever, on the word `seen`: it is hot, and nobody's hot span; so frees
-  /// go on to work, and nobody allocates from it. False: it changed.
+  /// Takes an idle span out of use for ever, on the word `seen`. False: it changed.
   SPANALLOC_COLD bool lose(Span* span, SpanWord seen, OwnerWord owner, ClassId size_class) {
     const bool listed = seen.listed();
-    if (!span->try_mark_hot(seen)) return false;
+    if (!span->try_mark_lost(seen)) return false;
     if (listed) {
       SetGuard set(*this, *lab_of(owner), size_class);
       set->unlink(span);
     }
     return true;
+  }
+
+  /// The same of a span that stands in no set, by its owner if it is hot, or by who has just made it free.
+  SPANALLOC_COLD static void lose(Span* span) {
+    SPANALLOC_ASSERT(span->set_list == SetList::kNone);
+    SpanWord seen = span->load_word();
+    while (!span->try_mark_lost(seen)) {  // other threads free into it
+    }
   }
 
   /// If the span's owner has terminated, makes `adopter` its owner. True if it is so now. The lock keeps the
@@ -258,19 +266,18 @@ class SpanProtocol {
   };
 
  private:
-  // idle -> free, on the word in which the span was found empty. What was freed twice counts twice: where
-  // that is suspected the blocks themselves are counted, which are this thread's alone by now.
-  static bool mark_free(Span* span, SpanWord& seen) {
-    if (!span->try_mark_free(seen)) return false;
-    if (SPANALLOC_LIKELY(span->suspected.load_relaxed() == 0)) return true;
-    const ListedBlocks listed = count_listed(span, span->block_at(seen.head_offset()));
+  // Of a span that the caller has made free, by the word `before`, and taken out of its set. What was freed
+  // twice counts twice: where that is suspected the blocks themselves are counted, which are this thread's
+  // alone by now. Where they are not all free the span is lost, and the blocks that are out can be freed.
+  static void check_all_free(Span* span, SpanWord before) {
+    if (SPANALLOC_LIKELY(span->suspected.load_relaxed() == 0)) return;
+    const ListedBlocks listed = count_listed(span, span->block_at(before.head_offset()));
+    if (listed.damaged == nullptr && listed.count == span->carved.load_relaxed()) return;
+    lose(span);
     if (listed.damaged != nullptr) {
       os::fatal("free list corrupted (freed twice, or written after free) at", listed.damaged);
     }
-    if (listed.count != span->carved.load_relaxed()) {
-      os::fatal("more frees than blocks (double free) in the span at", span);
-    }
-    return true;
+    os::fatal("more frees than blocks (double free) in the span at", span);
   }
 
   // In a fork's child, with the lock of a set whose last holder vanished: its lists are made anew from the
@@ -299,7 +306,9 @@ class SpanProtocol {
       const std::uint32_t free = seen.count() + span->local_free.load_relaxed();
       SPANALLOC_ASSERT(free <= blocks);  // O1
       if (free == blocks) {
-        if (mark_free(span, seen)) return true;
+        if (!span->try_mark_free(seen)) continue;
+        check_all_free(span, seen);
+        return true;
       } else if (set != nullptr && is_reusable<Config>(blocks, blocks - free)) {
         if (!span->try_mark_reusable(seen)) continue;
         set->link(span, SetList::kReusable);
@@ -348,8 +357,9 @@ class SpanProtocol {
       Span* next = span->set_next;
       SpanWord seen = span->load_word();
       const std::uint32_t freed = span->local_free.load_acquire();  // after the word, as in settle
-      if (seen.is_idle() && seen.count() + freed == info(size_class).blocks && mark_free(span, seen)) {
+      if (seen.is_idle() && seen.count() + freed == info(size_class).blocks && span->try_mark_free(seen)) {
         set.unlink(span);
+        check_all_free(span, seen);
         empty.push(span);
       }
       span = next;

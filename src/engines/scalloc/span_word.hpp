@@ -12,8 +12,16 @@
 
 namespace spanalloc::scalloc {
 
-/// Figure 3. expected: never used; free: in the pool or on its way there; the rest: in the frontend.
-enum class State : std::uint64_t { kExpected = 0, kFree = 1, kHot = 2, kFloating = 3, kReusable = 4 };
+/// Figure 3. expected: never used; free: in the pool or on its way there; the rest: in the frontend. And
+/// lost: out of use for ever, for misuse was found in it; what is still out of it may be freed.
+enum class State : std::uint64_t {
+  kExpected = 0,
+  kFree = 1,
+  kHot = 2,
+  kFloating = 3,
+  kReusable = 4,
+  kLost = 5
+};
 
 /// A value of the span word:
 ///
@@ -29,12 +37,13 @@ enum class State : std::uint64_t { kExpected = 0, kFree = 1, kHot = 2, kFloating
 ///   O1  live == B - count - L for states floating and reusable;  live == B - count - |lists| for hot. Hence
 ///       count + L <= B.
 ///   O2  L > 0 implies mixed, in states floating and reusable.
-///   O3  reusable implies listed; hot and free imply neither listed nor mixed.
+///   O3  reusable implies listed; hot and free imply neither listed nor mixed; lost implies not listed.
 ///   O4  floating, mixed and not listed: every thread that pushed to the remote list since `mixed` was set is
 ///       on its way to list it, or there is none; in the latter case the owner's view of count is exact.
 ///   O5  the state changes as in Figure 3 only: hot -> hot (a refill from the remote list), hot -> floating,
 ///       floating <-> reusable, idle -> hot, idle -> free, and by who has taken a span from the pool,
-///       free -> hot.
+///       free -> hot. Beside it: idle -> lost, hot -> lost by the owner, and free -> lost by who has just
+///       made it free. Nothing leads out of lost, and O1 does not hold there.
 /// O6 stands in lab.hpp, O7 in hot_spans.hpp, O8 in backend.hpp, O9 in heap.hpp.
 class SpanWord {
  public:
@@ -52,6 +61,7 @@ class SpanWord {
   /// O3, for words that stand in a span.
   constexpr bool is_sound() const {
     if (is_idle()) return state() != State::kReusable || listed();
+    if (state() == State::kLost) return !listed();
     return state() <= State::kHot && !listed() && !mixed();
   }
 
@@ -61,12 +71,12 @@ class SpanWord {
     return SpanWord(((bits_ & ~kHeadMask) | offset / 16) + kOneBlock);
   }
   constexpr SpanWord with_mixed() const {
-    SPANALLOC_ASSERT(is_idle());  // O3
+    SPANALLOC_ASSERT(is_idle() || state() == State::kLost);  // O3
     return SpanWord(bits_ | kMixed);
   }
   /// The remote list emptied, all flags down.
   constexpr SpanWord taken(State state) const {
-    SPANALLOC_ASSERT(state == State::kHot || state == State::kFree);
+    SPANALLOC_ASSERT(state == State::kHot || state == State::kFree || state == State::kLost);
     return SpanWord(next_epoch() | state_bits(state));
   }
   /// The remote list kept.

@@ -10,13 +10,16 @@
 #include <future>
 #include <latch>
 #include <set>
+#include <thread>
 #include <type_traits>
 
 #include "address_limit.hpp"
+#include "child.hpp"
 #include "engine_list.hpp"
 #include "engines/scalloc/test_support.hpp"
 #include "memory_pattern.hpp"
 #include "memory_use.hpp"
+#include "reported.hpp"
 #include "sanitizers.hpp"
 
 namespace spanalloc {
@@ -545,6 +548,66 @@ TEST_F(ScallocDeathTest, FreedByItsThreadThenByAnother) {
     for (int i : {0, 1, 2, 4, 5, 6}) heap->deallocate(blocks[i]);
   };
   EXPECT_DEATH(free_all_but_one(), "freed twice|double free");
+}
+
+// Once that is told the span is out of use, and in no set; and what is out of it can be freed.
+TEST_F(ScallocDeathTest, WhatIsOutOfASpanThatPassedForFreeCanBeFreed) {
+  static void* blocks[8];
+  const auto is_told_once = [this] {
+    on_another_thread([&] {
+      for (void*& p : blocks) p = heap->allocate(8192);
+      heap->deallocate(blocks[3]);
+      on_another_thread([&] { heap->deallocate(blocks[3]); });
+    });
+    const bool told = test::is_reported([&] {
+      for (const int i : {0, 1, 2, 4, 5, 6}) heap->deallocate(blocks[i]);
+    });
+    if (!told) return 1;
+    const scalloc::Span* span = span_of(blocks[7]);
+    if (span->load_word().state() != scalloc::State::kLost) return 2;
+    if (span->set_list != scalloc::SetList::kNone) return 3;
+    heap->deallocate(blocks[7]);
+    heap->trim();
+    for (int i = 0; i < 100; ++i) {
+      if (span_of(heap->allocate(8192)) == span) return 4;
+    }
+    return 0;
+  };
+  EXPECT_EXIT(_exit(is_told_once()), testing::ExitedWithCode(0), "freed twice|double free");
+}
+
+// Nor does it come back in a fork's child that its owner's thread has not come along to.
+TEST_F(ScallocDeathTest, ASpanThatMisuseWasFoundInStaysOutOfUseInAForksChild) {
+  static void* blocks[1000];
+  const auto is_lost_in_child = [this] {
+    std::latch told(1);
+    std::thread([&] {
+      const bool was_told = test::is_reported([&] {
+        blocks[0] = heap->allocate(200);
+        const std::uint32_t count = span_of(blocks[0])->blocks;
+        for (std::uint32_t i = 1; i < count; ++i) blocks[i] = heap->allocate(200);
+        heap->deallocate(blocks[0]);
+        on_another_thread([&] { heap->deallocate(blocks[0]); });
+        for (int i = 0; i < 2; ++i) (void)heap->allocate(200);
+      });
+      if (!was_told) _exit(1);
+      told.count_down();
+      for (;;) pause();
+    }).detach();
+    told.wait();
+    return test::run_in_child([&] {
+      const scalloc::Span* span = span_of(blocks[0]);
+      (void)heap->allocate(8192);  // buries the thread
+      if (span->load_word().state() != scalloc::State::kLost) return 3;
+      for (std::uint32_t i = 1; i < span->blocks; ++i) heap->deallocate(blocks[i]);
+      heap->trim();
+      for (int i = 0; i < 1000; ++i) {
+        if (span_of(heap->allocate(200)) == span) return 4;
+      }
+      return 0;
+    });
+  };
+  EXPECT_EXIT(_exit(is_lost_in_child()), testing::ExitedWithCode(0), "freed twice");
 }
 
 // A program may copy what it never wrote: a block that looks free for that is freed like any other.
