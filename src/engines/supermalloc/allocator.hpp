@@ -61,7 +61,7 @@ class Allocator {
   }
 
   void* allocate_aligned(std::size_t n, std::size_t alignment) {
-    if (alignment <= kQuantum) return allocate(n);
+    if (alignment <= TheBins::kQuantum) return allocate(n);
     if (alignment <= kPage) {
       const BinNumber b = TheBins::for_aligned(n, alignment);
       if (b != TheBins::kCount) {

@@ -18,7 +18,7 @@ inline constexpr std::size_t kChunk = std::size_t{1} << kChunkBits;
 /// What folios are counted in, whatever the kernel's pages are.
 inline constexpr std::size_t kPage = 4 * kKiB;
 inline constexpr std::size_t kPagesInChunk = kChunk / kPage;
-inline constexpr std::size_t kQuantum = 16;  // malloc's alignment
+inline constexpr std::size_t kLeastObject = 16;  // a free one holds two words
 
 using BinNumber = std::uint32_t;
 
@@ -81,20 +81,25 @@ struct Sizes {
 inline constexpr std::size_t kLargestSmall = 320;
 inline constexpr std::size_t kLeastLarge = 16 * kKiB;
 
-constexpr Sizes make_sizes() {
+/// `prime`: medium sizes are prime numbers of cache lines, and powers of two serve alignment only.
+constexpr Sizes make_sizes(bool prime, std::size_t quantum) {
   Sizes sizes;
   // k * 2^i for k from 4 to 7, as far as malloc's alignment allows; 16, 32 and 48 are what it leaves.
-  for (std::size_t n = kQuantum; n < 64; n += kQuantum) sizes.add(n, Kind::kSmall);
+  for (std::size_t n = kLeastObject; n < 64; n += quantum) sizes.add(n, Kind::kSmall);
   for (std::size_t power = 16; 4 * power <= kLargestSmall; power *= 2) {
     for (std::size_t k = 4; k <= 7 && k * power <= kLargestSmall; ++k) sizes.add(k * power, Kind::kSmall);
   }
-  // Primes of cache lines: from 5, which is the last small size.
-  for (std::size_t p = next_spaced_prime(5); p * kCacheLine < kLeastLarge; p = next_spaced_prime(p)) {
-    sizes.add(p * kCacheLine, Kind::kMedium);
+  if (prime) {
+    // Primes of cache lines: from 5, which is the last small size.
+    for (std::size_t p = next_spaced_prime(5); p * kCacheLine < kLeastLarge; p = next_spaced_prime(p)) {
+      sizes.add(p * kCacheLine, Kind::kMedium);
+    }
+    sizes.add(9 * kCacheLine, Kind::kMedium);   // between 7 and 11
+    sizes.add(15 * kCacheLine, Kind::kMedium);  // between 13 and 17
   }
-  sizes.add(9 * kCacheLine, Kind::kMedium);   // between 7 and 11
-  sizes.add(15 * kCacheLine, Kind::kMedium);  // between 13 and 17
-  for (std::size_t n = 512; n < kLeastLarge; n *= 2) sizes.add(n, Kind::kAligned);
+  for (std::size_t n = 512; n < kLeastLarge; n *= 2) {
+    sizes.add(n, prime ? Kind::kAligned : Kind::kMedium);
+  }
   // Powers of two while sixteen of them fill a chunk; then what lets eight, four, two fit beside the
   // bookkeeping.
   for (std::size_t n = kLeastLarge; n <= kChunk / 16; n *= 2) sizes.add(n, Kind::kLarge);
@@ -215,7 +220,8 @@ constexpr Bin make_bin(Size size, std::size_t list_bytes, std::size_t chain_byte
 /// The bins of a Config, by number, in order of size.
 template <class Config>
 struct Bins {
-  static constexpr detail::Sizes kSizes = detail::make_sizes();
+  static constexpr std::size_t kQuantum = Config::kQuantum;
+  static constexpr detail::Sizes kSizes = detail::make_sizes(Config::kPrimeSizes, kQuantum);
   static constexpr BinNumber kCount = kSizes.count;
 
   static constexpr std::array<Bin, kCount> kTable = [] {
@@ -240,6 +246,12 @@ struct Bins {
     BinNumber b = 0;
     while (!kTable[b].is_large()) ++b;
     return b;
+  }();
+
+  static constexpr std::uint32_t kMostFolioObjects = [] {
+    std::uint32_t most = 0;
+    for (const Bin& bin : kTable) most = bin.folio_objects > most ? bin.folio_objects : most;
+    return most;
   }();
 
   static constexpr const Bin& of(BinNumber b) { return kTable[b]; }
@@ -293,7 +305,7 @@ struct Bins {
 
 namespace detail {
 
-constexpr Sizes kSizesOfPaper = make_sizes();
+constexpr Sizes kSizesOfPaper = Bins<Supermalloc>::kSizes;
 
 constexpr bool sizes_are_the_papers() {
   // Figure 2's from 64 bytes up, and the two of section 4 that it leaves out.
@@ -348,7 +360,7 @@ constexpr bool bins_fit(const auto& table) {
                bin.folios * bin.folio_objects != bin.objects || bin.origin != 0) {
       return false;
     }
-    if (bin.folio_objects > 256) return false;
+    if (bin.folio_objects > 512) return false;
     if (!bin.is_large() && bin.folio_objects != std::uint32_t{1} << bin.folio_shift) return false;
   }
   return true;
@@ -358,7 +370,7 @@ constexpr bool bins_fit(const auto& table) {
 /// no size alone leads to one.
 template <class TheBins>
 constexpr bool sizes_lead_to_no_power_of_two() {
-  for (std::size_t n = 0; n <= TheBins::kLargestWithFolios; n += kQuantum) {
+  for (std::size_t n = 0; n <= TheBins::kLargestWithFolios; n += TheBins::kQuantum) {
     const Bin& bin = TheBins::of(TheBins::for_folios(n));
     if (bin.size < n || (bin.kind != Kind::kSmall && is_power_of_two(bin.size))) return false;
   }
@@ -374,6 +386,9 @@ static_assert(detail::worst_excess(7, 11) == 56 && detail::worst_excess(13, 17) 
               "the gaps that 9 and 15 lines close: 57 % and 31 % in the paper, which rounds up");
 static_assert(detail::worst_excess(7, 9) <= 28 && detail::worst_excess(13, 15) <= 15);
 static_assert(detail::bins_fit(Bins<Supermalloc>::kTable));
+static_assert(Bins<Supermalloc>::kMostFolioObjects == 256);
+static_assert(detail::bins_fit(Bins<SupermallocPowersOfTwo>::kTable));
+static_assert(detail::bins_fit(Bins<SupermallocAlignedTo8>::kTable));
 static_assert(detail::sizes_lead_to_no_power_of_two<Bins<Supermalloc>>());
 
 }  // namespace spanalloc::supermalloc

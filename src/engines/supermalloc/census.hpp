@@ -201,7 +201,7 @@ class Walker {
 
   // Each object in a cache is out by its bit, sealed, and in no other cache.
   void walk_caches() {
-    const std::size_t bytes = max_of(census_.chunks + 1, 1) * (kChunk / kQuantum / 8);
+    const std::size_t bytes = max_of(census_.chunks + 1, 1) * (kChunk / kLeastObject / 8);
     seen_ = static_cast<std::uint64_t*>(os::map(bytes, os::page_size()));
     if (seen_ == nullptr) return demand(false, "no memory for the census", 0);
     for (BinNumber b = 0; b < TheBins::kCount; ++b) {
@@ -231,7 +231,7 @@ class Walker {
           is_large ? LargeHeap<Config>::cell_at(b, list) != nullptr : FolioHeap<Config>::is_out(b, list);
       if (!is_out) return demand(false, "a cache has an object that is free", address_of(list));
       if (!list->is_sealed(secret_)) return demand(false, "a free object is overwritten", address_of(list));
-      const std::size_t place = (address_of(list) - chunks_.address(1)) / kQuantum;
+      const std::size_t place = (address_of(list) - chunks_.address(1)) / kLeastObject;
       if ((seen_[place / 64] >> (place % 64) & 1) != 0)
         return demand(false, "an object is in two places", address_of(list));
       seen_[place / 64] |= std::uint64_t{1} << (place % 64);

@@ -102,6 +102,7 @@ class CpuCaches {
     if (Chain* chain = Config::kPrefetch ? one_with_lists(slot) : nullptr) chain->prefetch_pop();
     const SlotGuard guard(*this, slot);
     if (Chain* chain = one_with_lists(slot); chain != nullptr) return chain->pop();
+    if (!Config::kGlobalCache) return {};
     Shared& shared = shared_of(b);
     if (shared.count() == 0) return {};  // a hint: whoever fills one meanwhile is as if later
     if (Config::kPrefetch) prefetch(shared);
@@ -125,6 +126,7 @@ class CpuCaches {
       place.load_relaxed()->push(list);
       return true;
     }
+    if (!Config::kGlobalCache) return false;
     Shared& shared = shared_of(b);
     if (Config::kPrefetch) prefetch(shared);
     const SharedGuard shared_guard(*this, shared);
@@ -304,7 +306,7 @@ class CpuCaches {
   }
 
   Slot& slot(unsigned cpu, BinNumber b) { return slots_.load_relaxed()[cpu * kBins + b]; }
-  Slot& here(BinNumber b) { return slot(slot_of_.of(cpu()), b); }
+  Slot& here(BinNumber b) { return slot(Config::kCpuCaches ? slot_of_.of(cpu()) : 0, b); }
   // Where the calling thread runs, or ran shortly before: a lock keeps whatever it takes together.
   static unsigned cpu() {
     // (0, or what a signal handler in between has made less than that.)

@@ -43,7 +43,7 @@ class FolioHeap {
   /// Up to `most` free objects of the bin, as a list; an empty one when memory is out.
   ObjectList take(BinNumber b, std::uint32_t most, Secret secret) {
     const Bin& bin = TheBins::of(b);
-    Claim claims[kMostClaims + FullnessLists::kMostObjects / 64];
+    Claim claims[kMostClaims + TheBins::kMostFolioObjects / 64];
     Claim* end = claims;
     if (Config::kPrefetch) prefetch_next(b, bin);
     {
@@ -132,7 +132,7 @@ class FolioHeap {
   template <class F>
   void for_each_fullness(BinNumber b, F&& f) {
     const std::uint32_t lists = TheBins::of(b).folio_objects + 1;
-    std::size_t folios[FullnessLists::kMostObjects + 1] = {};
+    std::size_t folios[TheBins::kMostFolioObjects + 1] = {};
     {
       const Guard guard(*this, b);
       for (std::uint32_t list = 0; list < lists; ++list) {
@@ -158,8 +158,8 @@ class FolioHeap {
   }
 
   /// Which list of its bin a folio is in of which so many objects are out: that of its number of free ones.
-  /// Where the fullest one is not looked for, all that are neither full nor empty are in one, the one used
-  /// last first.
+  /// Where the fullest one is not looked for, all that are neither full nor empty are in one, in the order of
+  /// their addresses.
   static constexpr std::uint32_t list_of(const Bin& bin, std::uint32_t out) {
     const std::uint32_t free = bin.folio_objects - out;
     return Config::kFullestFit || free == 0 || out == 0 ? free : 1;
@@ -172,7 +172,7 @@ class FolioHeap {
     for (ChunkHead* head = bins_[b].newest.load_relaxed(); head != nullptr; head = head->before) f(head);
   }
   FolioCell* head_of(BinNumber b, std::uint32_t list) const { return heads_[kFirstHead[b] + list]; }
-  FullnessLists& lists(BinNumber b) { return bins_[b].lists; }
+  FullnessLists<TheBins::kMostFolioObjects>& lists(BinNumber b) { return bins_[b].lists; }
 
  private:
   /// A request is served from so many words of bits at most: its critical section is short.
@@ -186,12 +186,12 @@ class FolioHeap {
     std::uint32_t emptying = 0;               // folios that are in no list while their pages go
     bool is_to_be_rebuilt = false;            // in a fork's child: vanished threads were emptying some
     Atomic<FolioCell*> serves_next{nullptr};  // written under the lock, read without: a guess
-    alignas(kCacheLine) FullnessLists lists;
+    alignas(kCacheLine) FullnessLists<TheBins::kMostFolioObjects> lists;
     Atomic<ChunkHead*> newest{nullptr};  // under the lock; atomic for a fork's child
     Atomic<std::size_t> committed{0};    // folios; written under the lock
     Atomic<std::size_t> in_use{0};       // "
   };
-  static_assert(sizeof(BinState) == 2 * kCacheLine);
+  static_assert(sizeof(BinState) == 2 * kCacheLine || TheBins::kMostFolioObjects > 256);
 
   // Each bin has as many lists as a folio's objects can be free, and one.
   static constexpr std::array<std::uint32_t, kBins + 1> kFirstHead = [] {
@@ -247,13 +247,26 @@ class FolioHeap {
     const FolioChunk chunk = chunk_of(cell, bin);
     const std::uint32_t folio = chunk.folio_of(cell);
     SPANALLOC_ASSERT(cell->out != bin.folio_objects && cell->out == chunk.count_out(folio));  // F1
-    lists(b).remove(heads(b), cell, list_of(bin, cell->out));
     if (cell->out == 0) adjust(bins_[b].in_use, true);
+    const std::uint32_t out_before = cell->out;
     const std::uint32_t taken = chunk.claim(folio, most, end);
-    cell->out = static_cast<std::uint16_t>(cell->out + taken);
+    cell->out = static_cast<std::uint16_t>(out_before + taken);
     set_committed(b, cell, true);
-    lists(b).add(heads(b), cell, list_of(bin, cell->out));
+    relist(b, bin, cell, out_before);
     return taken;
+  }
+
+  // Of which so many objects were out before: to the list of how many are now.
+  void relist(BinNumber b, const Bin& bin, FolioCell* cell, std::uint32_t out_before) {
+    const std::uint32_t from = list_of(bin, out_before);
+    const std::uint32_t to = list_of(bin, cell->out);
+    if (!Config::kFullestFit && from == to) return;
+    lists(b).remove(heads(b), cell, from);
+    enlist(b, cell, to);
+  }
+  void enlist(BinNumber b, FolioCell* cell, std::uint32_t list) {
+    if (Config::kFullestFit || list != 1) return lists(b).add(heads(b), cell, list);
+    lists(b).add_by_address(heads(b), cell, list);
   }
 
   void set_committed(BinNumber b, FolioCell* cell, bool is_committed) {
@@ -316,12 +329,13 @@ class FolioHeap {
           broken = object;
           continue;
         }
-        lists(b).remove(heads(b), cell, list_of(bin, cell->out));
+        const std::uint32_t out_before = cell->out;
         chunk.give_back(number);
         --cell->out;
         if (cell->out != 0) {
-          lists(b).add(heads(b), cell, list_of(bin, cell->out));
+          relist(b, bin, cell, out_before);
         } else {
+          lists(b).remove(heads(b), cell, list_of(bin, out_before));
           cell->next = nullptr;
           *last = cell;
           last = &cell->next;
@@ -377,7 +391,7 @@ class FolioHeap {
         cell->is_committed = cell->is_committed || cell->out != 0;
         committed += cell->is_committed;
         in_use += cell->out != 0;
-        lists(b).add(heads(b), cell, list_of(bin, cell->out));
+        enlist(b, cell, list_of(bin, cell->out));
       }
     });
     bins_[b].committed.store_relaxed(committed);

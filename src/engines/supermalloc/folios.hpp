@@ -179,11 +179,11 @@ class FolioChunk {
 
 /// The folios of one bin by fullness: a list for each number of free objects, and a bit for each list that is
 /// not empty. So the fullest folio that has one free is found, and a folio moves from list to list, in
-/// constant time. Full folios are in list 0. The bin's lock gives access. Zero-initialisable.
+/// constant time. Full folios are in list 0. The bin's lock gives access. Zero-initialisable. `kMostObjects`
+/// a folio has at most.
+template <std::uint32_t kMostObjects = 256>
 class FullnessLists {
  public:
-  static constexpr std::uint32_t kMostObjects = 256;
-
   /// The folio with the fewest free objects, but not none; nullptr: all are full.
   FolioCell* fullest(FolioCell* const* heads) const {
     for (std::uint32_t w = 0; w < kWords; ++w) {
@@ -201,6 +201,18 @@ class FullnessLists {
     heads[free] = cell;
     cell->state = FolioState::kListed;
     nonempty_[free / 64] |= std::uint64_t{1} << (free % 64);
+  }
+  /// The same behind those at lower addresses, of a list that is in this order: a walk. (Cells are in the
+  /// order of their folios.)
+  void add_by_address(FolioCell** heads, FolioCell* cell, std::uint32_t free) {
+    FolioCell* before = heads[free];
+    if (before == nullptr || cell < before) return add(heads, cell, free);
+    while (before->next != nullptr && before->next < cell) before = before->next;
+    cell->previous = before;
+    cell->next = before->next;
+    if (cell->next != nullptr) cell->next->previous = cell;
+    before->next = cell;
+    cell->state = FolioState::kListed;
   }
   void remove(FolioCell** heads, FolioCell* cell, std::uint32_t free) {
     SPANALLOC_ASSERT(cell->state == FolioState::kListed);

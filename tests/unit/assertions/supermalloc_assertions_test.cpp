@@ -19,7 +19,6 @@ using supermalloc::ChunkNumber;
 using supermalloc::FolioCell;
 using supermalloc::FolioChunk;
 using supermalloc::FreeObject;
-using supermalloc::FullnessLists;
 using supermalloc::HugeHeap;
 using supermalloc::kChunk;
 using supermalloc::ObjectList;
@@ -51,7 +50,7 @@ TEST_F(SupermallocAssertionDeathTest, F1_ACellCountsItsFoliosBits) {
 
 TEST_F(SupermallocAssertionDeathTest, F2_AUsedFolioIsInOneListAndInTheRightOne) {
   FolioCell* heads[65] = {};
-  FullnessLists& lists = allocator_.folios().lists(b_);
+  auto& lists = allocator_.folios().lists(b_);
   EXPECT_DEATH(lists.add(heads, partial(), 54), "cell->state != FolioState::kListed");
   EXPECT_DEATH(lists.remove(heads, partial(), 54), "heads\\[free\\] == cell");
   const auto remove_twice = [&] {

@@ -41,12 +41,6 @@ static_assert(Engine<SupermallocEngine<>>);
 // A library's heap is never taken apart, at the process's end neither.
 static_assert(std::is_trivially_destructible_v<supermalloc::Allocator<Supermalloc>>);
 
-struct WithoutPrefetch : Supermalloc {
-  static constexpr bool kPrefetch = false;
-};
-struct WithoutFullestFit : Supermalloc {
-  static constexpr bool kFullestFit = false;
-};
 // Shorter lists and chains than any bin's objects.
 struct LeastCaches : Supermalloc {
   static constexpr std::size_t kThreadListBytes = 1;
@@ -104,8 +98,8 @@ TEST_F(SupermallocInstances, OfOneConfigKnowNothingOfEachOther) {
 
 TEST_F(SupermallocInstances, OfSeveralConfigsServeOneThread) {
   OwnHeap<> usual;
-  OwnHeap<WithoutPrefetch> without_prefetch;
-  OwnHeap<WithoutFullestFit> without_fullest_fit;
+  OwnHeap<SupermallocNoPrefetch> without_prefetch;
+  OwnHeap<SupermallocFirstFit> first_fit;
   OwnHeap<LeastCaches> least_caches;
   const auto use = [](auto& heap) {
     for (void* p : some_of_everything(heap)) {
@@ -120,7 +114,7 @@ TEST_F(SupermallocInstances, OfSeveralConfigsServeOneThread) {
   for (int round = 0; round < 3; ++round) {
     use(usual);
     use(without_prefetch);
-    use(without_fullest_fit);
+    use(first_fit);
     use(least_caches);
   }
 }

@@ -117,20 +117,18 @@ TEST_F(SupermallocFolioHeap, TheFullestFolioServes) {
   checked(heap_);
 }
 
-struct WithoutFullestFit : Supermalloc {
-  static constexpr bool kFullestFit = false;
-};
-using SupermallocFolioHeapWithoutFullestFit = FolioHeapTest<WithoutFullestFit>;
-TEST_F(SupermallocFolioHeapWithoutFullestFit, TheFolioUsedLastServes) {
+using SupermallocFolioHeapFirstFit = FolioHeapTest<SupermallocFirstFit>;
+TEST_F(SupermallocFolioHeapFirstFit, TheFolioAtTheLowestAddressServes) {
   const BinNumber b = Bins::for_folios(64);
   auto folios = take_whole_folios(b, 4);
   const std::size_t freed[] = {20, 3, 50, 7};
+  for (std::size_t i = 1; i < 4; ++i) ASSERT_LT(folios[i - 1][0], folios[i][0]);
   for (const std::size_t i : {3u, 1u, 2u, 0u}) {
     put(b, {folios[i].begin(), folios[i].begin() + static_cast<std::ptrdiff_t>(freed[i])});
   }
   EXPECT_EQ(fullness(b), (Fullness{{3, 1}, {7, 1}, {20, 1}, {50, 1}}));
   checked(heap_);
-  for (const std::size_t i : {0u, 2u, 1u, 3u}) {
+  for (const std::size_t i : {0u, 1u, 2u, 3u}) {
     for (std::size_t k = 0; k < freed[i]; ++k) {
       const std::vector<FreeObject*> one = take(b, 1);
       ASSERT_EQ(one.size(), 1u);

@@ -27,7 +27,7 @@ class OwnChunk {
   void* memory_ = os::map(kChunk, kChunk);
 };
 
-using Model = std::bitset<kChunk / kQuantum + 1>;
+using Model = std::bitset<kChunk / kLeastObject + 1>;
 
 // What is claimed was free, lies in the folio, is as much as was asked for or all there was, the lowest of
 // them, and is out now.
@@ -35,7 +35,7 @@ void claim(const FolioChunk& chunk, const Bin& bin, Model& model, std::uint32_t 
   const std::uint32_t first = folio * bin.folio_objects;
   std::uint32_t free = 0;
   for (std::uint32_t i = 0; i < bin.folio_objects; ++i) free += !model[first + i];
-  Claim claims[FullnessLists::kMostObjects / 64];
+  Claim claims[Bins<Supermalloc>::kMostFolioObjects / 64];
   Claim* end = claims;
   const std::uint32_t taken = chunk.claim(folio, most, end);
   ASSERT_EQ(taken, std::min(free, most));
@@ -118,7 +118,7 @@ TEST(SupermallocFolios, BitsAreThoseOfASetOfObjects) {
 
 // The fullest that has one free is the first one of the first list that is marked, from 1 on.
 TEST(SupermallocFolios, TheFullestIsFoundAmongAnyLists) {
-  constexpr std::uint32_t kMost = FullnessLists::kMostObjects;
+  constexpr std::uint32_t kMost = 256;
   struct Known {
     FolioCell cell;
     std::uint32_t free;
@@ -126,7 +126,7 @@ TEST(SupermallocFolios, TheFullestIsFoundAmongAnyLists) {
   };
   std::vector<Known> cells(40);
   std::vector<FolioCell*> heads(kMost + 1);
-  FullnessLists lists;
+  FullnessLists<kMost> lists;
   test::Random random(test::seed_of(1));
   for (int step = 0; step < 20'000; ++step) {
     Known& known = cells[random.below(cells.size())];
@@ -162,6 +162,36 @@ TEST(SupermallocFolios, TheFullestIsFoundAmongAnyLists) {
     }
     for (const Known& k : cells) lengths[k.free] -= k.is_listed;
     for (const std::size_t length : lengths) ASSERT_EQ(length, 0u);
+  }
+}
+
+// Added by address a list stays in order, whatever is taken from it.
+TEST(SupermallocFolios, AListIsInTheOrderOfAddressesWhereThatIsAskedFor) {
+  FolioCell cells[40] = {};
+  bool is_listed[40] = {};
+  FolioCell* heads[2] = {};
+  FullnessLists<> lists;
+  test::Random random(test::seed_of(2));
+  for (int step = 0; step < 5'000; ++step) {
+    const std::size_t i = random.below(40);
+    if (is_listed[i]) {
+      lists.remove(heads, &cells[i], 1);
+    } else {
+      lists.add_by_address(heads, &cells[i], 1);
+    }
+    is_listed[i] = !is_listed[i];
+    const FolioCell* before = nullptr;
+    std::size_t length = 0;
+    for (const FolioCell* cell = heads[1]; cell != nullptr; cell = cell->next) {
+      ASSERT_EQ(cell->previous, before);
+      ASSERT_TRUE(before == nullptr || before < cell);
+      ASSERT_TRUE(is_listed[cell - cells]);
+      before = cell;
+      ++length;
+    }
+    ASSERT_EQ(length, static_cast<std::size_t>(std::count(is_listed, std::end(is_listed), true)));
+    ASSERT_EQ(lists.is_marked(1), length != 0);
+    ASSERT_EQ(lists.fullest(heads), heads[1]);
   }
 }
 

@@ -95,11 +95,8 @@ TEST_F(SupermallocLarge, AlignedOnesBeginWithTheirPage) {
   checked(heap);
 }
 
-struct WithoutOffset : Supermalloc {
-  static constexpr bool kRandomOffset = false;
-};
 TEST_F(SupermallocLarge, BeginWithTheirPageWhereTheConfigSaysSo) {
-  OwnHeap<WithoutOffset> heap;
+  OwnHeap<SupermallocNoOffset> heap;
   for (int i = 0; i < 50; ++i) EXPECT_EQ(address_of(heap->allocate(100'000)) % kPage, 0u);
 }
 
