@@ -39,7 +39,7 @@ struct NestedEngine : E {
 
   static bool trim() {
     if (os::in_kernel_call()) return false;
-    NestedBlocks::free_put_off(&E::deallocate);
+    NestedBlocks::free_all_put_off(&E::deallocate);
     const bool any = NestedBlocks::give_back_kept();
     return E::trim() || any;
   }

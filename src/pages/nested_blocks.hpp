@@ -46,11 +46,14 @@ class NestedBlocks {
   /// Bytes of the block at exactly p; 0: it is none of these.
   static std::size_t usable_size(const void* p) {
     if (SPANALLOC_LIKELY(!may_have(p))) return 0;
-    if (const Slot* mapping = find(address_of(p)); mapping != nullptr && !mapping->is_chunk()) {
-      return mapping->what.load_relaxed();
-    }
-    const Chunk* chunk = chunk_of(p);
-    return chunk != nullptr && chunk->is_out(p) ? std::size_t{1} << chunk->shift : 0;
+    const std::uintptr_t chunk = align_down(address_of(p), kChunk);
+    const Slot* slot = first_slot([=](const Slot& of) {
+      const std::uintptr_t address = of.address.load_acquire();
+      return address > kBusy && (address == address_of(p) || (address == chunk && of.is_chunk()));
+    });
+    if (slot == nullptr) return 0;
+    if (!slot->is_chunk()) return slot->what.load_relaxed();
+    return slot->chunk()->is_out(p) ? std::size_t{1} << slot->chunk()->shift : 0;
   }
 
   /// False: it is none of these; nothing has changed.
@@ -74,16 +77,20 @@ class NestedBlocks {
       push(static_cast<Note*>(note), p);
   }
 
-  /// By a thread outside of our calls: frees what was put off, by f(p).
+  /// By a thread outside of our calls: frees some of what was put off, by f(p).
   template <class F>
   static void free_put_off(F&& f) {
     if constexpr (!os::kHasKernelCalls) return;
     if (SPANALLOC_LIKELY(note_of(top_.load_relaxed()) == nullptr) || os::in_kernel_call()) return;
-    for (unsigned i = 0; i < kFreedAtOnce; ++i) {
-      void* p = pop();
-      if (p == nullptr) return;
-      f(p);
-    }
+    free_put_off(f, kFreedAtOnce);
+  }
+  /// As many as are put off now.
+  template <class F>
+  SPANALLOC_COLD static void free_all_put_off(F&& f) {
+    if (os::in_kernel_call()) return;
+    const Note* newest = note_of(top_.load_acquire());
+    // (If others have taken it off meanwhile, the number is a former one.)
+    if (newest != nullptr) free_put_off(f, newest->height.load_relaxed());
   }
 
   /// Gives back the mappings that are kept. True: there was one.
@@ -102,7 +109,7 @@ class NestedBlocks {
   static constexpr unsigned kLeastShift = 5;
   static constexpr unsigned kMostShift = 13;
   static constexpr std::size_t kOfNotes = 0;  // a chunk of notes alone: who is late may still read one's link
-  static constexpr unsigned kFreedAtOnce = 64;  // so that nobody frees for ever what others put off
+  static constexpr std::size_t kFreedAtOnce = 64;  // so that no malloc takes long for what others put off
 
   /// The first blocks are under this header, and count as out for ever.
   struct Chunk {
@@ -179,8 +186,10 @@ class NestedBlocks {
   /// What one thread has put off.
   struct Note {
     Atomic<std::uint64_t> next;
+    Atomic<std::size_t> height;  // of the stack, with this one on top
     void* block;
   };
+  static_assert(sizeof(Note) <= std::size_t{1} << kLeastShift);
 
   // --- Slots ---
 
@@ -330,11 +339,24 @@ class NestedBlocks {
 
   static void push(Note* note, void* block) {
     note->block = block;
-    std::uint64_t top = top_.load_relaxed();
+    // Acquire: what is in the note under it.
+    std::uint64_t top = top_.load_acquire();
     do {
-      note->next.store_relaxed(address_of(note_of(top)) >> kLeastShift);
+      const Note* under = note_of(top);
+      note->next.store_relaxed(address_of(under) >> kLeastShift);
+      // (Of one that was taken off meanwhile it is another one's: then the tag has moved on.)
+      note->height.store_relaxed(under == nullptr ? 1 : under->height.load_relaxed() + 1);
       // Release: who takes the note off sees what is in it, and the program's last writes to the block.
-    } while (!top_.compare_exchange_weak_release(top, advance(top, note)));
+    } while (!top_.compare_exchange_weak_acq_rel(top, advance(top, note)));
+  }
+  // So many, or all: others may go on to put off what they free.
+  template <class F>
+  static void free_put_off(F&& f, std::size_t at_most) {
+    for (; at_most != 0; --at_most) {
+      void* p = pop();
+      if (p == nullptr) return;
+      f(p);
+    }
   }
   static void* pop() {
     std::uint64_t top = top_.load_acquire();

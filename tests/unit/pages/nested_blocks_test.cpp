@@ -105,6 +105,30 @@ TEST(NestedBlocks, FreesOutsideWhatWasPutOff) {
   EXPECT_EQ(freed.size(), 3u);
 }
 
+// For malloc_trim: however many there are; but not what is put off meanwhile, which may never come to an end.
+TEST(NestedBlocks, FreesAllThatWasPutOff) {
+  std::vector<int> blocks(1000);
+  std::size_t freed = 0;
+  const auto put_off = [](int& block) {
+    const os::KernelCall call;
+    NestedBlocks::put_off(&block);
+  };
+  for (int& block : blocks) put_off(block);
+  NestedBlocks::free_put_off([&](void*) { ++freed; });
+  EXPECT_LT(freed, blocks.size()) << "malloc itself frees some at a time";
+  NestedBlocks::free_all_put_off([&](void*) { ++freed; });
+  EXPECT_EQ(freed, blocks.size());
+  NestedBlocks::free_all_put_off([](void*) { FAIL() << "there was one more"; });
+
+  int later = 0;
+  for (int& block : blocks) put_off(block);
+  freed = 0;
+  NestedBlocks::free_all_put_off([&](void*) { ++freed, put_off(later); });
+  EXPECT_EQ(freed, blocks.size());
+  NestedBlocks::free_all_put_off([&](void*) { ++freed; });
+  EXPECT_EQ(freed, 2 * blocks.size());
+}
+
 TEST(NestedBlocks, GiveEachThreadItsOwn) {
   constexpr int kThreads = 4;
   constexpr int kRounds = 2000;
