@@ -217,6 +217,35 @@ struct SingleBlockSpan : StandardWorld {
   void at_rest() { check_at_rest(); }
 };
 
+// The owner finds its span damaged, and takes it out of use, while others free what is out of it. Either it
+// is that, and never becomes empty, or whoever freed last has it, alone.
+template <unsigned kOut>
+struct TakenOutOfUse : StandardWorld {
+  static constexpr unsigned kThreads = 1 + kOut;
+  TakenOutOfUse() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) { start_parked(1, 1, kOut); }
+  void thread(unsigned self) {
+    if (self != 0) return free_remote(1, self);
+    const Inside inside(*this);
+    const Protocol::LabGuard guard(protocol(), LabNumber{1});
+    if (SpanWord{span(1).word.load_acquire()}.is(LabNumber{1}, SpanState::kParked)) {
+      protocol().take_out_of_use(lab(1), ref(1));
+    }
+  }
+  void at_rest() {
+    MODEL_CHECK(span(1).list == ListId::kNone);
+    const SpanWord word{span(1).word.load_relaxed()};
+    const bool pooled = take_from_pool() == 1;
+    MODEL_CHECK(pooled == (word.state() == SpanState::kFree));
+    if (pooled) {
+      MODEL_CHECK(word.outstanding() == 0 && take_from_pool() == 0);
+    } else {
+      MODEL_CHECK(word.outstanding() > 3 - kOut - 1);
+    }
+  }
+};
+using OutOfUseBeforeOne = TakenOutOfUse<1>;
+using OutOfUseBeforeTwo = TakenOutOfUse<2>;
+
 TEST(StandardSpan, StatesWithEagerReturn) {
   EXPECT_HOLDS(naive::CountsApart, {.memory = MemoryModel::interleaving, .preemptions = 10});
   EXPECT_FINDS(naive::CountsApart, "in_pool", {});
@@ -234,6 +263,8 @@ TEST(StandardSpan, StatesWithEagerReturn) {
   EXPECT_HOLDS_EVERYWHERE(OwnerAndTwoReusable, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(StolenWhileFreed, 3, 2);
   EXPECT_HOLDS_EVERYWHERE(SingleBlockSpan, 4, 3);
+  EXPECT_HOLDS_EVERYWHERE(OutOfUseBeforeOne, 8, 6);
+  EXPECT_HOLDS_EVERYWHERE(OutOfUseBeforeTwo, 4, 2);
 }
 
 // --- Reusable set ------------------------------------------------------------------------------------------

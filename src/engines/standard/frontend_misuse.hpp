@@ -124,7 +124,7 @@ SPANALLOC_COLD inline void Frontend<Config>::lose_lists(SpanRef span) {
 
 // A block that is freed again, and was written to in between, begins a list that is damaged.
 template <class Config>
-SPANALLOC_COLD inline void Frontend<Config>::lose_if_first(SpanRef span, const Block* block) {
+SPANALLOC_COLD inline void Frontend<Config>::lose_if_first(SpanRef span, Block* block) {
   if (lab == nullptr || is_link(block, link_of(block), Classes::info(span->class_id()).virtual_span)) return;
   if (RemoteRun& run = lab->runs.of(span.number); run.holds(span.number)) {
     run.quota = 0;
@@ -136,6 +136,7 @@ SPANALLOC_COLD inline void Frontend<Config>::lose_if_first(SpanRef span, const B
   });
   const typename Heap::Protocol::LabGuard guard(heap->protocol(), lab->number);
   if (const SpanWord word = span->load_word(); word.state() != SpanState::kFree && is_mine(word)) {
+    link_to(block, no_block());  // should the span become free just now: what is wrong with the block is told
     heap->protocol().take_out_of_use(pages->lab(lab->number), span);
   }
 }

@@ -60,18 +60,19 @@ class SpanRepair : public SpanPlacement<Pages> {
   }
 
   /// A damaged span of LAB `lab`, whose lock the caller has; a hot one is the caller's. It is on no list, no
-  /// block that is free in it is handed out, and it never becomes empty; frees into it go on to work.
+  /// block that is free in it is handed out, and it never becomes empty; frees into it go on to work. Or it
+  /// is free as a whole: then it is who claimed it that has it, and looks at its blocks.
   SPANALLOC_COLD void take_out_of_use(Lists& lab, SpanRef span) {
+    span->free_list.store_release(no_block());
+    span->rest.store_release(no_block());
     SpanWord before = span->load_word();
-    if (before.state() == SpanState::kHot) {
-      span->free_list.store_release(no_block());
-      span->rest.store_release(no_block());
-    } else {
+    if (before.state() != SpanState::kHot) {
       if (span->list != ListId::kNone) unlink(lab, span);
       span->list = ListId::kNone;
     }
     SpanWord after{};
     do {
+      if (before.state() == SpanState::kFree) return;  // its claimer waits for this lock
       after = before.with_outstanding(pages_.capacity(span->class_id())).with_head(BlockMark::kNone);
       after = after.with_listed(true);  // nobody points it out
       // Release: as in fold_and_place().
