@@ -79,7 +79,12 @@ class ForkRecovery {
     if (!pages.recovery_is_due.compare_exchange_strong_acq_rel(due, 0)) return;
     pages.for_each_lab([&](Lab& lab) {
       if (!pages.has_vanished(lab)) return;
-      bury_vanished_thread(pages, pages.heap_at(lab.heap.load_relaxed()), lab);
+      // Whoever destroys the LAB's heap meanwhile, which nobody uses any more, waits for this lock, or has
+      // had it: then the LAB ends with the heap.
+      const LockGuard guard(pages.purge_lock);
+      Heap* const heap = pages.heap_or_none(lab.heap.load_relaxed());
+      if (heap == nullptr || !heap->is_started() || !pages.has_vanished(lab)) return;
+      bury_vanished_thread(pages, *heap, lab);
       pages.return_lab(&lab);
     });
   }

@@ -669,5 +669,46 @@ TYPED_TEST(StandardConfigs, Work) {
   EXPECT_TRUE(own.heap.census().all_returned());
 }
 
+// In a fork's child a thread of another heap puts away what a vanished one has left in this heap, which is
+// destroyed meanwhile: not before that is done.
+TEST(StandardHeaps, ADestroyWaitsForTheBurialOfAVanishedThread) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  OwnedHeap owned;
+  Own other(owned.pages);
+  Own dying(owned.pages);
+  std::latch has_allocated(1);
+  std::latch done(1);
+  standard::LabNumber number{};
+  std::thread vanishes([&] {
+    for (int i = 0; i < 1000; ++i) ASSERT_NE(dying.allocate(5000), nullptr);
+    number = dying.frontend()->lab->number;
+    has_allocated.count_down();
+    done.wait();
+  });
+  has_allocated.wait();
+  const int code = test::run_in_child([&] {
+    alarm(540);  // a deadlock ends the test
+    // The burial comes to a halt in the middle.
+    (void)owned.pages.lab(number).lock.lock();
+    const std::size_t yields = test::yields();
+    std::thread buries([&] { other.deallocate(other.allocate(5000)); });
+    while (test::yields() == yields) usleep(100);
+    if (owned.pages.purge_lock.try_lock()) return 1;  // a destroy would not wait
+    owned.pages.lab(number).lock.unlock();
+    dying.destroy();
+    buries.join();
+    if (other.allocate(100) == nullptr || !other.census().consistent()) return 2;
+    other.destroy();
+    return 0;
+  });
+  EXPECT_EQ(code, 0);
+  done.count_down();
+  vanishes.join();
+  dying.destroy();
+  other.destroy();
+}
+
 }  // namespace
 }  // namespace spanalloc
