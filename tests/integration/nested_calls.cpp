@@ -68,6 +68,21 @@ void work(unsigned seed, int rounds) {
   for (unsigned char* block : live) free(block);
 }
 
+// Blocks that have a mapping each grow in it, never touched. How large these are says LARGE_MIB: not every
+// library has such blocks below that.
+void grow_large() {
+  const char* mib = getenv("LARGE_MIB");
+  if (mib == nullptr) return;
+  const std::size_t n = std::strtoul(mib, nullptr, 10) << 20;
+  void* large = malloc(n);
+  CHECK(large != nullptr, "no memory for a block of %s MiB", mib);
+  for (std::size_t more = n / 16; more <= n / 4; more *= 2) {
+    large = realloc(large, n + more);
+    CHECK(large != nullptr, "a block of %s MiB could not grow", mib);
+  }
+  free(large);
+}
+
 void* thread_body(void* seed) {
   work(static_cast<unsigned>(reinterpret_cast<std::uintptr_t>(seed)), 300);
   return nullptr;
@@ -126,6 +141,7 @@ void threads_and_forks(const std::vector<std::string>& entered) {
 
 int main(int count, char** arguments) {
   harness::require_library_malloc();
+  grow_large();
   threads_and_forks({arguments + 1, arguments + count});
   return 0;
 }
