@@ -29,7 +29,8 @@ struct ThreadState {
     std::size_t limit;
   };
   /// Until show() no list has a block and no address is known, so that each malloc and free leaves the fast
-  /// path. What is hot stays: the child of another thread's fork looks for it here.
+  /// path. What is hot stays: it is read behind these two only, and in no kernel call. (A fork's child knows
+  /// hot spans by their words.)
   void hide(Hidden& aside) {
     aside = {spans.list, view.limit};
     spans.list = {};
