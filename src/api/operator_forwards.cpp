@@ -6,6 +6,10 @@
 // Compiled with -fno-plt: each is one jump. Weak, as the base forms are: in a static link a program's own
 // take their place, one by one, wherever the archive stands; libstdc++'s do, too, where its archive comes
 // first.
+//
+// (A sized aligned one is two instructions: its third argument is the other form's second. It could be one
+// only by a pointer that is set at the start to our own form, which needs no alignment, if that is the one
+// that the process calls: a pointer to code in memory that can be written to, which is worth more.)
 #include "api/operator_forwards.hpp"
 
 #include <cstddef>
