@@ -21,7 +21,7 @@ from spanalloc_bench.figures.scalloc import FALSE_SHARING, LONGER  # noqa: E402
 from spanalloc_bench.figures.scalloc_table import (  # noqa: E402
     _default_sizes, _ends_threads, _few_remote, _one_thread, _same_sizes,
 )
-from spanalloc_bench import allocators  # noqa: E402
+from spanalloc_bench import allocators, tree  # noqa: E402
 from spanalloc_bench.cases import acdc, catalogue, classic  # noqa: E402
 from spanalloc_bench.model import CRASHED, Sample  # noqa: E402
 
@@ -543,6 +543,17 @@ class NoRunTest(unittest.TestCase):
         self.assertEqual({row for row, _ in facts}, {"supermalloc"})
         self.assertEqual(set(measure for _, measure in facts), set(codesize.SUPERMALLOC_PARTS))
         self.assertGreater(min(facts.values()), 10)
+
+    def test_a_library_is_all_its_sources(self):
+        # What stands in a source file of its own is in every library, but for these two.
+        source = os.path.join(tree.SOURCE, "src")
+        others = {"lib_standard_sp.cpp", "pages_api_freestanding.cpp"}
+        wanted = {os.path.join(source, folder, name) for folder in ("api", "os", "thread")
+                  for name in os.listdir(os.path.join(source, folder)) if name.endswith(".cpp") and name not in others}
+        for name in ("standard", "a2alloc"):
+            files = codesize.library_files(name)
+            self.assertEqual({file for file in files if file.endswith(".cpp")}, wanted)
+            self.assertIn(os.path.join(source, "engines", name, "engine.hpp"), files)
 
     def test_steps_of_the_a2alloc_engine(self):
         figure = FIGURES["a2alloc-future-counts"]

@@ -23,6 +23,8 @@ _MODULES = {
     "mmap interface": ("chunk_table",), "POSIX interface": ("allocator", "engine", "books", "census"),
 }
 _LOCKS = os.path.join("sync", "spin_lock.hpp")
+# Of src/api what each library has beside its engine (src/api/CMakeLists.txt); of src/os and src/thread it has all.
+_OF_API = ("lib.cpp.in", "new_handler.cpp", "malloc_forwards.cpp", "operator_forwards.cpp", "dlopen.cpp", "pages_api_os.cpp")
 SUPERMALLOC_PARTS = tuple(f"lines: {name}" for name in _MODULES)
 
 
@@ -69,6 +71,15 @@ def _closure(source, roots):
     return seen
 
 
+def library_files(name) -> set[str]:
+    """The source files that a library of ours is made of."""
+    source = os.path.join(tree.SOURCE, "src")
+    roots = [os.path.join("api", file) for file in _OF_API]
+    for folder in ("os", "thread"):
+        roots += [os.path.join(folder, file) for file in os.listdir(os.path.join(source, folder)) if file.endswith(".cpp")]
+    return _closure(source, [*roots, os.path.join("engines", libraries.LIBRARIES[name].folder, "engine.hpp")])
+
+
 def _count_lines(paths):
     total = 0
     for path in paths:
@@ -80,7 +91,6 @@ def _count_lines(paths):
 def sizes(places, allocators):
     """{(allocator, TEXT or LINES): number}; glibc is left out, its library holds the whole C library."""
     found = {}
-    source = os.path.join(tree.SOURCE, "src")
     for allocator in allocators:
         if allocator.missing or allocator.name == "glibc":
             continue
@@ -88,9 +98,7 @@ def sizes(places, allocators):
         if size:
             found[allocator.name, TEXT] = size
         if allocator.name in libraries.SHIPPED_CONFIGS:
-            roots = ("api/lib.cpp.in", f"engines/{libraries.LIBRARIES[allocator.name].folder}/engine.hpp",
-                     "api/new_handler.cpp", "os/linux.cpp", "thread/lifecycle.cpp")
-            found[allocator.name, LINES] = _count_lines(_closure(source, roots))
+            found[allocator.name, LINES] = _count_lines(library_files(allocator.name))
     return found
 
 
