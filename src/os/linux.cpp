@@ -455,54 +455,93 @@ namespace {
 
 constinit Atomic<void (*)()> let_go_of_locks{nullptr};
 
+// As the kernel has it, not libc.
+struct KernelAction {
+  void* handler = nullptr;
+  unsigned long flags = 0;
+  void* restorer = nullptr;
+  std::uint64_t mask = 0;
+};
+
 // The frame of a report, for as long as the handler runs that it has called. Nobody tells us when a handler
-// is left by longjmp: then what comes next writes over its marks, or does not come as deep in the stack as a
-// signal's frame reaches.
+// is left by longjmp. Then what comes next writes over the frame's marks, or does not come as deep in the
+// stack as a signal's frame reaches, or the stack is gone. Or it is a frame that is deeper and has not
+// written where the marks are: then SIGABRT is not blocked any more, as it is while its handler runs, if
+// siglongjmp was used and the handler has not asked for SA_NODEFER. (If none of these tells, the process ends
+// with the second report, without the handler.)
 class Report {
  public:
   Report() {
     for (std::uint64_t& mark : marks_) *const_cast<volatile std::uint64_t*>(&mark) = mark_of(&mark);
-    newest_ = this;
+    newest_.frame = this;
+    // The stack for signals, if the thread has one. (While a handler is on it the kernel may say that there
+    // is none, with SS_AUTODISARM.)
+    stack_t signals{};
+    const bool has_one =
+        syscall(SYS_sigaltstack, nullptr, &signals) == 0 && (signals.ss_flags & SS_DISABLE) == 0;
+    newest_.signals_at = has_one ? address_of(signals.ss_sp) : 0;
+    newest_.signals_size = has_one ? signals.ss_size : 0;
+    KernelAction action{};
+    newest_.blocks = syscall(SYS_rt_sigaction, SIGABRT, nullptr, &action, sizeof action.mask) == 0 &&
+                     (action.flags & static_cast<unsigned long>(SA_NODEFER)) == 0;
   }
   Report(const Report&) = delete;
   Report& operator=(const Report&) = delete;
 
   static bool is_in_handler() {
-    const Report* const report = newest_;
-    stack_t signals{};  // the stack for signals, if the thread has one
-    if (report == nullptr || syscall(SYS_sigaltstack, nullptr, &signals) != 0) return false;
-    const bool on_it = (signals.ss_flags & SS_ONSTACK) != 0;
-    const bool was_on_it = address_of(report) - address_of(signals.ss_sp) < signals.ss_size;
-    if (was_on_it && !on_it) return false;
-    if (was_on_it == on_it) {
-      const std::uintptr_t here = address_of(__builtin_frame_address(0));
-      if (here + kLeastSignalFrame > address_of(report)) return false;
-    }
+    const Report* const report = newest_.frame;
+    if (report == nullptr) return false;
+    const std::uintptr_t here = address_of(__builtin_frame_address(0));
+    const bool on_signals = newest_.has_for_signals(here);
+    const bool was_on_signals = newest_.has_for_signals(address_of(report));
+    if (was_on_signals && !on_signals) return false;
+    if (was_on_signals == on_signals && here + kLeastSignalFrame > address_of(report)) return false;
+    if (!is_readable(&report->marks_[0]) || !is_readable(&report->marks_[kMarks - 1])) return false;
     for (const std::uint64_t& mark : report->marks_) {
       if (*const_cast<const volatile std::uint64_t*>(&mark) != mark_of(&mark)) return false;
     }
-    return true;
+    // (A handler may let SIGABRT through, and so be called again, but not for ever.)
+    return !newest_.blocks || is_blocked() || ++newest_.let_through > kMostLetThrough;
   }
 
  private:
   static constexpr std::size_t kLeastSignalFrame = kKiB;
+  static constexpr std::size_t kMarks = 128;
+  static constexpr unsigned kMostLetThrough = 8;
+
+  // Not in the frame, which may be gone.
+  struct Newest {
+    const Report* frame;
+    std::uintptr_t signals_at;
+    std::size_t signals_size;
+    unsigned let_through;
+    bool blocks;  // the handler, as it runs, SIGABRT
+
+    bool has_for_signals(std::uintptr_t address) const { return address - signals_at < signals_size; }
+  };
+
   static std::uint64_t mark_of(const std::uint64_t* place) {
     return address_of(place) * 0x9E3779B97F4A7C15u + 1;
   }
+  static bool is_blocked() {
+    std::uint64_t blocked = 0;
+    syscall(SYS_rt_sigprocmask, SIG_BLOCK, nullptr, &blocked, sizeof blocked);
+    return (blocked >> (SIGABRT - 1) & 1) != 0;
+  }
+  // The kernel reads the word before it finds that it is told to do nothing.
+  static bool is_readable(const std::uint64_t* word) {
+    constexpr int kNothing = -1;
+    return syscall(SYS_rt_sigprocmask, kNothing, word, nullptr, sizeof *word) == 0 || errno != EFAULT;
+  }
 
-  SPANALLOC_TLS static inline constinit thread_local const Report* newest_ = nullptr;
+  SPANALLOC_TLS static inline constinit thread_local Newest newest_{};
 
-  std::uint64_t marks_[128];
+  std::uint64_t marks_[kMarks];
 };
 
 // Kernel calls, so that no library between us and the kernel has a say.
 [[noreturn]] void end_by_default_action() {
-  struct {
-    void* handler = nullptr;  // SIG_DFL
-    unsigned long flags = 0;
-    void* restorer = nullptr;
-    std::uint64_t mask = 0;
-  } const action;
+  const KernelAction action{};  // SIG_DFL
   std::uint64_t signals = std::uint64_t{1} << (SIGABRT - 1);
   for (;;) {
     syscall(SYS_rt_sigaction, SIGABRT, &action, nullptr, sizeof signals);

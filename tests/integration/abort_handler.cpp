@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -412,6 +414,104 @@ void second_fault_ends(const Arguments&) {
   }
 }
 
+// --- Stacks of other kinds
+
+// f() on this stack; it comes back here.
+ucontext_t back_here;
+void (*on_stack)();
+void run_on(char* at, std::size_t size, void (*f)()) {
+  ucontext_t there{};
+  getcontext(&there);
+  there.uc_stack.ss_sp = at;
+  there.uc_stack.ss_size = size;
+  there.uc_link = &back_here;
+  on_stack = f;
+  makecontext(&there, [] { on_stack(); }, 0);
+  swapcontext(&back_here, &there);
+}
+constexpr std::size_t kStack = 256 * 1024;
+// Two stacks, the first one below the second.
+char* map_stacks() {
+  void* stacks = mmap(nullptr, 2 * kStack, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(stacks != MAP_FAILED, "no stacks");
+  return static_cast<char*>(stacks);
+}
+
+// A stack for signals that the kernel forgets while a handler is on it, wherever it lies.
+void second_fault_on_disarmed_stack_ends(const Arguments&) {
+  harness::require_library_malloc();
+  constexpr unsigned kAutodisarm = 1u << 31;  // SS_AUTODISARM, which libc's header may lack
+  for (const bool signals_above : {true, false}) {
+    const auto outcome = harness::run_forked([signals_above] {
+      alarm(harness::kSecondsToHang);
+      char* stacks = map_stacks();
+      stack_t signals{};
+      signals.ss_sp = stacks + (signals_above ? kStack : 0);
+      signals.ss_size = kStack;
+      signals.ss_flags = static_cast<int>(kAutodisarm);
+      CHECK(sigaltstack(&signals, nullptr) == 0, "sigaltstack: %s", strerror(errno));
+      set_handler(&handler_that_misuses, SA_ONSTACK);
+      run_on(stacks + (signals_above ? 0 : kStack), kStack, [] { double_free(64); });
+    });
+    CHECK(outcome.killed_by(SIGABRT), "above: %d: %s", signals_above, outcome.describe().c_str());
+    CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 2, "not both were told: %s",
+          outcome.describe().c_str());
+  }
+}
+
+// One that lets SIGABRT through is called again, but not for ever.
+void handler_that_unblocks(int) {
+  entered = entered + 1;
+  if (entered > 100) say_and_exit(93);
+  sigset_t abort_alone;
+  sigemptyset(&abort_alone);
+  sigaddset(&abort_alone, SIGABRT);
+  sigprocmask(SIG_UNBLOCK, &abort_alone, nullptr);
+  double_free(64);
+  say_and_exit(94);
+}
+void fault_in_unblocking_handler_ends(const Arguments&) {
+  harness::require_library_malloc();
+  const auto outcome = harness::run_forked([] {
+    alarm(harness::kSecondsToHang);
+    set_handler(&handler_that_unblocks);
+    double_free(64);
+  });
+  CHECK(outcome.killed_by(SIGABRT), "%s", outcome.describe().c_str());
+}
+
+// The misuse again, from deeper in the stack, in a frame that has written nothing where the first report was.
+[[gnu::noinline]] void misuse_below_a_hole(std::size_t size) {
+  char hole[64 * 1024];
+  opaque(hole);
+  double_free(size);
+  opaque(hole);
+}
+// After the handler was left by siglongjmp it is called for what comes next.
+void handler_is_called_again(const Arguments&) {
+  harness::require_library_malloc();
+  damaged_size = 64;
+  const auto in_hole = harness::run_forked([] {
+    alarm(harness::kSecondsToHang);
+    set_handler(&handler_that_jumps);
+    if (sigsetjmp(back, 1) == 0) double_free(64);
+    if (entered == 1 && sigsetjmp(back, 1) == 0) misuse_below_a_hole(64);
+    _exit(entered == 2 ? 3 : 96);
+  });
+  CHECK(in_hole.exited(3), "a deeper frame: %s", in_hole.describe().c_str());
+  const auto stack_is_gone = harness::run_forked([] {
+    alarm(harness::kSecondsToHang);
+    set_handler(&handler_that_jumps);
+    static char* stacks;
+    stacks = map_stacks();
+    if (sigsetjmp(back, 1) == 0) run_on(stacks + kStack, kStack, [] { double_free(64); });
+    munmap(stacks + kStack, kStack);
+    if (entered == 1 && sigsetjmp(back, 1) == 0) run_on(stacks, kStack, [] { double_free(64); });
+    _exit(entered == 2 ? 3 : 96);
+  });
+  CHECK(stack_is_gone.exited(3), "another stack: %s", stack_is_gone.describe().c_str());
+}
+
 // Without a handler, or with one that returns, nothing has changed.
 void handler_returns(const Arguments&) {
   harness::require_library_malloc();
@@ -432,5 +532,8 @@ int main(int argc, char** argv) {
                             {"handler_jumps_out", handler_jumps_out},
                             {"what_is_out_can_be_freed", what_is_out_can_be_freed},
                             {"second_fault_ends", second_fault_ends},
+                            {"second_fault_on_disarmed_stack_ends", second_fault_on_disarmed_stack_ends},
+                            {"fault_in_unblocking_handler_ends", fault_in_unblocking_handler_ends},
+                            {"handler_is_called_again", handler_is_called_again},
                             {"handler_returns", handler_returns}});
 }
