@@ -24,9 +24,6 @@
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
 #endif
-#ifndef MREMAP_DONTUNMAP
-#define MREMAP_DONTUNMAP 4
-#endif
 
 namespace spanalloc::os {
 
@@ -115,9 +112,15 @@ void* map(std::size_t bytes, std::size_t alignment) {
   return map_aligned(bytes, alignment, PROT_READ | PROT_WRITE, 0);
 }
 
-void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes, bool may_move) {
+void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes) {
   ErrnoGuard keep;
-  void* p = mremap(address, old_bytes, new_bytes, may_move ? MREMAP_MAYMOVE : 0);
+  // Nothing has to move to become smaller. (Linux would not; an emulator may.)
+  if (new_bytes <= old_bytes) {
+    const std::size_t rest = old_bytes - new_bytes;
+    return rest == 0 || munmap(static_cast<char*>(address) + new_bytes, rest) == 0 ? address : nullptr;
+  }
+  // The flag that glibc's realloc passes, and no other.
+  void* p = mremap(address, old_bytes, new_bytes, MREMAP_MAYMOVE);
   return p == MAP_FAILED ? nullptr : p;
 }
 
@@ -143,86 +146,6 @@ bool purged_pages_are_zero() {
 bool purge(void* address, std::size_t bytes) {
   ErrnoGuard keep;
   return purged_pages_are_zero() && madvise(address, bytes, MADV_DONTNEED) == 0;
-}
-
-bool replace(void* address, std::size_t bytes) {
-  ErrnoGuard keep;
-  return try_map(address, bytes, PROT_READ | PROT_WRITE, MAP_NORESERVE | MAP_FIXED) != nullptr;
-}
-
-namespace {
-
-// The old range stays mapped (Linux 5.7), so that nobody else can be given it meanwhile.
-bool move_onto(void* from, void* to, std::size_t bytes) {
-  return mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP, to) != MAP_FAILED;
-}
-
-// An older kernel or a filter of system calls refuses; found out where nothing can be lost. Some emulators
-// move pages but no longer purge the place they came from (and say they do): these do not count as able to.
-bool can_move_pages() {
-  static constinit Atomic<int> known{0};  // any thread finds the same: no ordering needed
-  if (known.load_relaxed() == 0) {
-    const std::size_t page = page_size();
-    auto* two = static_cast<volatile char*>(try_map(nullptr, 2 * page, PROT_READ | PROT_WRITE, 0));
-    if (two == nullptr) return false;  // for want of memory: asked again next time
-    void* old_place = const_cast<char*>(two);
-    const bool moved = move_onto(old_place, const_cast<char*>(two) + page, page);
-    if (moved) {
-      *two = 1;
-      madvise(old_place, page, MADV_DONTNEED);
-      known.store_relaxed(*two == 0 ? 1 : 2);
-    } else if (errno != ENOMEM) {
-      known.store_relaxed(2);
-    }
-    munmap(old_place, 2 * page);
-  }
-  return known.load_relaxed() == 1;
-}
-
-}  // namespace
-
-namespace {
-
-// Pages that are on their way from their old place go back there, a part at a time: so both are in memory of
-// little. (To move them back is no way: a move that is refused half-way unmaps its target, which is the only
-// place that they have.)
-void copy_back(char* from, char* between, std::size_t bytes) {
-  constexpr std::size_t kPart = kMiB;
-  for (std::size_t at = 0; at < bytes; at += kPart) {
-    const std::size_t part = min_of(bytes - at, kPart);
-    memcpy(from + at, between + at, part);
-    munmap(between + at, part);
-  }
-}
-
-// The kernel does not make a mapping larger that leaves its old place mapped. So the pages go over a place in
-// between, which the kernel chooses. (A fork's child that finds them there never uses them: it has no thread
-// that would know of the move.)
-Moved move_and_grow(void* from, void* to, std::size_t bytes, std::size_t room) {
-  void* between = mremap(from, bytes, bytes, MREMAP_MAYMOVE | MREMAP_DONTUNMAP, nullptr);
-  if (between == MAP_FAILED) return Moved::kNo;  // the target is as it was
-  if (mremap(between, bytes, bytes + room, MREMAP_MAYMOVE | MREMAP_FIXED, to) != MAP_FAILED) {
-    return Moved::kYes;
-  }
-  copy_back(static_cast<char*>(from), static_cast<char*>(between), bytes);
-  return Moved::kTargetLost;
-}
-
-}  // namespace
-
-Moved move_pages(void* from, void* to, std::size_t bytes, std::size_t room) {
-  ErrnoGuard keep;
-  if (!can_move_pages()) return Moved::kNo;
-  if (room != 0) {
-    const Moved moved = move_and_grow(from, to, bytes, room);
-    if (moved != Moved::kTargetLost) return moved;
-  } else if (move_onto(from, to, bytes)) {
-    return Moved::kYes;
-  }
-  // The kernel unmaps the target before it finds out that it lacks memory.
-  return map_exactly(to, bytes + room, PROT_READ | PROT_WRITE, MAP_NORESERVE) == Placed::kYes
-             ? Moved::kNo
-             : Moved::kTargetLost;
 }
 
 bool would_grant(std::size_t bytes) {

@@ -33,22 +33,15 @@ bool release(void* address, std::size_t bytes);
 
 /// A readable and writable zeroed mapping of its own. nullptr when refused.
 void* map(std::size_t bytes, std::size_t alignment);
-/// Grows or shrinks a mapping made by map(), moving it when need be. nullptr when refused (nothing changed).
-void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes, bool may_move);
+/// Makes a mapping larger, at a place that the kernel chooses when it cannot grow where it is, or smaller
+/// where it is; what is behind the old end reads as zero. So can any open range be: then nothing is mapped at
+/// its old place any more. nullptr when refused (it is not one mapping, or memory is out): nothing has
+/// changed.
+void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes);
 
 /// Returns the physical pages of an open range; true only if the range now reads as zero. False (for
 /// instance under mlockall) leaves the old bytes in place.
 bool purge(void* address, std::size_t bytes);
-/// Puts fresh zero pages in the place of an open range, as one mapping with its neighbours again after
-/// move_pages() has cut it out. False: refused, nothing has changed.
-bool replace(void* address, std::size_t bytes);
-/// What became of move_pages().
-enum class Moved { kYes, kNo, kTargetLost };
-/// Moves the pages of one open range onto another one, whose own pages are gone then, and those of the `room`
-/// bytes behind it, too: all of it is one mapping, which can be moved again. The first range reads as zero
-/// afterwards. kNo: refused; both ranges are as they were, but the second may have become zero. kTargetLost:
-/// refused, and the second range may belong to somebody else by now. Nobody else uses the pages meanwhile.
-Moved move_pages(void* from, void* to, std::size_t bytes, std::size_t room = 0);
 /// Whether the kernel would grant a mapping of this size now.
 bool would_grant(std::size_t bytes);
 /// Advice on transparent huge pages. Refusal is of no consequence and is not told.

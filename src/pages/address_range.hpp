@@ -144,11 +144,12 @@ class AddressRange {
     return placed;
   }
 
-  /// Puts fresh pages, which are zero, in the place of open ones. False: refused, nothing has changed.
-  bool replace(std::size_t first, std::size_t count) {
-    if (!Calls::replace(address(first), count * kGranule)) return false;
-    advise(address(first), count * kGranule);
-    return true;
+  /// Maps fresh pages, which are zero, where nothing is mapped any more: the owner has moved what was open
+  /// there. Somebody else may have been quicker (kTaken).
+  os::Placed map_anew(std::size_t first, std::size_t count) {
+    const os::Placed placed = Calls::open_at(address(first), count * kGranule);
+    if (placed == os::Placed::kYes) advise(address(first), count * kGranule);
+    return placed;
   }
 
   /// Gives the whole range back to the kernel, while nobody uses anything in it; start() may follow. Of an

@@ -74,8 +74,19 @@ class ClosedRanges {
     }
     books_.closed(block);
     ++ranges_;
-    if (least_is_known && (!least_ || block.size < least_.size)) least_ = block;
-    no_room_.memory_came_back();
+    note_closed(block, least_is_known);
+    return true;
+  }
+  /// The same of a block where nothing is mapped any more, in a range of addresses that is not reserved. Who
+  /// has the block has said so otherwise, until this is done.
+  SPANALLOC_COLD bool add_unmapped(Block block) {
+    if (ranges_ >= kMostRanges) return false;
+    const bool least_is_known = count() == 0 || static_cast<bool>(least_);
+    if (count() == 0) least_ = {};
+    count_.fetch_add_relaxed(block.size);
+    set().insert(block);
+    ++ranges_;
+    note_closed(block, least_is_known);
     return true;
   }
 
@@ -239,6 +250,10 @@ class ClosedRanges {
     }
     ++ranges_;
     return {start, range.end() - start};
+  }
+  void note_closed(Block block, bool least_is_known) {
+    if (least_is_known && (!least_ || block.size < least_.size)) least_ = block;
+    no_room_.memory_came_back();
   }
   void lose(Block block) {
     books_.lose(block);

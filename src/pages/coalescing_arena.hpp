@@ -3,7 +3,7 @@
 //   take ---- the manager (lock-free), from what is open
 //   grow ---- under grow_lock_: what was closed is opened again if it is large enough, else new address space
 //   give ---- the manager: merged with its neighbours, warm until it is purged
-//   resize -- in place (the manager), or by moving pages to a larger range
+//   resize -- in place (the manager); move_out -- the pages become a mapping of their own, outside
 //   purge --- by decay or on demand; close_free -- when memory is out: free ranges lose their charge, too
 //
 // A range is a run of granules (the manager's units); number 0 means "none": granule 0 is never handed out.
@@ -15,7 +15,7 @@
 //   opened = 1 + taken + free + closed + lost        taken: handed out by take() and not given back
 //   closed: in its set, in use for the manager, no memory and no charge
 //   lost:   its first granule in its set, in use for the manager for ever: foreign mappings (of closed
-//           ranges, too), what has no metadata (a gap), targets of a failed move
+//           ranges, too), what has no metadata (a gap); what is just being moved out
 #pragma once
 
 #include <cstddef>
@@ -59,16 +59,12 @@ class CoalescingArena {
     bool is_lost(coalescing::Block block) const { return arena->is_lost(block); }
     bool is_gap(coalescing::Block block) const { return arena->gap_behind(block.first) == block; }
     coalescing::Block gap_behind(std::size_t unit) const { return arena->gap_behind(unit); }
-    void closed(coalescing::Block block) {
-      if (arena->moved_set().any(block)) arena->note_pages(block, false);
-      arena->huge_set().erase(block);
-    }
+    void closed(coalescing::Block block) { arena->huge_set().erase(block); }
     void memory_came_back() { arena->memory_came_back(); }
   };
-  // Sets of granules. closed: changed under grow_lock_; lost: where what is lost begins; moved: where move()
-  // has put pages, until they are replaced, written by the owner of the block; seams: see note_pages(); huge:
-  // of what this arena has advised huge pages for, see stop_advice().
-  enum Set : unsigned { kClosed, kLost, kMoved, kSeams, kHuge, kExtraSets };
+  // Sets of granules. closed: changed under grow_lock_; lost: where what is lost begins; seams: see
+  // move_out(); huge: of what this arena has advised huge pages for, see stop_advice().
+  enum Set : unsigned { kClosed, kLost, kSeams, kHuge, kExtraSets };
   using Manager = coalescing::CoalescingManager<Environment, 16, 6, kExtraSets>;
   using Tables = typename Manager::Tables;
   using Advice = HugePageAdvice<kGranuleBits>;
@@ -240,48 +236,32 @@ class CoalescingArena {
     memory_came_back();
   }
 
-  /// Whether pages have been moved to the range at `first`: a mapping of its own, which cannot be moved any
-  /// more once the range has grown beyond its end.
-  bool was_moved(std::uint32_t first) { return moved_set().any({first, 1}); }
-  /// Whether the pages of a taken range can be moved at all. (A move of more than one mapping is refused by
-  /// the kernel, before Linux 6.17, or may end half-way. Locked memory stays where it is: the kernel would
-  /// unlock what is left behind.)
-  SPANALLOC_COLD bool can_move(std::uint32_t first, std::size_t count) {
-    return is_movable({first, count}) && !range_.is_locked();
-  }
-
-  /// Moves the pages of the taken range `from` (`count` granules, which can be moved) to the taken range
-  /// `to`, of as many or more; pages that were there are lost, and `from` reads as zero afterwards. What `to`
-  /// has beyond `count` reads as zero and is one mapping with the rest. False: not moved; then `to` is given
-  /// back, or lost.
-  SPANALLOC_COLD bool move(std::uint32_t from, std::uint32_t to, std::size_t count) {
-    const coalescing::Block whole{to, count_of(to)};
-    SPANALLOC_ASSERT(whole.size >= count);
-    // (To ask the kernel takes a page of the target away, as moving would.)
-    if (!is_movable({from, count}) || os::is_locked(range_.address(to))) {
-      give(to);
-      return false;
-    }
-    switch (Calls::move_pages(range_.address(from), range_.address(to), count << kGranuleBits,
-                              (whole.size - count) << kGranuleBits)) {
-      case os::Moved::kYes:
-        note_pages(whole, true);
-        // The mapping's advice has come with it.
-        if (huge_set().any({from, count})) {
-          huge_set().insert(whole);
-        } else {
-          huge_set().erase(whole);
-        }
-        return true;
-      case os::Moved::kNo:
-        give(to);
-        return false;
-      case os::Moved::kTargetLost:
-        move_no_more_.store_relaxed(1);  // relaxed: it only keeps the loss from becoming a habit
-        lose(whole);
-        return false;
-    }
-    return false;
+  /// What became of move_out(): where the pages are now, nullptr: refused, nothing has changed; and whether
+  /// the range is the caller's, and reads as zero, to be given back. Else it is nobody's already.
+  struct MovedOut {
+    void* to = nullptr;
+    bool left_a_range = false;
+  };
+  /// Makes the pages of the taken range at `first` (`count` granules) a mapping of its own of `bytes`, no
+  /// less than the range has, at an address that the kernel chooses; what is behind them there reads as zero.
+  /// Fresh memory takes their place. Between the two nothing is mapped there, and anybody may be given the
+  /// place: so it counts as lost from before until the kernel has answered that it is ours again. Locked
+  /// memory stays: the fresh pages would be resident at once.
+  SPANALLOC_COLD MovedOut move_out(std::uint32_t first, std::size_t count, std::size_t bytes) {
+    const coalescing::Block block{first, count};
+    SPANALLOC_ASSERT(count_of(first) == count && bytes > count << kGranuleBits);
+    if (!has_room_for_seams() || range_.is_locked()) return {};
+    void* const to = take_out(block, bytes);
+    if (to == nullptr) return {};
+    note_seams(block);
+    huge_set().erase(block);
+    // Under a limit it would lose its charge as soon as it is given back.
+    os::Placed placed = os::Placed::kRefused;
+    if (range_.reserved() || !is_tight()) placed = range_.map_anew(first, count);
+    if (placed == os::Placed::kYes) return find_again(block), MovedOut{to, true};
+    // What is not mapped is as good as closed. (In a reserved range what is closed is mapped.)
+    if (placed == os::Placed::kRefused && !range_.reserved()) count_as_closed(block);
+    return {to, false};
   }
 
   /// How many 256ths of a sample, spread over a taken range of many granules, are in memory, other ones each
@@ -395,6 +375,11 @@ class CoalescingArena {
   SPANALLOC_COLD void recover_in_child() {
     manager_.recover_after_fork([&](coalescing::Block block) { return closed_.close_again(block); });
     closed_.recover_in_child();
+    std::size_t lost = 0;  // a thread that vanished may have been between the set and the count
+    manager_.walk([&](coalescing::Block block, coalescing::BlockState state, bool) {
+      if (state == coalescing::BlockState::kUsed && is_lost(block)) lost += block.size;
+    });
+    lost_count_.store_relaxed(lost);
     memory_came_back();
   }
 
@@ -421,7 +406,6 @@ class CoalescingArena {
 
   coalescing::UnitSet& lost_set() { return manager_.extra_set(kLost); }
   const coalescing::UnitSet& lost_set() const { return manager_.extra_set(kLost); }
-  coalescing::UnitSet& moved_set() { return manager_.extra_set(kMoved); }
   coalescing::UnitSet& huge_set() { return manager_.extra_set(kHuge); }
   coalescing::UnitSet& seams_set() { return manager_.extra_set(kSeams); }
 
@@ -515,7 +499,6 @@ class CoalescingArena {
   // late, which costs a chance, or some memory.
   void advise(coalescing::Block block) {
     huge_set().insert(block);
-    note_split(block);
     range_.prefer_huge_pages(range_.address(block.first), block.size << kGranuleBits);
   }
   void advise_what_is_opened(coalescing::Block opened, std::size_t count) {
@@ -532,7 +515,7 @@ class CoalescingArena {
         limit() + huge_page_skew(),
         [this](coalescing::Block unit) {
           unit = without_skew(unit);
-          return huge_set().any(unit) || closed_.contains(unit) || moved_set().any(unit);
+          return huge_set().any(unit) || closed_.contains(unit);
         },
         [this](coalescing::Block unit) { return is_dense(without_skew(unit)); },
         [this](coalescing::Block unit) { advise(without_skew(unit)); });
@@ -556,7 +539,6 @@ class CoalescingArena {
     const coalescing::Block all{first, end - first};
     for (coalescing::Block run; (run = huge_set().next_run(all, first)).size != 0;) {
       huge_set().erase(run);
-      note_split(run);
       range_.forbid_huge_pages(range_.address(run.first), run.size << kGranuleBits);
     }
   }
@@ -632,6 +614,34 @@ class CoalescingArena {
     lost_set().insert({block.first, 1});
     lost_count_.fetch_add_relaxed(block.size);
   }
+  // What its owner has lost, and nobody else knows of.
+  void find_again(coalescing::Block block) {
+    lost_set().erase({block.first, 1});
+    lost_count_.fetch_sub_relaxed(block.size);
+  }
+  // The pages of a block in use, which counts as lost then. nullptr: refused. (No lock is held: whoever
+  // watches what is moved may wait for others that allocate.)
+  void* take_out(coalescing::Block block, std::size_t bytes) {
+    // What is closed behind it would be room to grow where it stands, and whose that is hard to tell then.
+    const coalescing::Block behind{block.end(), 1};
+    if (block.end() < limit() && (closed_.contains(behind) || is_lost(behind))) return nullptr;
+    lose(block);  // before: a fork's child must not take it for memory, or for somebody's to give back
+    void* const from = range_.address(block.first);
+    const std::size_t old = block.size << kGranuleBits;
+    void* const to = Calls::remap(from, old, bytes);
+    if (to != nullptr && to != from) return to;
+    // There was room behind it: closed since, or at the arena's end. (Refused, that looks foreign from now
+    // on.)
+    if (to == from) Calls::release(static_cast<char*>(from) + old, bytes - old);
+    find_again(block);
+    return nullptr;
+  }
+  // Of a lost block where nothing is mapped. (Where there are as many closed ones as may be it stays lost.)
+  // In this order: a fork's child that finds both takes it for lost.
+  SPANALLOC_COLD void count_as_closed(coalescing::Block block) {
+    LockGuard guard(grow_lock_);
+    if (closed_.add_unmapped(block)) find_again(block);
+  }
   // Of a block in use.
   bool is_lost(coalescing::Block block) const { return lost_set().any({block.first, 1}); }
   std::size_t count_of_used(std::size_t first) const { return max_of(manager_.size_of(first), 1); }
@@ -681,45 +691,20 @@ class CoalescingArena {
     void* address = range_.address(run.first);
     const std::size_t bytes = run.size << kGranuleBits;
     stop_advice(run);
-    if (!moved_set().any(run)) return Calls::purge(address, bytes);
-    // The kernel counts moved pages as a mapping of their own: fresh ones join their neighbours' again.
-    if (!range_.replace(run.first, run.size)) return Calls::purge(address, bytes);
-    note_pages(run, false);
-    return true;
+    return Calls::purge(address, bytes);
   }
 
-  bool is_movable(coalescing::Block block) {
-    // Relaxed: bounds, not exact ones.
-    const bool may_move = seam_count_.load_relaxed() + 2 <= kMaxSeams && move_no_more_.load_relaxed() == 0;
-    return may_move && !seams_set().any({block.first + 1, block.size - 1});
+  // Fresh pages in the place of those that were moved out join their neighbours' mapping; but not those that
+  // a fork has handed down. So in a child each move may leave two mappings more, and it moves no more once it
+  // has seen so many places where one may end. (Never fewer: another move at the same place makes none.)
+  bool has_room_for_seams() const {
+    return SpinLock::generation() == 0 || seam_count_.load_relaxed() + 2 <= kMaxSeams;  // relaxed: a bound
   }
-
-  // Advice makes a mapping of its own of a block. (Where it joins its neighbour's again a seam is counted for
-  // one too many.)
-  void note_split(coalescing::Block block) {
+  void note_seams(coalescing::Block block) {
+    if (SpinLock::generation() == 0) return;
     std::size_t made = seams_set().count_changed({block.first, 1}, true);
     if (block.end() < limit()) made += seams_set().count_changed({block.end(), 1}, true);
     seam_count_.fetch_add_relaxed(made);
-  }
-
-  // By the owner of a run that holds other pages now, moved or fresh ones. A seam is where a mapping of moved
-  // pages, or of advised ones, begins or ends: who knows all seams knows how many mappings there are. Bits
-  // beyond the run may change meanwhile; then a seam is counted where none is, until one of its sides changes
-  // again.
-  void note_pages(coalescing::Block run, bool moved) {
-    std::size_t gone = seams_set().count_changed(run, false);
-    std::size_t made = 0;
-    if (moved) {
-      moved_set().insert(run);
-    } else {
-      moved_set().erase(run);
-    }
-    if (moved || moved_set().any({run.first - 1, 1})) made += seams_set().count_changed({run.first, 1}, true);
-    if (run.end() < limit()) {
-      const bool seam = moved || moved_set().any({run.end(), 1});
-      (seam ? made : gone) += seams_set().count_changed({run.end(), 1}, seam);
-    }
-    seam_count_.fetch_add_relaxed(made - gone);  // never less than none: what has gone was counted once
   }
 
   // A range that its owner gives back. False: it is only to be freed.
@@ -790,7 +775,6 @@ class CoalescingArena {
   Atomic<std::size_t> lost_count_{0};              // granules
   static constexpr std::size_t kMaxSeams = 16384;  // of the 65,530 mappings that a process may have
   Atomic<std::size_t> seam_count_{0};
-  Atomic<std::uint32_t> move_no_more_{0};  // a target was lost
   static constexpr std::size_t kWorthClosing = max_of(kMiB / kGranule, 1);
   static constexpr std::size_t kReasonable = 64 * kMiB / kGranule;
   Atomic<std::uint32_t> tight_{0};

@@ -1,5 +1,9 @@
 // Objects outside spans: one mapping each, listed in a side table.
 //
+// An object begins where its mapping does; or, if it has come from elsewhere (adopt()), some pages and bytes
+// behind that. Several heaps may share a table: each object has an owner's number, 0 where there is one
+// owner.
+//
 // Nothing about an object is kept in or next to it, so neither an overflow nor a pointer to foreign memory
 // can fake a header: what is not in the table is not ours. The table is an open-addressing hash (linear
 // probing, multiplicative hashing) keyed by the object's address. Its memory comes from the kernel; the first
@@ -23,6 +27,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "os/os.hpp"
@@ -38,8 +43,8 @@ struct LargeObjectStatistics {
 /// The kernel as this layer uses it; tests replace it to make calls fail.
 struct LargeObjectCalls {
   static void* map(std::size_t bytes, std::size_t alignment) { return os::map(bytes, alignment); }
-  static void* remap(void* p, std::size_t old_bytes, std::size_t new_bytes, bool may_move) {
-    return os::remap(p, old_bytes, new_bytes, may_move);
+  static void* remap(void* p, std::size_t old_bytes, std::size_t new_bytes) {
+    return os::remap(p, old_bytes, new_bytes);
   }
   static void release(void* p, std::size_t bytes) { os::release(p, bytes); }
 };
@@ -60,53 +65,74 @@ class LargeObjects {
     Guard guard(*this);
     take_promise_back();
     if (object == nullptr) return nullptr;
-    insert(Entry{address_of(object), bytes | log2_ceil(alignment)});
+    insert(Entry::make(address_of(object), bytes, log2_ceil(alignment), 0, 0));
     return object;
   }
 
-  /// Unmaps the object. False when `p` is not exactly the address of one; then nothing has changed.
-  bool free(void* p) {
+  /// For an object whose mapping the caller is about to make: a slot, which then is filled, or given back.
+  /// False: there is none. Not while there are `most` objects.
+  bool promise(std::size_t most) { return statistics().objects < most && promise_slot(); }
+  void fill(void* mapping, std::size_t bytes, std::size_t offset, unsigned owner) {
+    SPANALLOC_ASSERT(offset < kMostOffset && owner <= kMostOwner);
+    Guard guard(*this);
+    take_promise_back();
+    insert(Entry::make(address_of(mapping) + offset, bytes, 0, offset / os::page_size(), owner));
+  }
+  void give_promise_back() {
+    Guard guard(*this);
+    take_promise_back();
+  }
+
+  /// Unmaps the object. Its bytes; 0 when `p` is not exactly the address of one: then nothing has changed.
+  std::size_t free(void* p) {
     Entry entry;
     {
       Guard guard(*this);
-      if (!take(address_of(p), entry)) return false;
+      if (!take(address_of(p), entry)) return 0;
     }
-    Calls::release(p, entry.bytes());
-    return true;
+    Calls::release(entry.mapping(), entry.bytes());
+    return entry.bytes();
   }
 
-  /// Bytes of the object at exactly `p` (whole pages), 0 when there is none.
+  /// Bytes from `p` on, which is exactly the address of an object; 0: it is not.
   std::size_t usable_size(const void* p) {
     Guard guard(*this);
     const Slot* slot = find(address_of(p));
-    return slot == nullptr ? 0 : Entry{0, slot->packed}.bytes();
+    return slot == nullptr ? 0 : Entry{address_of(p), slot->packed}.usable();
+  }
+  bool has(const void* p, unsigned owner) {
+    Guard guard(*this);
+    const Slot* slot = find(address_of(p));
+    return slot != nullptr && Entry{address_of(p), slot->packed}.owner() == owner;
   }
 
   /// Makes the object at `p` at least `size` bytes large, in place or by moving its pages. The old contents
   /// stay up to the smaller size, new bytes are zero. Returns its address, or nullptr: then nothing has
-  /// changed. An object whose alignment exceeds a page does not move.
+  /// changed. An object whose alignment exceeds a page does not become larger: it would have to move.
   void* resize(void* p, std::size_t size) {
     if (size == 0) size = 1;
     if (size > SIZE_MAX / 2) return nullptr;
     const std::size_t page = os::page_size();
-    const std::size_t bytes = align_up(size, page);
     Entry entry;
     {
       Guard guard(*this);
       if (!take(address_of(p), entry)) return nullptr;
       ++promised_;
     }
-    // Nothing has to move to become smaller (Linux would not; an emulator may).
-    const bool may_move = bytes > entry.bytes() && entry.alignment() <= page;
-    void* moved = bytes == entry.bytes() ? p : Calls::remap(p, entry.bytes(), bytes, may_move);
+    const std::size_t bytes = align_up(size + entry.offset(), page);
+    const bool fits = bytes <= entry.bytes() || entry.alignment() <= page;
+    void* moved = !fits                    ? nullptr
+                  : bytes == entry.bytes() ? entry.mapping()
+                                           : Calls::remap(entry.mapping(), entry.bytes(), bytes);
     Guard guard(*this);
     take_promise_back();
     if (moved == nullptr) {
       insert(entry);
       return nullptr;
     }
-    insert(Entry{address_of(moved), bytes | log2_ceil(entry.alignment())});
-    return moved;
+    const Entry now = entry.moved_to(address_of(moved), bytes);
+    insert(now);
+    return pointer_to(now.address);
   }
 
   /// Unmaps every object and the table, while nobody uses them; objects may be allocated afterwards.
@@ -117,12 +143,28 @@ class LargeObjects {
     for (std::size_t i = 0; i < table->capacity; ++i) {
       Slot& slot = (*table)[i];
       if (!slot.is_live()) continue;
-      Calls::release(pointer_to(slot.address.load_relaxed()), Entry{0, slot.packed}.bytes());
+      const Entry entry{slot.address.load_relaxed(), slot.packed};
+      Calls::release(entry.mapping(), entry.bytes());
     }
     table_.store_relaxed(nullptr);
     Calls::release(table, table->bytes());
     ++tables_;  // not the number that somebody saw
     entries_ = graves_ = promised_ = bytes_ = 0;
+  }
+
+  /// Unmaps every object of one owner, while nobody uses them.
+  SPANALLOC_COLD void free_all_of(unsigned owner) {
+    std::size_t next = 0;
+    for (std::size_t seen = 0;;) {
+      Entry entry;
+      {
+        Guard guard(*this);
+        if (seen != tables_) next = 0;
+        seen = tables_;
+        if (!take_next_of(owner, next, entry)) return;
+      }
+      Calls::release(entry.mapping(), entry.bytes());
+    }
   }
 
   /// In a fork's child, first of all.
@@ -133,15 +175,54 @@ class LargeObjects {
     Guard guard(*this);
     return {bytes_, entries_};
   }
+  /// The same of one owner's; looks at every slot.
+  SPANALLOC_COLD LargeObjectStatistics statistics_of(unsigned owner) {
+    LargeObjectStatistics sum;
+    Guard guard(*this);
+    Table* table = table_.load_relaxed();
+    for (std::size_t i = 0; table != nullptr && i < table->capacity; ++i) {
+      const Slot& slot = (*table)[i];
+      const Entry entry{slot.address.load_relaxed(), slot.packed};
+      if (!slot.is_live() || entry.owner() != owner) continue;
+      sum.bytes += entry.bytes();
+      ++sum.objects;
+    }
+    return sum;
+  }
 
  private:
+  static constexpr unsigned kMostOwner = 1023;
+  static constexpr std::size_t kMostOffset = 64 * kKiB;
+
   struct Entry {
     std::uintptr_t address = 0;
-    std::uint64_t packed = 0;  // bytes (a multiple of the page size) | log2(alignment)
+    // From bit 0 on: log2 of the alignment (6 bits), whole pages between the mapping's beginning and the page
+    // of the object (6); the mapping's bytes, a multiple of the page size; from bit 48 on the owner.
+    std::uint64_t packed = 0;
 
     static constexpr std::uint64_t kLogMask = 63;
-    std::size_t bytes() const { return packed & ~kLogMask; }
+    static constexpr unsigned kBeforeShift = 6;
+    static constexpr unsigned kOwnerShift = 48;
+    static constexpr std::uint64_t kBytesMask = (std::uint64_t{1} << kOwnerShift) - 4 * kKiB;
+
+    static Entry make(std::uintptr_t address, std::size_t bytes, unsigned log2_alignment, std::size_t before,
+                      unsigned owner) {
+      SPANALLOC_ASSERT((bytes & ~kBytesMask) == 0 && before <= kLogMask && log2_alignment <= kLogMask);
+      return {address, bytes | log2_alignment | before << kBeforeShift | std::uint64_t{owner} << kOwnerShift};
+    }
+    std::size_t bytes() const { return packed & kBytesMask; }
     std::size_t alignment() const { return std::size_t{1} << (packed & kLogMask); }
+    unsigned owner() const { return static_cast<unsigned>(packed >> kOwnerShift); }
+    /// Of the object in its mapping.
+    std::size_t offset() const {
+      const std::size_t page = os::page_size();
+      return (packed >> kBeforeShift & kLogMask) * page + address % page;
+    }
+    void* mapping() const { return pointer_to(address - offset()); }
+    std::size_t usable() const { return bytes() - offset(); }
+    Entry moved_to(std::uintptr_t mapping, std::size_t bytes) const {
+      return {mapping + offset(), (packed & ~kBytesMask) | bytes};
+    }
   };
 
   // Changed under lock_ only; atomic for the order in which a fork's child finds the stores.
@@ -195,6 +276,17 @@ class LargeObjects {
       ++entries_;
       bytes_ += Entry{0, slot.packed}.bytes();
     }
+  }
+
+  // From slot `next` on.
+  bool take_next_of(unsigned owner, std::size_t& next, Entry& out) {
+    Table* table = table_.load_relaxed();
+    for (; table != nullptr && next < table->capacity; ++next) {
+      const Slot& slot = (*table)[next];
+      const std::uintptr_t address = slot.address.load_relaxed();
+      if (slot.is_live() && Entry{address, slot.packed}.owner() == owner) return take(address, out);
+    }
+    return false;
   }
 
   // The caller's may have been counted away, if a fork interrupted it. One too few is harmless: a table is

@@ -18,9 +18,8 @@ struct PageCalls {
   static os::Placed reserve_at(void* address, std::size_t bytes) { return os::reserve_at(address, bytes); }
   static bool release(void* address, std::size_t bytes) { return os::release(address, bytes); }
   static bool purge(void* address, std::size_t bytes) { return os::purge(address, bytes); }
-  static bool replace(void* address, std::size_t bytes) { return os::replace(address, bytes); }
-  static os::Moved move_pages(void* from, void* to, std::size_t bytes, std::size_t room) {
-    return os::move_pages(from, to, bytes, room);
+  static void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes) {
+    return os::remap(address, old_bytes, new_bytes);
   }
   static void prefer_huge_pages(void* address, std::size_t bytes) { os::prefer_huge_pages(address, bytes); }
   static void forbid_huge_pages(void* address, std::size_t bytes) { os::forbid_huge_pages(address, bytes); }

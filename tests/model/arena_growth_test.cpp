@@ -91,8 +91,7 @@ struct ModelCalls {
   }
   static bool close(void*, std::size_t) { return false; }
   static bool purge(void*, std::size_t) { return false; }
-  static bool replace(void*, std::size_t) { return false; }
-  static os::Moved move_pages(void*, void*, std::size_t, std::size_t) { return os::Moved::kNo; }
+  static void* remap(void*, std::size_t, std::size_t) { return nullptr; }
   static void prefer_huge_pages(void*, std::size_t) {}
   static void forbid_huge_pages(void*, std::size_t) {}
   static std::size_t resident_pages(void*, std::size_t) { return 0; }

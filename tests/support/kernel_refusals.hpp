@@ -25,8 +25,6 @@ struct Plan {
   std::size_t count = 1;
   unsigned permille = 0;
   std::uint64_t seed = 0;
-  /// What the kernel may do when it refuses a move onto a range: unmap that range before it finds out.
-  bool tears = false;
 };
 
 /// What is to be refused; what was asked and refused. Plain memory: a test puts it where both of two

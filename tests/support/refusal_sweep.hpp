@@ -48,14 +48,13 @@ inline std::string text_of(const kernel::Plan& plan) {
     if ((plan.calls >> c & 1) != 0) text += std::string(" ") + kernel::kCallNames[c];
   }
   if (plan.permille != 0) {
-    return text + ": " + std::to_string(plan.permille) + " in 1000, seed " + std::to_string(plan.seed) +
-           (plan.tears ? ", targets torn" : "");
+    return text + ": " + std::to_string(plan.permille) + " in 1000, seed " + std::to_string(plan.seed);
   }
   text += ": number " + std::to_string(plan.first);
   if (plan.count != 1)
     text += plan.count == kernel::kForEver ? " and all after it"
                                            : " and " + std::to_string(plan.count - 1) + " after it";
-  return text + (plan.tears ? ", targets torn" : "");
+  return text;
 }
 
 /// Books that a child shares with its parent, in a file that it can hand on.
@@ -127,19 +126,15 @@ SweepResult sweep(kernel::Plan plan, Child child, std::size_t step = 1) {
 }
 
 /// Every single call of each kind; all calls of a kind from each one on; of all kinds together five calls
-/// from each one on, and all. `tears`: those of moves that are refused also with the target unmapped.
+/// from each one on, and all.
 template <class Child>
-SweepResult sweep_all(Child child, bool tears, std::size_t step = 1) {
+SweepResult sweep_all(Child child, std::size_t step = 1) {
   SweepResult sum;
   for (unsigned c = 0; c <= kernel::kCalls && sum.failure.empty(); ++c) {
     const bool together = c == kernel::kCalls;
     kernel::Plan plan{.calls = together ? kernel::kAllCalls : 1u << c,
                       .count = together ? std::size_t{5} : 1};
     sum += sweep(plan, child, step);
-    if (tears && sum.failure.empty() && (plan.calls >> kernel::kMremap & 1) != 0) {
-      plan.tears = true;
-      sum += sweep(plan, child, step);
-    }
     plan.count = kernel::kForEver;
     if (sum.failure.empty()) sum += sweep(plan, child, step);
   }

@@ -252,14 +252,8 @@ class RefusalProgram {
   static constexpr unsigned kBlocks = 160;
   // More than any hole that is left: such blocks lie one behind the other.
   static constexpr std::size_t kWide = 16 * kMiB;
-
- public:
-  /// The largest block whose pages the program may move.
   static constexpr std::size_t kWidest = kWide + 6 * kMiB;
-  /// And what it may get behind it.
-  static constexpr std::size_t kWidestWithRoom = kWidest + kWidest / 4;
 
- private:
   void next_step() {
     ++user_.step;
     kernel::advance_clock(1);

@@ -44,9 +44,13 @@ class Census {
         out.small_bytes_carved += min_of(Classes::info(c).real_span, bytes);
       }
     });
+    const LargeObjectStatistics mine = pages_.outside.statistics_of(index_of(heap_.number()));
+    out.large_bytes += mine.bytes;
+    out.large_objects += mine.objects;
     const ArenaStatistics arena = pages_.arena.statistics();
-    out.reserved_bytes = arena.reserved_bytes;
-    out.opened_bytes = arena.opened_bytes;
+    const std::size_t outside = pages_.outside.statistics().bytes;
+    out.reserved_bytes = arena.reserved_bytes + outside;
+    out.opened_bytes = arena.opened_bytes + outside;
     return out;
   }
 

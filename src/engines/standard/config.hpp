@@ -50,8 +50,8 @@ struct Standard {
   /// of spans of one block are many, and a program with such objects uses them all: each of them keeps less.
   static constexpr std::size_t kPoolBytesARow = 64 * kMiB;
   static constexpr std::size_t kPoolBytesARowOfSingles = 512 * kKiB;  // or one span
-  /// Below this a block that must move is copied: moving pages costs system calls, and leaves pieces of the
-  /// arena as mappings of their own for as long as the block lives.
+  /// Below this a block that must move is copied: to move its pages out of the arena costs system calls, and
+  /// makes it a mapping of its own for as long as it lives.
   static constexpr std::size_t kMoveAtLeast = 1 * kMiB;
 };
 

@@ -15,7 +15,7 @@
 //       +-> deallocate_others: another thread's span: the first free goes to it at once, by free_into_hot or
 //       |     publish_run -> SpanProtocol::free_remote; the second one begins a run (gather), which gives the
 //       |     next frees into the span the same short path
-//       +-> deallocate_by_record: all else (null; fatal: deallocate_outside_spans)
+//       +-> deallocate_by_record: all else (no block of a span: deallocate_outside_spans)
 //             deallocate_own: one's own span that the map did not show
 //             deallocate_remote: another heap's span, a large object, or by a thread without a LAB
 //
@@ -56,6 +56,7 @@ template <class Config>
 class Frontend : public ThreadState<Config> {
   using State = ThreadState<Config>;
   using Classes = SizeClasses<Config>;
+  using Pages = PageLayer<Config>;
   using Heap = standard::Heap<Config>;
   using Lab = standard::Lab<Config>;
   using Inside = InsideHeap<Config>;
@@ -230,7 +231,9 @@ class Frontend : public ThreadState<Config> {
   Where where_is(const void* p);
   bool is_untouched(std::uintptr_t a, SpanRef span);
   bool is_newest_free(const void* p, const Location& at);
-  static void deallocate_outside_spans(void* p);
+  /// Null, a block whose pages have left the arena, or what is none of ours. `has_record`: it lies in a
+  /// granule that has one.
+  static void deallocate_outside_spans(void* p, Frontend& self, bool has_record);
 
   // The LAB of this thread; with none to be had, nullptr.
   Lab* lab_of_thread() { return SPANALLOC_LIKELY(lab != nullptr) || attach() ? lab : nullptr; }
@@ -290,8 +293,9 @@ class Frontend : public ThreadState<Config> {
   static bool keeps_its_room(SpanRef span, GranuleCount granules, GranuleCount old);
   static bool resize_where_it_stands(Heap& home, SpanRef span, ClassId c, GranuleCount granules,
                                      GranuleCount old);
-  /// Of a pointer that must be a live block's.
+  /// Of a pointer that must be a live block's; no block: of one outside the arena.
   Location locate_live(const void* p);
+  Resized resize_outside(void* p, std::size_t usable, std::size_t n);
   void* allocate_listed(ClassId c);
   /// A block, and whether it reads as zero.
   struct MaybeZero {

@@ -44,6 +44,7 @@ class ForkRecovery {
     pages.start_lock.abandon_if_owner_died();
     pages.lab_registry().enter_child();
     pages.abandon_heaps_lock();
+    pages.outside.enter_child();
     pages.forget_background();
     if (!pages.is_started()) return count_calls_anew(pages);
     pages.recovery_is_due.store_relaxed(Pages::kRecoveryIsDue);

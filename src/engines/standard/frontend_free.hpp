@@ -106,12 +106,7 @@ template <class Config>
 [[gnu::noinline]] inline void Frontend<Config>::deallocate_by_record(void* p, Frontend& self) {
   if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return NestedBlocks::put_off(p);
   const Location at = self.locate(p);
-  if (SPANALLOC_UNLIKELY(!at.has_record())) return deallocate_outside_spans(p);
-  if (SPANALLOC_UNLIKELY(!at.is_block)) {
-    // (The kernel may have placed a mapping of theirs between ours.)
-    if (NestedBlocks::free(p)) return;
-    self.bad_pointer(p, Misuse::kFree);
-  }
+  if (SPANALLOC_UNLIKELY(!at.is_block)) return deallocate_outside_spans(p, self, at.has_record());
   if (self.is_mine(at.word)) return deallocate_own(p, self, at.span);
   self.deallocate_remote(at.span, at.word, p);
 }

@@ -6,8 +6,11 @@
 namespace spanalloc::standard {
 
 template <class Config>
-SPANALLOC_COLD inline void Frontend<Config>::deallocate_outside_spans(void* p) {
-  if (p == nullptr || NestedBlocks::free(p)) return;
+SPANALLOC_COLD inline void Frontend<Config>::deallocate_outside_spans(void* p, Frontend& self,
+                                                                      bool has_record) {
+  // (The kernel may have placed a mapping of others' between ours.)
+  if (p == nullptr || self.pages->free_outside(p) || NestedBlocks::free(p)) return;
+  if (has_record) self.bad_pointer(p, Misuse::kFree);
   os::fatal("free of a pointer that this allocator did not return:", p);
 }
 

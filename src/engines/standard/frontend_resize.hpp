@@ -8,10 +8,11 @@ namespace spanalloc::standard {
 template <class Config>
 SPANALLOC_INLINE typename Frontend<Config>::Location Frontend<Config>::locate_live(const void* p) {
   const Location at = locate(p);  // the caller's block keeps the span as it is
-  if (SPANALLOC_UNLIKELY(!at.has_record())) {
+  if (SPANALLOC_UNLIKELY(!at.is_block)) {
+    if (pages->outside.usable_size(p) != 0) return {};
+    if (at.has_record()) bad_pointer(p, Misuse::kAskSize);
     os::fatal("size asked of a pointer that this allocator did not return:", p);
   }
-  if (SPANALLOC_UNLIKELY(!at.is_block)) bad_pointer(p, Misuse::kAskSize);
   const auto* block = static_cast<const Block*>(p);
   const bool suspect = at.size_class() < Classes::kFirstSingle && looks_free(block);
   if (SPANALLOC_UNLIKELY((suspect && is_listed(at.span, block)) || is_newest_free(p, at))) {
@@ -24,6 +25,7 @@ template <class Config>
 inline std::size_t Frontend<Config>::usable_size(const void* p) {
   if (p == nullptr) return 0;
   const Location at = locate_live(p);
+  if (SPANALLOC_UNLIKELY(!at.is_block)) return pages->outside.usable_size(p);
   return block_bytes(at.size_class(), at.span);
 }
 
@@ -31,6 +33,10 @@ template <class Config>
 template <LeavesAlone Policy>
 inline Resized Frontend<Config>::resize(void* p, std::size_t n) {
   const Location at = locate_live(p);
+  if (SPANALLOC_UNLIKELY(!at.is_block)) {
+    const std::size_t usable = pages->outside.usable_size(p);
+    return Policy::leaves_alone(n, usable) ? Resized{p, usable} : resize_outside(p, usable, n);
+  }
   const ClassId c = at.size_class();
   const std::size_t usable = block_bytes(c, at.span);
   if (Policy::leaves_alone(n, usable)) return {p, usable};
@@ -42,9 +48,21 @@ inline Resized Frontend<Config>::resize(void* p, std::size_t n) {
   return {n <= Config::kMaxListed && Classes::of(n) == c ? p : nullptr, usable};
 }
 
-// A block of its own takes or gives granules behind it, or its pages move to a larger place. One that was
-// moved grows into the room it got, and then moves on before it grows where it stands: only what is one
-// mapping can be moved.
+// A block outside the arena. It keeps the room that it got for growing, and what it was larger before, as
+// long as that is less than a third of it, or so (a size that goes back and forth would cost two calls each
+// time, and the page faults). One that becomes much smaller comes back into the arena: what it grows by the
+// next time is warm there.
+template <class Config>
+SPANALLOC_COLD inline Resized Frontend<Config>::resize_outside(void* p, std::size_t usable, std::size_t n) {
+  if (n > kMaxRequest || n <= Config::kMaxBlock) return {nullptr, usable};
+  if (n <= usable / 4 && usable <= Pages::kMostThatComesBack) return {nullptr, usable};
+  if (n <= usable && n >= usable / 16 * 11) return {p, usable};
+  void* resized = pages->outside.resize(p, n <= usable ? n : pages->with_room(n));
+  if (resized == nullptr && n > usable) resized = pages->outside.resize(p, n);
+  return {resized, usable};
+}
+
+// A block of its own takes or gives granules behind it, or its pages move out of the arena.
 template <class Config>
 inline void* Frontend<Config>::resize_single(SpanRef span, std::size_t n, GranuleCount old) {
   const Inside inside(*this);
@@ -58,19 +76,14 @@ inline void* Frontend<Config>::resize_single(SpanRef span, std::size_t n, Granul
   }
   const bool may_move =
       granules > old && n > Config::kMoveAtLeast && old.count << Config::kGranuleBits >= Config::kMoveAtLeast;
-  const bool moves_first = may_move && home.is_better_moved(span);
   if (keeps_its_room(span, granules, old)) {
     span->asked = static_cast<std::uint32_t>(max_of(granules.count, span->asked));
   } else {
-    SpanRef resized = moves_first ? home.move_large(span, old, granules) : SpanRef{};
-    if (!resized && resize_where_it_stands(home, span, c, granules, old)) {
-      resized = span;
-      home.give_slack_back(span, pages->address(span.number) + offset, n, true);
-      span->asked = static_cast<std::uint32_t>(granules.count);
+    if (!resize_where_it_stands(home, span, c, granules, old)) {
+      return may_move ? home.move_out(span, old, n) : nullptr;
     }
-    if (!resized && may_move && !moves_first) resized = home.move_large(span, old, granules);
-    if (!resized) return nullptr;
-    span = resized;
+    home.give_slack_back(span, pages->address(span.number) + offset, n, true);
+    span->asked = static_cast<std::uint32_t>(granules.count);
   }
   char* block = pages->address(span.number) + offset;
   unpoison(block, block_bytes(span->class_id(), span));
@@ -99,7 +112,7 @@ inline bool Frontend<Config>::resize_where_it_stands(Heap& home, SpanRef span, C
 template <class Config>
 inline bool Frontend<Config>::owns(const void* p) {
   const Location at = locate(p);
-  return at.in_span && heap->has(at.span);
+  return at.in_span ? heap->has(at.span) : pages->outside.has(p, index_of(heap->number()));
 }
 
 }  // namespace spanalloc::standard

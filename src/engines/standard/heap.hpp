@@ -10,7 +10,8 @@
 // not noticed to be free; then for clean memory that is open; then the pools of all heaps are drained, and
 // only then new address space opened. What nobody wanted for the decay time is purged by whoever passes by a
 // slow path (or by a background thread, if the user asks for it). Objects above the largest class come from
-// the arena directly.
+// the arena directly; one that grows and has no room there may move out, and is a mapping of its own from
+// then on (PageLayer::outside).
 #pragma once
 
 #include <cstddef>
@@ -91,6 +92,7 @@ class Heap {
       poison(pages_.address(span.number), granules << Config::kGranuleBits);
       pages_.give(span);
     });
+    pages_.outside.free_all_of(index_of(number_));
     // After them: while a span names a LAB nobody else has it.
     return_labs();
     exit_key.remove();
@@ -102,6 +104,7 @@ class Heap {
   void leave_if_not_started() {
     if (is_started()) return;
     pages_.for_each_lab([this](Lab& lab) { forget_lists(lab); });
+    pages_.outside.free_all_of(index_of(number_));
     return_labs();
     exit_key.remove();
     leave();
@@ -169,9 +172,6 @@ class Heap {
     if (done && granules < old) pages_.warm_bound.given(old.count - granules.count, false);
     return done;
   }
-  /// Whether a span of one block is better moved than made larger where it stands, which would leave it two
-  /// mappings.
-  bool is_better_moved(SpanRef span) const { return pages_.arena.was_moved(index_of(span.number)); }
   /// Another size for a span of one block that is in use: in its record alone.
   static void change_class(SpanRef span, ClassId c) {
     set_room(span, c);
@@ -182,10 +182,10 @@ class Heap {
     span->room = static_cast<std::uint32_t>(Classes::info(c).virtual_span -
                                             span->shown.base.load_relaxed() % Classes::kGranule);
   }
-  /// Moves the pages of a span of one block to a new one of `granules` (more than its `old`), mostly with
-  /// room to grow into behind them, of kLarge and in use, and frees the old one. None: refused, or copying is
+  /// Makes the block of a span of one block, of `old` granules, one of at least n bytes (which the span has
+  /// not) outside the arena, by moving its pages, and frees the span. nullptr: refused, or copying is
   /// cheaper; then nothing has changed.
-  SpanRef move_large(SpanRef span, GranuleCount old, GranuleCount granules);
+  void* move_out(SpanRef span, GranuleCount old, std::size_t n);
 
   // --- Returning spans -------------------------------------------------------------------------------------
 
@@ -303,8 +303,8 @@ class Heap {
   static constexpr std::size_t kCostOfRecord = 8;
   // What one call spends on the pages of parked spans, as SpanThinning counts: half a millisecond.
   static constexpr std::size_t kThinnedATick = 1u << 16;
-  // A block whose pages are moved gets room of one such part of its size behind it.
-  static constexpr std::size_t kRoomOfAGrownBlock = 4;
+  // Blocks outside the arena, each a mapping: of the 65,530 that a process may have.
+  static constexpr std::size_t kMostOutside = 16384;
   // Large blocks from this size on are looked at: is little of them in memory? (Some 2 us.)
   static constexpr std::size_t kLookAtLeast = 8 * kMiB / Classes::kGranule;
   // What exceeds the bound on warm memory is purged with the frees that follow, at least so much at a time.
@@ -368,7 +368,7 @@ class Heap {
   FreshSpan take_open(ClassId c, Reuse reuse);
   FreshSpan take_warm_or_open(ClassId c, unsigned core);
   FreshSpan take_anyhow(GranuleCount granules, std::size_t alignment);
-  FreshSpan take_with_room(GranuleCount granules);
+  bool is_better_copied(GranuleCount old, GranuleCount granules);
   FreshSpan take_from_arena(ClassId c, unsigned core);
   void give_large(SpanRef span, GranuleCount granules);
   bool comes_back_sparse(SpanRef span, GranuleCount granules);

@@ -280,50 +280,46 @@ inline HotSpan Heap<Config>::begin_hot_life(const FreshSpan& fresh, ClassId c, L
   return {fresh.span, pages_.cut_lists(fresh.span, was.head())};
 }
 
-// A block that grows will grow again. Room of its own lets it stay, and however many blocks take turns, each
-// moves as often as its size has grown by a quarter; nothing of the room is in memory before it is used.
-// Where a limit stands only what is open anyway is room.
+// A block that grows by a quarter and more is copied a few times in all, whatever becomes of it. Into warm
+// memory that costs less than the page faults behind moved pages. (Not a second time: each copy dirties as
+// much as it leaves behind.) Nor does it pay to move it out where such a one has come back: what is outside
+// goes back to the kernel when it is freed, and the next one would have all of its page faults again.
 template <class Config>
-SPANALLOC_COLD inline FreshSpan Heap<Config>::take_with_room(GranuleCount granules) {
-  Arena& arena = pages_.arena;
-  if (!arena.is_tight()) {
-    const std::size_t roomy = granules.count + granules.count / kRoomOfAGrownBlock;
-    auto taken = arena.take(roomy, 1, Reuse::kCleanFirst);
-    if (taken.first == 0 && !os::has_memory_limit()) {
-      taken = arena.take_growing(roomy, 1, pages_.records_reach(), Arena::Effort::kGrow);
-    }
-    if (taken.first != 0) return counted(as_fresh(pages_, taken), roomy);
-  }
-  return take_large(granules, 1, Reuse::kCleanFirst);
+inline bool Heap<Config>::is_better_copied(GranuleCount old, GranuleCount granules) {
+  if (granules.count <= old.count + old.count / 4) return false;
+  if (granules.count << Config::kGranuleBits <= pages_.came_back_from_outside()) return true;
+  const auto warm = pages_.arena.take(granules.count, 1, Reuse::kDirtyOnly);
+  if (warm.first == 0) return false;
+  pages_.arena.give(warm.first);
+  return true;
 }
 
 template <class Config>
-SPANALLOC_COLD inline SpanRef Heap<Config>::move_large(SpanRef span, GranuleCount old,
-                                                       GranuleCount granules) {
-  Arena& arena = pages_.arena;
-  if (!arena.can_move(index_of(span.number), old.count)) return {};
-  // Where warm memory waits, copying into it costs less than many fresh pages behind the moved ones. (Not a
-  // second time: each copy dirties as much as it leaves behind.)
-  if (granules.count > old.count + old.count / 4) {
-    if (const auto warm = arena.take(granules.count, 1, Reuse::kDirtyOnly); warm.first != 0) {
-      arena.give(warm.first);
-      return {};
-    }
+SPANALLOC_COLD inline void* Heap<Config>::move_out(SpanRef span, GranuleCount old, std::size_t n) {
+  const std::size_t offset = span->shown.base.load_relaxed() % Classes::kGranule;
+  const std::size_t least = align_up(offset + n, os::page_size());
+  if (is_better_copied(old, {least >> Config::kGranuleBits})) return nullptr;
+  if (!pages_.outside.promise(kMostOutside)) return nullptr;
+  const std::uint32_t first = index_of(span.number);
+  std::size_t bytes = align_up(pages_.with_room(least), os::page_size());
+  auto moved = pages_.arena.move_out(first, old.count, bytes);
+  if (moved.to == nullptr && bytes != least) {
+    bytes = least;
+    moved = pages_.arena.move_out(first, old.count, bytes);
   }
-  FreshSpan target = take_with_room(granules);
-  if (!target) return {};
-  const GranuleCount roomy = pages_.granules_of(target.span);
-  if (!arena.move(index_of(span.number), index_of(target.span.number), old.count)) {
-    pages_.warm_bound.changed(roomy.count, false);  // the target went back, or is lost
-    return {};
+  if (moved.to == nullptr) {
+    pages_.outside.give_promise_back();
+    return nullptr;
   }
-  target.zero = false;
-  // Its contents stay where they were in their pages.
-  begin_single_life(target, Classes::kLarge, span->shown.base.load_relaxed() % Classes::kGranule);
-  target.span->asked = static_cast<std::uint32_t>(granules.count);
+  pages_.outside.fill(moved.to, bytes, offset, index_of(number_));
+  poison(pages_.address(span.number), old.count << Config::kGranuleBits);
   span->word.store_release(SpanWord::make(kNobody, SpanState::kFree, 0).bits);
-  pages_.give(span, true);
-  return target.span;
+  if (moved.left_a_range) {
+    pages_.give(span, true);
+  } else {
+    pages_.has_no_range(span, old);
+  }
+  return static_cast<char*>(moved.to) + offset;
 }
 
 // --- Returning spans ---------------------------------------------------------------------------------------

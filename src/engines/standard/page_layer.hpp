@@ -27,6 +27,7 @@
 #include "os/os.hpp"
 #include "pages/coalescing_arena.hpp"
 #include "pages/growing_table.hpp"
+#include "pages/large_objects.hpp"
 #include "sync/spin_lock.hpp"
 #include "thread/background.hpp"
 #include "thread/lifecycle.hpp"
@@ -75,6 +76,7 @@ class PageLayer : public thread::ForkWatch {
   void destroy() {
     thread::unwatch_forks(*this);
     arena.destroy();
+    outside.destroy();
     spans_.destroy();
     labs_.destroy();
     slots_.destroy();
@@ -142,6 +144,31 @@ class PageLayer : public thread::ForkWatch {
     }
     arena.give(index_of(span.number), zero);
   }
+
+  /// The same of one whose range is the arena's no more.
+  void has_no_range(SpanRef span, GranuleCount granules) {
+    warm_bound.given(granules.count, true);
+    count_idle(span, 0);
+  }
+
+  // --- Blocks outside the arena ----------------------------------------------------------------------------
+
+  /// What a block outside gets that is to have so many bytes: one that grows will grow again. Nothing of the
+  /// room is in memory before it is used. Under a limit others need it.
+  std::size_t with_room(std::size_t bytes) const { return arena.is_tight() ? bytes : bytes + bytes / 4; }
+  /// False: p is none, and nothing has changed.
+  SPANALLOC_COLD bool free_outside(void* p) {
+    const std::size_t bytes = outside.free(p);
+    if (bytes == 0) return false;
+    // Relaxed: a hint, of which a lower value may win.
+    const std::size_t most = min_of(bytes, kMostThatComesBack);
+    if (most > came_back_.load_relaxed()) came_back_.store_relaxed(most);
+    return true;
+  }
+  /// Blocks of up to so many bytes have been freed outside: such ones come and go.
+  std::size_t came_back_from_outside() const { return came_back_.load_relaxed(); }
+  /// Of larger ones memory counts more than time.
+  static constexpr std::size_t kMostThatComesBack = 32 * kMiB;
 
   /// Of a span that the caller has: so many pages of it are idle from now on.
   void count_idle(SpanRef span, std::size_t pages) {
@@ -391,6 +418,8 @@ class PageLayer : public thread::ForkWatch {
   // --- Shared by the heaps ---------------------------------------------------------------------------------
 
   Arena arena;
+  /// Blocks whose pages have left the arena; their owners are the heaps' numbers.
+  LargeObjects<> outside;
   WarmBound<Classes::kGranule> warm_bound;
   SlackBound slack_bound;
   LargeHabits large_habits{32 * kMiB / Classes::kGranule};
@@ -526,6 +555,7 @@ class PageLayer : public thread::ForkWatch {
   Atomic<std::size_t> known_end_{0};      // written under the arena's lock
   Atomic<std::size_t> plain_end_{0};      // "; the same, up to the first gap
   Atomic<std::uint32_t> started_{0};
+  Atomic<std::size_t> came_back_{0};  // bytes
   void (*const background_body_)();
   Atomic<std::uint32_t> may_start_background_{0};  // constant after start: the user wants one
   Atomic<std::uint32_t> background_{0};  // 1: the background thread runs, or is being started, or cannot be

@@ -100,64 +100,44 @@ TEST(Os, RemapKeepsContents) {
   auto* p = static_cast<char*>(os::map(65536, 4096));
   ASSERT_NE(p, nullptr);
   std::memset(p, 7, 65536);
-  auto* q = static_cast<char*>(os::remap(p, 65536, 4 * kMiB, true));
+  auto* q = static_cast<char*>(os::remap(p, 65536, 4 * kMiB));
   ASSERT_NE(q, nullptr);
   EXPECT_EQ(q[65535], 7);
   EXPECT_EQ(q[65536], 0);
   os::release(q, 4 * kMiB);
 }
 
-// All of the target is one mapping then: nothing but a whole one can be moved by every kernel.
-TEST(Os, MovedPagesGetRoomBehindThem) {
-  if (test::kEmulated) GTEST_SKIP() << "the emulator moves no pages";
+// What was in the middle of a mapping leaves a hole there; what becomes smaller stays.
+TEST(Os, RemapMovesAPartOfAMapping) {
   constexpr std::size_t kOld = kMiB;
-  constexpr std::size_t kNew = 2 * kMiB;
-  auto* all = static_cast<char*>(os::map(8 * kMiB, 4096));
+  auto* all = static_cast<char*>(os::map(4 * kMiB, 4096));
   ASSERT_NE(all, nullptr);
-  char* from = all;
-  char* to = all + 2 * kMiB;
-  char* then = all + 5 * kMiB;
-  for (char* at : {from, to, then}) std::memset(at, at == from ? 1 : 7, 2 * kMiB);
-  ASSERT_EQ(os::move_pages(from, to, kOld, kNew - kOld), os::Moved::kYes);
+  std::memset(all, 1, 4 * kMiB);
+  char* from = all + kMiB;
+  auto* to = static_cast<char*>(os::remap(from, kOld, 3 * kOld));
+  ASSERT_NE(to, nullptr);
+  ASSERT_NE(to, from);
+  EXPECT_EQ(to[0] + to[kOld - 1], 2);
+  EXPECT_EQ(to[kOld] + to[3 * kOld - 1], 0);
+  EXPECT_EQ(all[kMiB - 1] + all[2 * kMiB], 2);
+  EXPECT_EQ(os::open_at(from, kOld), os::Placed::kYes) << "nothing is mapped there";
   EXPECT_EQ(from[0], 0);
-  EXPECT_EQ(from[kOld - 1], 0);
-  EXPECT_EQ(from[kOld], 1);
-  EXPECT_EQ(to[0], 1);
-  EXPECT_EQ(to[kOld - 1], 1);
-  EXPECT_EQ(to[kOld], 0) << "what was there is gone";
-  EXPECT_EQ(to[kNew - 1], 0);
-  to[kNew - 1] = 9;
-  ASSERT_EQ(os::move_pages(to, then, kNew, 0), os::Moved::kYes);
-  EXPECT_EQ(then[0], 1);
-  EXPECT_EQ(then[kOld - 1], 1);
-  EXPECT_EQ(then[kOld], 0);
-  EXPECT_EQ(then[kNew - 1], 9);
-  EXPECT_EQ(to[0], 0);
-  os::release(all, 8 * kMiB);
+  EXPECT_EQ(os::remap(to, 3 * kOld, kOld), to);
+  EXPECT_EQ(os::open_at(to + kOld, 2 * kOld), os::Placed::kYes) << "the rest is gone";
+  EXPECT_EQ(os::remap(to, kOld, kOld), to);
+  os::release(all, 4 * kMiB);
+  os::release(to, 3 * kOld);
 }
 
-// The target cannot be mapped as large as it was to become.
-TEST(Os, PagesThatAreStoppedHalfWayGoBack) {
-  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";
-  if (test::kEmulated) GTEST_SKIP() << "the emulator moves no pages";
-  test::in_child([] {
-    constexpr std::size_t kBytes = 3 * kMiB + 4096;
-    constexpr std::size_t kRoom = kGiB;
-    auto* from = static_cast<char*>(os::map(kBytes, 4096));
-    auto* to = static_cast<char*>(os::reserve(kBytes + kRoom, 4096));
-    ASSERT_TRUE(from != nullptr && to != nullptr);
-    ASSERT_TRUE(os::release(to, kBytes + kRoom));
-    for (std::size_t i = 0; i < kBytes; ++i) from[i] = static_cast<char>(i % 251);
-    constexpr std::size_t kWide = std::size_t{1} << 40;
-    rlimit limit{kWide, kWide};
-    ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
-    limit.rlim_cur = kWide - os::address_space_left() + kRoom / 2;
-    ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
-    EXPECT_EQ(os::move_pages(from, to, kBytes, kRoom), os::Moved::kTargetLost);
-    for (std::size_t i = 0; i < kBytes; ++i) ASSERT_EQ(from[i], static_cast<char>(i % 251)) << i;
-    const std::size_t left = os::address_space_left();
-    EXPECT_GE(left, kRoom / 2 - kMiB) << "nothing is left in between";
-  });
+TEST(Os, RemapOfSeveralMappingsIsRefused) {
+  if (test::kEmulated) GTEST_SKIP() << "the emulator has mappings of its own";
+  auto* all = static_cast<char*>(os::map(2 * kMiB, 4096));
+  ASSERT_NE(all, nullptr);
+  std::memset(all, 1, 2 * kMiB);
+  ASSERT_EQ(mprotect(all + kMiB, kMiB, PROT_READ), 0);
+  EXPECT_EQ(os::remap(all, 2 * kMiB, 4 * kMiB), nullptr);
+  EXPECT_EQ(all[0] + all[2 * kMiB - 1], 2);
+  os::release(all, 2 * kMiB);
 }
 
 TEST(Os, ResidentPagesAreCounted) {

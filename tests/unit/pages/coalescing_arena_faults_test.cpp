@@ -1,6 +1,9 @@
-// The arena over the coalescing manager: moved pages, and what is left when the kernel refuses anything.
+// The arena over the coalescing manager: pages that move out, and what is left when the kernel refuses
+// anything.
 #include <sys/mman.h>
 #include <sys/resource.h>
+
+#include <thread>
 
 #include "child.hpp"
 #include "pages/coalescing_arena_test_support.hpp"
@@ -12,116 +15,197 @@ using Calls = FaultyCalls;
 
 // --- Moving ------------------------------------------------------------------------------------------------
 
-TEST_F(CoalescingArenaTest, MovedRangesAreReplacedWhenTheyArePurged) {
-  if (test::kEmulated) GTEST_SKIP() << "the emulator moves no pages";
+TEST_F(CoalescingArenaTest, WhatIsMovedOutLeavesAFreeRangeOfZeros) {
   start();
+  const std::uint32_t before = tenant->take_growing(3).first;
   const std::uint32_t a = tenant->take_growing(4).first;
   ASSERT_NE(tenant->take_growing(1).first, 0u);
-  const std::uint32_t b = tenant->take_growing(6).first;
-  ASSERT_NE(tenant->take_growing(1).first, 0u);
-  ASSERT_TRUE(tenant->move(a, b));
-  tenant->give(b);
-  Calls::refuse_all(Calls::kReplace);
-  EXPECT_EQ(Calls::during(Calls::kPurge, [&] { EXPECT_EQ(arena->purge(false), 6u); }).size(), 1u)
-      << "a refusal is not the end: the pages can still go";
-  ASSERT_EQ(tenant->take(6, 1, FaultyArena::Reuse::kCleanFirst).first, b);
-  tenant->give(b);
-  Calls::refuses = nullptr;
-  const auto replaced = Calls::during(Calls::kReplace, [&] { EXPECT_EQ(arena->purge(false), 6u); });
-  ASSERT_EQ(replaced.size(), 1u);
-  EXPECT_EQ(replaced[0].address, arena->base() + b * kGranule);
-  EXPECT_EQ(replaced[0].bytes, 6 * kGranule);
-  ASSERT_EQ(tenant->take(6, 1, FaultyArena::Reuse::kCleanFirst).first, b);
-  tenant->give(b);
-  EXPECT_EQ(Calls::during(Calls::kReplace, [&] { EXPECT_EQ(arena->purge(false), 6u); }).size(), 0u);
-  expect_books(*arena, *tenant);
-}
-
-// The kernel counts moved pages as mappings of their own, and has room for 65,530.
-TEST_F(CoalescingArenaTest, MovesAreBoundedByThePiecesThatTheyLeave) {
-  set_bits("31");
-  start();
-  Calls::pretend_to_move = true;
-  const std::uint32_t from = arena->take_growing(1, 1, kAnyUse).first;
-  ASSERT_NE(from, 0u);
-  for (int round = 0; round < 4; ++round) {
-    std::vector<std::uint32_t> targets;
-    std::vector<std::uint32_t> walls;
-    for (bool moved = true; moved && targets.size() < 10000;) {
-      const std::uint32_t to = arena->take_growing(1, 1, kAnyUse).first;
-      walls.push_back(arena->take_growing(1, 1, kAnyUse).first);
-      ASSERT_NE(to, 0u);
-      const std::size_t calls = Calls::count[Calls::kMove];
-      moved = arena->move(from, to, 1);
-      if (moved) {
-        targets.push_back(to);
-      } else {
-        EXPECT_EQ(Calls::count[Calls::kMove], calls) << "the kernel is not asked";
-        EXPECT_EQ(arena->count_of(to), 0u) << "the target is given back";
-      }
-    }
-    EXPECT_GE(targets.size(), 8000u) << "round " << round;
-    EXPECT_LE(targets.size(), 8200u);
-    // Whether they are purged one by one, all at once, in two parts, or closed: the pieces are gone.
-    for (const std::uint32_t to : targets) arena->give(to);
-    std::size_t purged = round == 0 ? arena->purge(false) : 0;
-    for (const std::uint32_t wall : walls) arena->give(wall);
-    if (round == 2) purged += arena->purge(false, 5000);
-    if (round != 3) purged += arena->purge(false);
-    EXPECT_EQ(purged != 0, round != 3);
-    EXPECT_GE(arena->close_free(), 2 * targets.size() * kGranule);
-  }
-}
-
-// However often pages go to and fro, two ranges are two pieces.
-TEST_F(CoalescingArenaTest, MovesBetweenTheSamePlacesNeverEnd) {
-  start();
-  Calls::pretend_to_move = true;
-  std::uint32_t from = arena->take_growing(4, 1, kAnyUse).first;
-  ASSERT_NE(from, 0u);
-  for (int i = 0; i < 40000; ++i) {
-    const std::uint32_t to = arena->take_growing(4, 1, kAnyUse).first;
-    ASSERT_NE(to, 0u);
-    ASSERT_TRUE(arena->move(from, to, 4)) << "move " << i;
-    arena->give(from, true);
-    from = to;
-  }
-}
-
-TEST_F(CoalescingArenaTest, WhatCannotBeMovedStaysWhereItWas) {
-  start();
-  const std::uint32_t a = tenant->take_growing(4).first;
-  const std::uint32_t b = tenant->take_growing(6).first;
-  Calls::refuse_all(Calls::kMove);
-  EXPECT_FALSE(tenant->move(a, b));
+  const std::size_t limit = arena->limit();
+  ASSERT_TRUE(tenant->move_out(a));
   EXPECT_EQ(arena->statistics().lost_bytes, 0u);
   expect_books(*arena, *tenant);
-  EXPECT_EQ(tenant->take(6).first, b) << "the target is free again";
+  EXPECT_EQ(arena->dirty_granules(a, 4), 0u);
+  tenant->give(before);
+  EXPECT_EQ(tenant->take(7).first, before) << "it is one range with its neighbour";
+  EXPECT_EQ(arena->limit(), limit);
+  EXPECT_EQ(Calls::count[Calls::kRemap], 1u);
+  expect_books(*arena, *tenant);
 }
 
-TEST_F(CoalescingArenaTest, ATargetThatIsLostIsNeverSeenAgain) {
+TEST_F(CoalescingArenaTest, WhatCannotBeMovedOutStaysWhereItWas) {
   start();
   const std::uint32_t a = tenant->take_growing(4).first;
-  const std::uint32_t b = tenant->take_growing(6).first;
-  const std::uint32_t c = tenant->take_growing(6).first;
-  ASSERT_NE(a * b * c, 0u);
-  Calls::refuse_all(Calls::kMove);
-  Calls::when_not_moved = os::Moved::kTargetLost;
-  EXPECT_FALSE(tenant->move(a, b));
-  EXPECT_EQ(arena->statistics().lost_bytes, 6 * kGranule);
-  EXPECT_EQ(expect_books(*arena, *tenant, 6).out_of_sight, 6u);
-  // It is somebody else's now.
-  ASSERT_EQ(mprotect(tenant->address(b), 6 * kGranule, PROT_NONE), 0);
+  Calls::refuse_all(Calls::kRemap);
+  EXPECT_FALSE(tenant->move_out(a));
+  EXPECT_EQ(arena->statistics().lost_bytes, 0u);
+  expect_books(*arena, *tenant);
   Calls::refuses = nullptr;
-  EXPECT_FALSE(tenant->move(a, c)) << "not again";
-  EXPECT_EQ(Calls::count[Calls::kMove], 1u);
-  tenant->give_all();
-  arena->purge(false);
-  arena->close_free();
-  arena->recover_in_child();
-  while (tenant->take_growing(1).first < 40) {
+  // The kernel refuses more than one mapping.
+  ASSERT_EQ(mprotect(tenant->address(a) + kGranule, kGranule, PROT_READ), 0);
+  EXPECT_FALSE(tenant->move_out(a));
+  ASSERT_EQ(mprotect(tenant->address(a) + kGranule, kGranule, PROT_READ | PROT_WRITE), 0);
+  expect_books(*arena, *tenant);
+  EXPECT_TRUE(tenant->move_out(a));
+}
+
+// Nothing is mapped behind it, where it would grow, and what is in the arena must stay one.
+TEST_F(CoalescingArenaTest, WhatIsClosedIsNoRoomToGrowInto) {
+  start();
+  const std::uint32_t a = tenant->take_growing(4).first;
+  const std::uint32_t behind = tenant->take_growing(20).first;
+  ASSERT_EQ(behind, a + 4);
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  tenant->give(behind);
+  ASSERT_GE(arena->close_free(), 20 * kGranule);
+  EXPECT_FALSE(tenant->move_out(a));
+  EXPECT_EQ(Calls::count[Calls::kRemap], 0u);
+  while (tenant->take(1).first != 0) {
   }
-  EXPECT_EQ(expect_books(*arena, *tenant, 6).out_of_sight, 6u);
+  EXPECT_EQ(tenant->take_growing(20).first, behind);
+  expect_books(*arena, *tenant);
+  EXPECT_TRUE(tenant->move_out(a));
+}
+
+TEST_F(CoalescingArenaTest, WhatHasGrownWhereItStandsGoesBack) {
+  start();
+  if (arena->statistics().reserved_bytes >= kGiB) GTEST_SKIP() << "nothing is unmapped there";
+  const std::uint32_t a = tenant->take_growing(4).first;
+  while (arena->limit() != a + 4 && tenant->take(1).first != 0) {
+  }
+  const std::uint32_t last = tenant->live().rbegin()->first;
+  char* end = tenant->address(static_cast<std::uint32_t>(arena->limit()));
+  ASSERT_TRUE(os::release(end, os::page_size())) << "the guard";
+  const std::size_t limit = arena->limit();
+  EXPECT_FALSE(tenant->move_out(last));
+  EXPECT_EQ(Calls::count[Calls::kRemap], 1u);
+  EXPECT_EQ(arena->statistics().lost_bytes, 0u);
+  EXPECT_EQ(arena->limit(), limit);
+  EXPECT_EQ(os::reserve_at(end, kMiB), os::Placed::kYes) << "nothing is left there";
+  os::release(end, kMiB);
+  expect_books(*arena, *tenant);
+}
+
+// Another thread's mapping may be given the place, or a part of it, in between.
+TEST_F(CoalescingArenaTest, APlaceThatSomebodyElseIsGivenIsNeverSeenAgain) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer ends a process that maps where it has put nothing";
+  for (const bool whole : {true, false}) {
+    start();
+    const std::uint32_t before = tenant->take_growing(3).first;
+    const std::uint32_t a = tenant->take_growing(6).first;
+    const std::uint32_t behind = tenant->take_growing(3).first;
+    ASSERT_NE(tenant->take_growing(1).first, 0u);
+    char* theirs = nullptr;
+    const std::size_t bytes = (whole ? 6 : 1) * kGranule;
+    Calls::in_the_hole = [&](void* place, std::size_t) {
+      theirs = static_cast<char*>(place) + (whole ? 0 : 2 * kGranule);
+      ASSERT_EQ(os::open_at(theirs, bytes), os::Placed::kYes);
+      std::memset(theirs, 7, bytes);
+    };
+    ASSERT_TRUE(tenant->move_out(a, true));
+    Calls::in_the_hole = nullptr;
+    EXPECT_EQ(arena->statistics().lost_bytes, 6 * kGranule);
+    EXPECT_EQ(expect_books(*arena, *tenant, 6).out_of_sight, 6u);
+    tenant->give(before);
+    tenant->give(behind);
+    arena->purge(false);
+    EXPECT_EQ(expect_books(*arena, *tenant, 6).out_of_sight, 6u) << "neighbours do not merge across it";
+    arena->close_free();
+    arena->recover_in_child();
+    while (tenant->take_growing(1).first < 60) {
+    }
+    EXPECT_EQ(expect_books(*arena, *tenant, 6).out_of_sight, 6u);
+    tenant->give_all();
+    if (!test::kUnderAsan) arena->destroy();
+    for (std::size_t i = 0; i < bytes; ++i) ASSERT_EQ(theirs[i], 7) << i;
+    os::release(theirs, bytes);
+    Calls::reset();
+  }
+}
+
+// Under a limit the place may be granted to nobody just now: it is closed, like what loses its charge.
+TEST_F(CoalescingArenaTest, APlaceThatIsRefusedIsClosedUntilItIsNeeded) {
+  for (const bool foreign : {false, true}) {
+    start();
+    if (arena->statistics().reserved_bytes >= kGiB) GTEST_SKIP() << "of a reserved range it is lost";
+    const std::uint32_t a = tenant->take_growing(40).first;
+    ASSERT_NE(tenant->take_growing(1).first, 0u);
+    Calls::refuse_all(Calls::kOpenAt);
+    ASSERT_TRUE(tenant->move_out(a, true));
+    EXPECT_EQ(arena->statistics().lost_bytes, 0u);
+    EXPECT_EQ(expect_books(*arena, *tenant).out_of_sight, 40u);
+    Calls::refuses = nullptr;
+    char* place = tenant->address(a);
+    if (foreign) {
+      ASSERT_EQ(os::open_at(place + 30 * kGranule, kGranule), os::Placed::kYes);
+      place[30 * kGranule] = 7;
+    }
+    while (tenant->take(1).first != 0) {
+    }
+    const std::uint32_t next = tenant->take_growing(30).first;
+    EXPECT_EQ(next >= a && next < a + 40, !foreign);
+    expect_books(*arena, *tenant, arena->statistics().lost_bytes / kGranule);
+    if (foreign) {
+      EXPECT_EQ(place[30 * kGranule], 7);
+      os::release(place + 30 * kGranule, kGranule);
+    }
+  }
+}
+
+// Who forks then leaves a child in which nothing is mapped there, and nobody will ever say so.
+TEST_F(CoalescingArenaTest, AChildNeverTouchesAPlaceThatWasJustLeft) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow this";
+  start();
+  const std::uint32_t before = tenant->take_growing(3).first;
+  const std::uint32_t a = tenant->take_growing(6).first;
+  const std::uint32_t behind = tenant->take_growing(3).first;
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  const auto look = [&] {
+    SpinLock::enter_child();
+    tenant->forget(a);
+    arena->recover_lock();
+    arena->recover_in_child();
+    EXPECT_EQ(arena->statistics().lost_bytes, 6 * kGranule);
+    tenant->give(before);
+    tenant->give(behind);
+    while (tenant->take_growing(2).first < 200) {
+    }
+    arena->purge(false);
+    arena->close_free();
+    EXPECT_EQ(os::open_at(tenant->address(a), 6 * kGranule), os::Placed::kYes) << "nothing is there";
+  };
+  // By another thread: the one that moves is gone in the child.
+  Calls::in_the_hole = [&](void*, std::size_t) { std::thread([&] { test::in_child(look); }).join(); };
+  ASSERT_TRUE(tenant->move_out(a));
+  EXPECT_EQ(arena->statistics().lost_bytes, 0u);
+  expect_books(*arena, *tenant);
+}
+
+// What a fork has handed down does not join fresh mappings, and the kernel has room for 65,530.
+TEST_F(CoalescingArenaTest, AChildMovesNoMoreThanItHasMappingsFor) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer has mappings of its own";
+  if (test::kEmulated) GTEST_SKIP() << "thousands of calls, and the emulator is slow";
+  set_bits("34");
+  start();
+  ASSERT_NE(tenant->take_growing(1).first, 0u);
+  test::in_child([&] {
+    SpinLock::enter_child();
+    ASSERT_NE(SpinLock::generation(), 0);
+    std::size_t moved = 0;
+    for (; moved < 20000; ++moved) {
+      const std::uint32_t first = arena->take_growing(1, 1, kAnyUse).first;
+      ASSERT_NE(arena->take_growing(1, 1, kAnyUse).first, 0u);
+      const std::size_t calls = Calls::count[Calls::kRemap];
+      const auto out = arena->move_out(first, 1, 2 * kGranule);
+      if (out.to == nullptr) {
+        EXPECT_EQ(Calls::count[Calls::kRemap], calls) << "the kernel is not asked";
+        break;
+      }
+      // (What it has left is not given back: each is at a place of its own.)
+      os::release(out.to, 2 * kGranule);
+    }
+    EXPECT_GE(moved, 8000u);
+    EXPECT_LE(moved, 8192u);
+  });
 }
 
 // --- Any one call refused ----------------------------------------------------------------------------------
@@ -157,12 +241,9 @@ void scenario(FaultyArena& arena, ArenaTenant& tenant) {
   arena.close_free();
   take(6, 16);
   const std::uint32_t from = largest();
-  const std::size_t count = tenant.live().at(from).count;
-  const Taken to = tenant.take_growing(count + 2);
-  if (to.first != 0) tenant.move(from, to.first);
+  tenant.move_out(from, true);
   tenant.resize(tenant.live().begin()->first, 12);
   tenant.resize(tenant.live().begin()->first, 2);
-  if (to.first != 0 && tenant.live().contains(to.first)) tenant.give(to.first);
   arena.purge(false);
   take(40);
   tenant.give(largest());
@@ -171,13 +252,13 @@ void scenario(FaultyArena& arena, ArenaTenant& tenant) {
 class CoalescingArenaRefusals : public CoalescingArenaTest {
  protected:
   // The scenario with call k refused.
-  void refuse_one(bool reserved, std::size_t k, os::Moved moved) {
+  void refuse_one(bool reserved, std::size_t k) {
     start(reserved);
-    Calls::when_not_moved = moved;
     bool lost = false;
     Calls::refuses = [&](const Calls::Call& call, std::size_t number) {
       if (number != k) return false;
-      lost = call.kind == Calls::kMove && moved == os::Moved::kTargetLost;
+      // In a reserved range nothing else is opened so.
+      lost = reserved && call.kind == Calls::kOpenAt;
       return true;
     };
     scenario(*arena, *tenant);
@@ -205,8 +286,8 @@ TEST_F(CoalescingArenaRefusals, AnyCallOfTheKernelMayBeRefused) {
     Calls::recording = true;
     scenario(*arena, *tenant);
     const std::vector<Calls::Call> calls = Calls::record;
-    for (const Calls::Kind kind : {Calls::kPurge, Calls::kMove, Calls::kReplace}) {
-      EXPECT_TRUE(Calls::count[kind] > 0 || test::kEmulated) << kind;
+    for (const Calls::Kind kind : {Calls::kPurge, Calls::kRemap, Calls::kOpenAt}) {
+      EXPECT_GT(Calls::count[kind], 0u) << kind;
     }
     EXPECT_GT(Calls::count[reserved ? Calls::kOpen : Calls::kReserveAt], 4u);
     EXPECT_EQ(Calls::count[Calls::kClose] > 0, reserved);
@@ -214,8 +295,7 @@ TEST_F(CoalescingArenaRefusals, AnyCallOfTheKernelMayBeRefused) {
     Calls::release_all();
     for (std::size_t k = 0; k < calls.size() && !HasFailure(); ++k) {
       SCOPED_TRACE((reserved ? "reserved, call " : "unreserved, call ") + std::to_string(k));
-      refuse_one(reserved, k, os::Moved::kNo);
-      if (calls[k].kind == Calls::kMove) refuse_one(reserved, k, os::Moved::kTargetLost);
+      refuse_one(reserved, k);
     }
   }
 }
@@ -315,9 +395,7 @@ void expect_opened_as_used(FaultyArena& arena, ArenaTenant& tenant) {
   const std::size_t before = arena.statistics().opened_bytes;
   for (int i = 0; i < 8; ++i) ASSERT_NE(tenant.take_growing(3).first, 0u);
   EXPECT_LE(arena.statistics().opened_bytes, before + 24 * kGranule);
-  const std::uint32_t first = tenant.live().begin()->first;
-  const std::uint32_t last = tenant.live().rbegin()->first;
-  EXPECT_FALSE(tenant.move(first, last)) << "locked memory stays where it is";
+  EXPECT_FALSE(tenant.move_out(tenant.live().begin()->first)) << "locked memory stays where it is";
   expect_books(arena, tenant);
 }
 

@@ -30,8 +30,7 @@ struct FaultyCalls {
     kClose,
     kRelease,
     kPurge,
-    kReplace,
-    kMove,
+    kRemap,
     kWouldGrant,
     kPrefer,
     kForbid,
@@ -45,9 +44,8 @@ struct FaultyCalls {
 
   /// Does the kernel refuse this call? Set while no other thread is in the arena.
   static inline std::function<bool(const Call&, std::size_t number)> refuses;
-  /// What becomes of a move that is refused.
-  static inline os::Moved when_not_moved = os::Moved::kNo;
-  static inline bool pretend_to_move = false;
+  /// Called when pages have left their place, before anything is mapped there again.
+  static inline std::function<void(void* place, std::size_t bytes)> in_the_hole;
   static inline bool all_is_resident = false;
   static inline std::atomic<std::size_t> calls{0};
   static inline std::atomic<std::size_t> count[kKinds];
@@ -56,8 +54,8 @@ struct FaultyCalls {
 
   static void reset() {
     refuses = nullptr;
-    when_not_moved = os::Moved::kNo;
-    pretend_to_move = all_is_resident = recording = false;
+    in_the_hole = nullptr;
+    all_is_resident = recording = false;
     calls = 0;
     for (auto& n : count) n = 0;
     record.clear();
@@ -114,12 +112,12 @@ struct FaultyCalls {
   static bool purge(void* address, std::size_t bytes) {
     return !refused({kPurge, address_of(address), bytes}) && os::purge(address, bytes);
   }
-  static bool replace(void* address, std::size_t bytes) {
-    return !refused({kReplace, address_of(address), bytes}) && os::replace(address, bytes);
-  }
-  static os::Moved move_pages(void* from, void* to, std::size_t bytes, std::size_t room) {
-    if (refused({kMove, address_of(to), bytes})) return when_not_moved;
-    return pretend_to_move ? os::Moved::kYes : os::move_pages(from, to, bytes, room);
+  static void* remap(void* address, std::size_t old_bytes, std::size_t new_bytes) {
+    if (refused({kRemap, address_of(address), old_bytes})) return nullptr;
+    void* to = os::remap(address, old_bytes, new_bytes);
+    if (to != nullptr) reserved_.emplace_back(to, new_bytes);
+    if (to != nullptr && in_the_hole) in_the_hole(address, old_bytes);
+    return to;
   }
   static void prefer_huge_pages(void* address, std::size_t bytes) {
     if (!refused({kPrefer, address_of(address), bytes})) os::prefer_huge_pages(address, bytes);
@@ -180,6 +178,8 @@ class ArenaTenant {
     std::memset(address(first), 0, count * kGranule);
     arena_.give(first, true);
   }
+  /// What has left without a word.
+  void forget(std::uint32_t first) { live_.erase(first); }
   void give_all() {
     while (!live_.empty()) give(live_.begin()->first);
   }
@@ -191,27 +191,26 @@ class ArenaTenant {
     mark(first);
     return true;
   }
-  /// Moves what is at `from` to a range of `count` granules. False: it was not moved; then the target is
-  /// nobody's.
-  bool move(std::uint32_t from, std::uint32_t to) {
-    const Range range = live_.at(from);
-    const Range target = live_.at(to);
-    live_.erase(to);
-    if (!arena_.can_move(from, range.count)) {
-      arena_.give(to);
-      expect_marks(from);
+  /// Moves what is at `first` out, with room of as much again; the tenant has it no more. `may_be_lost`: the
+  /// range.
+  bool move_out(std::uint32_t first, bool may_be_lost = false) {
+    const Range range = live_.at(first);
+    const auto moved = arena_.move_out(first, range.count, 2 * range.count * kGranule);
+    if (moved.to == nullptr) {
+      expect_marks(first);
       return false;
     }
-    if (!arena_.move(from, to, range.count)) {
-      expect_marks(from);
-      return false;
+    EXPECT_TRUE(moved.left_a_range || may_be_lost);
+    const char* to = static_cast<char*>(moved.to);
+    for (std::size_t at = 0; at < 2 * range.count * kGranule; at += kStep) {
+      const std::uint64_t mark = *reinterpret_cast<const std::uint64_t*>(to + at + 1024);
+      EXPECT_EQ(mark, at < range.count * kGranule ? range.seed + at : 0) << at;
     }
-    live_[to] = {target.count, range.seed};
-    expect_marks(to, range.count);
-    mark(to);
-    live_.erase(from);
-    expect_zero(from, range.count);
-    arena_.give(from, true);
+    live_.erase(first);
+    if (moved.left_a_range) {
+      expect_zero(first, range.count);
+      arena_.give(first, true);
+    }
     return true;
   }
 

@@ -242,50 +242,21 @@ TEST_F(HugePagesOfAnArena, AreNotAdvisedWhereAllIsCalledResident) {
               }).empty());
 }
 
-TEST_F(HugePagesOfAnArena, PagesInThePlaceOfMovedOnesAreAdvisedAsTheOptionSays) {
-  if (test::kEmulated) GTEST_SKIP() << "the emulator moves no pages";
+TEST_F(HugePagesOfAnArena, PagesInThePlaceOfThoseThatMoveOutAreAdvisedAsTheOptionSays) {
   for (const bool always : {true, false}) {
     const test::Variable word("SPANALLOC_THP", always ? "always" : "never");
     Arena own{};
     ASSERT_TRUE(own.start(kGranule));
     const std::uint32_t from = own.take_growing(4, 1, kAnyUse).first;
     ASSERT_NE(own.take_growing(1, 1, kAnyUse).first, 0u);
-    const std::uint32_t to = own.take_growing(4, 1, kAnyUse).first;
-    ASSERT_NE(own.take_growing(1, 1, kAnyUse).first, 0u);
-    ASSERT_TRUE(own.move(from, to, 4));
-    own.give(to);
-    const auto advised = Calls::during(always ? Calls::kPrefer : Calls::kForbid, [&] { own.purge(false); });
+    void* to = nullptr;
+    const auto advised = Calls::during(always ? Calls::kPrefer : Calls::kForbid,
+                                       [&] { to = own.move_out(from, 4, 8 * kGranule).to; });
+    ASSERT_NE(to, nullptr);
+    os::release(to, 8 * kGranule);
     EXPECT_EQ(granules_of(advised), 4u);
     own.destroy();
   }
-}
-
-// Advice cuts mappings, and the kernel moves one at a time.
-TEST_F(HugePagesOfAnArena, WhatAdviceHasCutIsNotMoved) {
-  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer's shadow is in the way";
-  start();
-  grow(true);
-  const std::uint32_t from = take(4 * kUnit);
-  ASSERT_NE(from, 0u);
-  write(from, 4 * kUnit);
-  const std::uint32_t before = take(4 * kUnit);
-  ASSERT_NE(before, 0u);
-  Calls::pretend_to_move = true;
-  EXPECT_TRUE(arena.move(from, before, 4 * kUnit)) << "nothing is advised yet";
-  const std::uint32_t next = take(4 * kUnit);
-  ASSERT_NE(next, 0u);
-  arena.age();
-  std::size_t inside = 0;
-  for (int i = 0; i < 40; ++i) {
-    for (const Calls::Call& call : Calls::during(Calls::kPrefer, [&] { arena.age(); })) {
-      const std::size_t first = (call.address - arena.base()) / kGranule;
-      inside += first > from && first < from + 4 * kUnit;
-    }
-  }
-  ASSERT_GT(inside, 0u);
-  const std::size_t moves = Calls::count[Calls::kMove];
-  EXPECT_FALSE(arena.move(from, next, 4 * kUnit));
-  EXPECT_EQ(Calls::count[Calls::kMove], moves) << "the kernel is not asked";
 }
 
 TEST_F(HugePagesOfAnArena, AreAdvisedByTicksForWhatIsDense) {

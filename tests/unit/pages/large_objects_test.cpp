@@ -32,8 +32,8 @@ struct FailingCalls : LargeObjectCalls {
     if (p != nullptr) ++maps;
     return p;
   }
-  static void* remap(void* p, std::size_t old_bytes, std::size_t new_bytes, bool may_move) {
-    return refuse_remap ? nullptr : LargeObjectCalls::remap(p, old_bytes, new_bytes, may_move);
+  static void* remap(void* p, std::size_t old_bytes, std::size_t new_bytes) {
+    return refuse_remap ? nullptr : LargeObjectCalls::remap(p, old_bytes, new_bytes);
   }
   static void release(void* p, std::size_t bytes) {
     --maps;
@@ -43,8 +43,7 @@ struct FailingCalls : LargeObjectCalls {
 
 // Always moves, always to an address that was just in use: the order of table updates and system calls shows.
 struct MovingCalls : LargeObjectCalls {
-  static void* remap(void* p, std::size_t old_bytes, std::size_t new_bytes, bool may_move) {
-    if (!may_move) return nullptr;
+  static void* remap(void* p, std::size_t old_bytes, std::size_t new_bytes) {
     void* fresh = os::map(new_bytes, 1);
     if (fresh == nullptr) return nullptr;
     std::memcpy(fresh, p, min_of(old_bytes, new_bytes));
@@ -114,9 +113,7 @@ TEST(LargeObjects, ResizeKeepsContentsAndZeroesTheRest) {
   for (std::size_t i = 0; i < 4 * page; ++i) ASSERT_EQ(q[i], 0xAB);
   for (std::size_t i = 4 * page; i < 512 * page; ++i) ASSERT_EQ(q[i], 0);
   auto* r = static_cast<unsigned char*>(objects.resize(q, page));
-  if (!test::kEmulated) {  // whose mremap moves as it likes
-    EXPECT_EQ(r, q) << "shrinking is in place";
-  }
+  EXPECT_EQ(r, q) << "shrinking is in place";
   EXPECT_EQ(objects.statistics().bytes, page);
   EXPECT_TRUE(objects.free(r));
   os::release(wall, 64 * page);
@@ -186,6 +183,54 @@ TEST(LargeObjects, SurvivesAnAddressSpaceLimit) {
   GTEST_SKIP() << "sanitizers reserve more address space than the limit";
 #endif
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+}
+
+// Those that come from elsewhere begin somewhere in their mappings, and are several owners'.
+TEST(LargeObjects, AdoptsWhatOthersHaveMapped) {
+  LargeObjects<> objects;
+  const std::size_t page = os::page_size();
+  void* own = objects.allocate(kMiB, 16);
+  std::vector<unsigned char*> adopted;
+  for (unsigned owner = 0; owner < 4; ++owner) {
+    for (const std::size_t offset : {std::size_t{0}, std::size_t{64}, page, 64 * kKiB - 64}) {
+      ASSERT_TRUE(objects.promise(100));
+      void* mapping = os::map(kMiB, page);
+      ASSERT_NE(mapping, nullptr);
+      objects.fill(mapping, kMiB, offset, owner == 3 ? 1023 : owner);
+      adopted.push_back(static_cast<unsigned char*>(mapping) + offset);
+      EXPECT_EQ(objects.usable_size(adopted.back()), kMiB - offset);
+      EXPECT_TRUE(objects.has(adopted.back(), owner == 3 ? 1023 : owner));
+      EXPECT_FALSE(objects.has(adopted.back(), owner + 1));
+      EXPECT_EQ(objects.usable_size(adopted.back() + page), 0u);
+    }
+  }
+  EXPECT_FALSE(objects.promise(17)) << "so many may there be";
+  ASSERT_TRUE(objects.promise(18));
+  objects.give_promise_back();
+  EXPECT_EQ(objects.statistics_of(2).objects, 4u);
+  EXPECT_EQ(objects.statistics_of(2).bytes, 4 * kMiB);
+  EXPECT_EQ(objects.statistics_of(0).objects, 5u);
+  for (unsigned char*& p : adopted) {
+    p[0] = 7;
+    p[kMiB - 64 * kKiB] = 8;
+    const std::size_t offset = kMiB - objects.usable_size(p);
+    auto* q = static_cast<unsigned char*>(objects.resize(p, 3 * kMiB));
+    ASSERT_NE(q, nullptr);
+    EXPECT_EQ(q[0] + q[kMiB - 64 * kKiB], 15);
+    EXPECT_EQ(objects.usable_size(q), align_up(3 * kMiB + offset, page) - offset);
+    EXPECT_EQ(address_of(q) % page, offset % page);
+    EXPECT_EQ(objects.resize(q, 2 * kMiB), q);
+    p = q;
+  }
+  EXPECT_NE(objects.free(adopted[0]), 0u);
+  EXPECT_EQ(objects.free(adopted[0]), 0u);
+  objects.free_all_of(2);
+  EXPECT_EQ(objects.statistics_of(2).objects, 0u);
+  EXPECT_EQ(objects.statistics().objects, 12u);
+  for (const unsigned owner : {0u, 1u, 1023u}) objects.free_all_of(owner);
+  (void)own;
+  EXPECT_EQ(objects.statistics().bytes, 0u);
+  objects.destroy();
 }
 
 // Against a reference: thousands of objects, growth, and deletions in every order.

@@ -183,6 +183,44 @@ TEST(StandardHeaps, DestroyGivesBackWhatIsStillOut) {
   pages.destroy();
 }
 
+// Blocks whose pages have left the arena, too.
+TEST(StandardHeaps, BlocksOutsideTheArenaBelongToTheirHeap) {
+  Pages pages{&standard::ForkRecovery<Standard>::enter_child};
+  Own first(pages);
+  Own second(pages);
+  std::vector<void*> walls;
+  const auto outside = [&](Own& heap) {
+    auto* p = static_cast<unsigned char*>(heap.allocate(2 * kMiB));
+    walls.push_back(heap.allocate(2 * kMiB));
+    std::memset(p, 7, 2 * kMiB);
+    auto* q = static_cast<unsigned char*>(heap.resize(p, 2 * kMiB + kMiB / 4).block);
+    EXPECT_TRUE(q != nullptr && q != p);
+    return q;
+  };
+  unsigned char* a = outside(first);
+  unsigned char* b = outside(second);
+  unsigned char* lost = outside(second);
+  ASSERT_TRUE(a != nullptr && b != nullptr && lost != nullptr);
+  EXPECT_TRUE(first.owns(a) && second.owns(b));
+  EXPECT_FALSE(first.owns(b) || second.owns(a));
+  for (void* wall : walls) first.deallocate(wall);
+  EXPECT_EQ(first.statistics().large_objects, 1u);
+  EXPECT_EQ(second.statistics().large_objects, 2u);
+  EXPECT_GE(second.usable_size(a), 2 * kMiB + kMiB / 4);
+  second.deallocate(a);
+  EXPECT_EQ(first.statistics().large_objects, 0u);
+  b = static_cast<unsigned char*>(first.resize(b, 20 * kMiB).block);
+  ASSERT_NE(b, nullptr);
+  EXPECT_EQ(b[0] + b[2 * kMiB - 1], 14);
+  EXPECT_TRUE(second.owns(b)) << "whoever resizes it";
+  second.destroy();
+  EXPECT_FALSE(first.owns(b) || first.owns(lost));
+  EXPECT_EQ(pages.outside.statistics().objects, 0u);
+  expect_empty(first);
+  first.destroy();
+  pages.destroy();
+}
+
 // Others' threads take and give memory of the page layer all the while.
 TEST(StandardHeaps, HeapsAreDestroyedBesideOthersInUse) {
   Pages pages{&standard::ForkRecovery<Standard>::enter_child};
