@@ -174,6 +174,7 @@ class AddressRange {
     destroy([](std::size_t) { return kGranule; });
   }
 
+  bool may_be_advised() const { return huge_page_use_ != HugePageUse::kSystem; }
   /// Whether the owner shall advise what is dense.
   bool is_advised_by_owner() const {
     return kHugePages == HugePages::kAsked && huge_page_use_ == HugePageUse::kAuto;
@@ -212,12 +213,16 @@ class AddressRange {
     base_.store_release(base);  // release: start() may have been called by another thread
   }
 
+  // What the option says, wherever memory is opened; what the arena's kind says only with the reservation,
+  // which is made before main: afterwards a filter of system calls may not know the call.
   void advise(void* address, std::size_t bytes) {
     constexpr bool kAsked = kHugePages == HugePages::kAsked;
-    if (kHugePages == HugePages::kForbid || (kAsked && huge_page_use_ == HugePageUse::kNever)) {
+    const bool at_start = !started();
+    if ((kHugePages == HugePages::kForbid && at_start) || (kAsked && huge_page_use_ == HugePageUse::kNever)) {
       forbid_huge_pages(address, bytes);
     }
-    if (kHugePages == HugePages::kPrefer || (kAsked && huge_page_use_ == HugePageUse::kAlways)) {
+    if ((kHugePages == HugePages::kPrefer && at_start) ||
+        (kAsked && huge_page_use_ == HugePageUse::kAlways)) {
       prefer_huge_pages(address, bytes);
     }
   }

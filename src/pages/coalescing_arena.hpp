@@ -105,6 +105,8 @@ class CoalescingArena {
     region_.forget();
   }
 
+  /// Whether SPANALLOC_THP leaves any to the allocator.
+  bool may_give_advice() const { return range_.may_be_advised(); }
   /// Where the tables beside the arena's have their places, too. For who starts the arena.
   TableRegion& table_region() { return region_; }
 

@@ -3,6 +3,7 @@
 //   never    none
 //   always   all
 //   auto     what is dense and stays, found out as follows
+//   system   none: no call is made, the kernel's own switch decides
 //
 // A huge page takes all of its memory at once, and saves most of what translating its addresses costs; at the
 // first touch 511 page faults, too. It pays where all of the memory is used, and for long: a fresh one has to
@@ -19,8 +20,9 @@
 //                   sparse, at most.
 //
 // Not advised is what a single large object opens or grows by, of which the program may write anything or
-// nothing (what has become dense of it a tick finds like any other); and nothing while less than 32 MiB are
-// open, so that a small heap has no huge page. The arena takes advice back where pages go back to the kernel,
+// nothing (what has become dense of it a tick finds like any other); and nothing while less than 64 MiB are
+// open: a small heap has no huge page, and makes none of these calls, which a filter of system calls may not
+// know. The arena takes advice back where pages go back to the kernel,
 // and where a large object is handed out: what comes next may be sparse.
 #pragma once
 
@@ -33,12 +35,15 @@
 
 namespace spanalloc {
 
-enum class HugePageUse : unsigned { kAuto, kAlways, kNever };
+enum class HugePageUse : unsigned { kAuto, kAlways, kNever, kSystem };
+
+/// A heap with less open is given no advice but where the option asks for it.
+inline constexpr std::size_t kLeastAdvised = 64 * kMiB;
 
 /// What SPANALLOC_THP says.
 inline HugePageUse huge_page_use() {
-  static constexpr const char* kChoices[] = {"auto", "always", "never"};
-  return static_cast<HugePageUse>(os::option_choice("THP", kChoices, 3, 0, "auto, always or never"));
+  static constexpr const char* kChoices[] = {"auto", "always", "never", "system"};
+  return static_cast<HugePageUse>(os::option_choice("THP", kChoices, 4, 0, "auto, always, never or system"));
 }
 
 /// Under the lock of who opens memory. Zero-initialisable. Counts in granules from a place where a huge page
@@ -50,7 +55,7 @@ class HugePageAdvice {
   /// Of x86-64, and of 64-bit Arm with pages of 4 KiB.
   static constexpr std::size_t kHugePage = 2 * kMiB;
   static constexpr std::size_t kUnit = max_of(kHugePage >> kGranuleBits, 1);
-  static constexpr std::size_t kFirst = 32 * kMiB >> kGranuleBits;
+  static constexpr std::size_t kFirst = kLeastAdvised >> kGranuleBits;
   static constexpr std::size_t kDensePermille = 950;
   static constexpr std::uint64_t kStaysMs = 500;
   static constexpr unsigned kLooksATick = 4;

@@ -251,7 +251,10 @@ class PageLayer : public thread::ForkWatch {
       reach = maps_.reach(end_of_maps_, end_of_maps_ + 1);
       if (reach.end != end_of_maps_) {
         MapPlace& place = maps_[end_of_maps_++];
-        os::forbid_huge_pages(&place, sizeof place);  // of most maps little is touched
+        // Of most maps little is touched.
+        if (arena.limit() << Config::kGranuleBits >= kLeastAdvised && arena.may_give_advice()) {
+          os::forbid_huge_pages(&place, sizeof place);
+        }
         ThreadMap& map = place.map;
         lab.map.store_release(&map);  // release: pairs with has_left()
         return map;

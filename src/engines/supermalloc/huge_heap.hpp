@@ -43,7 +43,8 @@ class HugeHeap {
   /// lock of the heap's start, before there is an object.
   void start() {
     if (is_started_) return;
-    has_huge_pages_ = huge_page_use() != HugePageUse::kNever;
+    const HugePageUse use = huge_page_use();
+    has_huge_pages_ = use != HugePageUse::kNever && use != HugePageUse::kSystem;
     is_started_ = true;
   }
 
@@ -81,7 +82,7 @@ class HugeHeap {
     const unsigned order = order_of(pages);
     const bool is_dirty = !purge(p, kChunk << order);
     // (It may have been longer when it was advised.)
-    if (has_huge_pages_) os::forbid_huge_pages(p, kChunk << order);
+    if (may_advise()) os::forbid_huge_pages(p, kChunk << order);
     const Guard guard(*this);
     push(order, first, is_dirty);
     return true;
@@ -134,7 +135,7 @@ class HugeHeap {
     char* end = static_cast<char*>(p) + pages * kPage;
     if (!purge(end, (before - pages) * kPage)) return true;
     const std::uintptr_t cut = align_down(address_of(end), kChunk);
-    if (has_huge_pages_) os::forbid_huge_pages(pointer_to(cut), address_of(p) + before * kPage - cut);
+    if (may_advise()) os::forbid_huge_pages(pointer_to(cut), address_of(p) + before * kPage - cut);
     poison(end, (before - pages) * kPage);
     const Guard guard(*this);
     chunks_.set(chunks_.number_of(p), ChunkEntry::of_huge(static_cast<std::uint32_t>(pages)));
@@ -253,9 +254,11 @@ class HugeHeap {
     return first == address_of(start) && (end == first || os::purge(pointer_to(first), end - first));
   }
 
+  // What is open never becomes less: who was advised is told, too, when that ends.
+  bool may_advise() const { return has_huge_pages_ && chunks_.statistics().opened_bytes >= kLeastAdvised; }
   void advise(void* start, std::size_t pages) const {
     const std::size_t whole = align_down(pages * kPage, kChunk);
-    if (whole != 0 && has_huge_pages_) os::prefer_huge_pages(start, whole);
+    if (whole != 0 && may_advise()) os::prefer_huge_pages(start, whole);
   }
 
   void count(std::size_t pages, std::size_t objects) {

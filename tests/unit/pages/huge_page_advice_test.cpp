@@ -24,7 +24,7 @@ const Block kNothing{};
 // --- What is opened ----------------------------------------------------------------------------------------
 
 struct HugePageAdviceTest : testing::Test {
-  /// Steps of one granule each open what lies below 32 MiB, and leave a probe.
+  /// Steps of one granule each open what lies below 64 MiB, and leave a probe.
   void open_small() { ASSERT_EQ(advice.opened({1, kFirst - 1}, 1, 0, kDense), kNothing); }
   Advice advice{};
 };

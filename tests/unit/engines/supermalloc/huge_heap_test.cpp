@@ -410,6 +410,7 @@ bool forbidden(const void* p) {
 // "the last fractional part of the huge page is mapped only with normal 4 KiB page table entries"
 TEST_F(SupermallocHuge, WholeChunksMayBeHugePagesAndTheRestNot) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator has mappings of its own";
+  allocate(100 * kMiB);  // a small heap has none
   char* p = allocate(5 * kMiB);
   if (flags_of(p).empty()) GTEST_SKIP() << "the kernel does not tell of advice";
   if (!advised(p)) GTEST_SKIP() << "this kernel has no huge pages";
@@ -429,8 +430,17 @@ TEST_F(SupermallocHuge, WholeChunksMayBeHugePagesAndTheRestNot) {
   EXPECT_TRUE(forbidden(p + 4 * kMiB));
 }
 
+TEST_F(SupermallocHuge, ASmallHeapHasNone) {
+  char* p = allocate(5 * kMiB);
+  EXPECT_FALSE(advised(p));
+  heap_->deallocate(p);
+  EXPECT_EQ(allocate(8 * kMiB), p);
+  EXPECT_FALSE(advised(p));
+}
+
 TEST_F(SupermallocHuge, NoneAreHugePagesWhereThatIsTheOption) {
   const test::Variable option("SPANALLOC_THP", "never");
+  allocate(100 * kMiB);
   char* p = allocate(5 * kMiB);
   EXPECT_FALSE(advised(p));
   heap_->deallocate(p);
@@ -448,7 +458,7 @@ TEST_F(SupermallocHuge, TheOptionIsReadOnceWhenTheHeapStarts) {
   heap_->deallocate(p);
   p = allocate(5 * kMiB);
   const std::string told = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(told, "spanalloc: ignored SPANALLOC_THP=sometimes: want auto, always or never\n");
+  EXPECT_EQ(told, "spanalloc: ignored SPANALLOC_THP=sometimes: want auto, always, never or system\n");
   const bool before = advised(p);
   heap_->deallocate(p);
   option.set("never");
@@ -461,6 +471,7 @@ TEST_F(SupermallocHuge, TheOptionIsReadOnceWhenTheHeapStarts) {
 // Folios and large objects go back a few pages at a time, which a huge page does not.
 TEST_F(SupermallocHuge, OtherObjectsAreNeverInHugePages) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator has mappings of its own";
+  allocate(100 * kMiB);  // a small heap has none
   char* p = allocate(5 * kMiB);
   if (!advised(p)) GTEST_SKIP() << "this kernel has no huge pages, or does not tell";
   for (const std::size_t n : {std::size_t{16}, std::size_t{10'000}, 100 * kKiB, 1000 * kKiB}) {
