@@ -12,6 +12,7 @@ using SpMalloc = MallocApi<LibraryEngine>;
 
 // Before this library's other constructors; allocation, which may come earlier still, does not need it.
 [[gnu::constructor(101)]] static void start_library_engine() {
+  os::start();
   LibraryEngine::process_start();
 }
 

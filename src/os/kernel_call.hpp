@@ -49,10 +49,6 @@ inline void* mremap(void* address, std::size_t old_bytes, std::size_t new_bytes,
   const KernelCall call;
   return ::mremap(address, old_bytes, new_bytes, flags);
 }
-inline void* mremap(void* address, std::size_t old_bytes, std::size_t new_bytes, int flags, void* to) {
-  const KernelCall call;
-  return ::mremap(address, old_bytes, new_bytes, flags, to);
-}
 inline int mprotect(void* address, std::size_t bytes, int protection) {
   const KernelCall call;
   return ::mprotect(address, bytes, protection);

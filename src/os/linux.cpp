@@ -1,8 +1,5 @@
 // Linux behind os.hpp. See there for every function's contract.
 #include <errno.h>
-#include <fcntl.h>
-#include <limits.h>
-#include <sched.h>
 #include <signal.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -10,9 +7,6 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/mman.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/assert.hpp"
@@ -20,10 +14,7 @@
 #include "base/bits.hpp"
 #include "os/kernel_call.hpp"
 #include "os/os.hpp"
-
-#ifndef MAP_FIXED_NOREPLACE
-#define MAP_FIXED_NOREPLACE 0x100000
-#endif
+#include "os/system_call.hpp"
 
 namespace spanalloc::os {
 
@@ -65,10 +56,11 @@ void* map_aligned(std::size_t bytes, std::size_t alignment, int protection, int 
   return pointer_to(aligned);
 }
 
-// Kernels before 4.17 take MAP_FIXED_NOREPLACE as a hint and may answer with another address.
+// By a hint, which the kernel follows where the range is free: whether it was is seen from the answer.
+// (MAP_FIXED_NOREPLACE, which says so itself, is a flag that filters of system calls may not know.)
 Placed map_exactly(void* address, std::size_t bytes, int protection, int flags) {
-  void* got = try_map(address, bytes, protection, flags | MAP_FIXED_NOREPLACE);
-  if (got == nullptr) return errno == EEXIST ? Placed::kTaken : Placed::kRefused;
+  void* got = try_map(address, bytes, protection, flags);
+  if (got == nullptr) return Placed::kRefused;
   if (got == address) return Placed::kYes;
   munmap(got, bytes);
   return Placed::kTaken;
@@ -194,119 +186,8 @@ bool is_locked(void* page) {
   return madvise(page, page_size(), MADV_DONTNEED) != 0 && errno == EINVAL;
 }
 
-std::size_t address_space_left() {
-  ErrnoGuard keep;
-  rlimit limit{};
-  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return SIZE_MAX;
-  // statm's first field is the mapped size in pages.
-  char text[64] = {};
-  const int fd = static_cast<int>(syscall(SYS_openat, AT_FDCWD, "/proc/self/statm", O_RDONLY | O_CLOEXEC));
-  std::size_t used = 0;
-  if (fd >= 0) {
-    const long n = syscall(SYS_read, fd, text, sizeof text - 1);
-    for (long i = 0; i < n && text[i] >= '0' && text[i] <= '9'; ++i) {
-      used = used * 10 + static_cast<std::size_t>(text[i] - '0');
-    }
-    syscall(SYS_close, fd);
-  }
-  used *= page_size();
-  return limit.rlim_cur > used ? limit.rlim_cur - used : 0;
-}
-
-std::size_t memory_limit() {
-  ErrnoGuard keep;
-  std::size_t least = SIZE_MAX;
-  for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
-    rlimit limit{};
-    if (getrlimit(resource, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
-      least = min_of(least, static_cast<std::size_t>(limit.rlim_cur));
-    }
-  }
-  return least;
-}
-
-unsigned cpu_count() {
-  ErrnoGuard keep;
-  unsigned long mask[16384 / (8 * sizeof(unsigned long))] = {};  // the kernel refuses too short a mask
-  unsigned count = 0;
-  const long bytes = syscall(SYS_sched_getaffinity, 0, sizeof mask, mask);
-  for (std::size_t i = 0; bytes > 0 && i < static_cast<std::size_t>(bytes) / sizeof mask[0]; ++i) {
-    count += static_cast<unsigned>(__builtin_popcountl(mask[i]));
-  }
-  if (count == 0) count = 1;
-  return static_cast<unsigned>(option_number("CPUS", 1, 4096, count));
-}
-
-unsigned current_cpu() {
-  ErrnoGuard keep;
-  const int cpu = sched_getcpu();
-  return cpu < 0 ? 0 : static_cast<unsigned>(cpu);
-}
-
-std::uint64_t now_ms() {
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC_COARSE, &now);  // cannot fail for this clock
-  return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1000000;
-}
-
-namespace {
-
-constexpr std::uint64_t mixed(std::uint64_t x) {
-  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
-  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
-  return x ^ (x >> 31);
-}
-
-// Asked once, so that what is wrong with it is told once. (Two threads that ask at once may tell it twice.)
-constexpr std::uint64_t kNoSeed = UINT64_MAX;
-std::uint64_t seed() {
-  constexpr std::uint64_t kNotAsked = UINT64_MAX - 1;
-  static constinit Atomic<std::uint64_t> known{kNotAsked};  // any thread finds the same: no ordering needed
-  std::uint64_t value = known.load_relaxed();
-  if (value == kNotAsked) {
-    value = option_number("SEED", 0, INT64_MAX, kNoSeed);
-    known.store_relaxed(value);
-  }
-  return value;
-}
-
-}  // namespace
-
-std::uint64_t random_bits() {
-  static constinit Atomic<std::uint64_t> drawn{0};
-  const std::uint64_t counter = drawn.fetch_add_relaxed(0x9E3779B97F4A7C15u);
-  if (seed() != kNoSeed) return mixed(mixed(seed()) + counter);
-  ErrnoGuard keep;
-  std::uint64_t bits = 0;
-  constexpr unsigned kDoNotWait = 1;  // GRND_NONBLOCK
-  if (syscall(SYS_getrandom, &bits, sizeof bits, kDoNotWait) == sizeof bits) return bits;
-  // An early boot, or a filter of system calls. AT_RANDOM: 16 bytes from the kernel; libc takes its canary
-  // and its pointer guard from them, which must not follow from what we show: 128 bits become 64.
-  std::uint64_t words[2] = {};
-  if (const void* at = pointer_to(getauxval(AT_RANDOM)); at != nullptr) memcpy(words, at, sizeof words);
-  timespec now{};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  return mixed(mixed(mixed(words[0]) ^ words[1]) + counter + static_cast<std::uint64_t>(now.tv_nsec));
-}
-
 // Not zero: how many kernel calls the thread is in (os/kernel_call.hpp).
 SPANALLOC_TLS constinit thread_local char thread_mark_byte = 0;
-
-int process_id() {
-  return static_cast<int>(syscall(SYS_getpid));  // cannot fail
-}
-
-void sleep_briefly() {
-  ErrnoGuard keep;
-  const timespec duration{0, 50000};
-  syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &duration, nullptr);
-}
-
-void sleep_ms(std::uint64_t ms) {
-  ErrnoGuard keep;
-  const timespec duration{static_cast<time_t>(ms / 1000), static_cast<long>(ms % 1000 * 1000000)};
-  syscall(SYS_clock_nanosleep, CLOCK_MONOTONIC, 0, &duration, nullptr);
-}
 
 const char* option(const char* name) {
   if (getauxval(AT_SECURE) != 0 || environ == nullptr) return nullptr;
@@ -362,13 +243,10 @@ unsigned option_choice(const char* name, const char* const* words, unsigned coun
 }
 
 void write_text(int fd, const char* text, std::size_t length) {
-  ErrnoGuard keep;
   while (length > 0) {
-    const long n = syscall(SYS_write, fd, text, length);
-    if (n <= 0) {
-      if (n < 0 && errno == EINTR) continue;
-      return;
-    }
+    const long n = system_call(SYS_write, fd, argument(text), static_cast<long>(length));
+    if (n == -EINTR) continue;
+    if (n <= 0) return;
     text += n;
     length -= static_cast<std::size_t>(n);
   }
@@ -401,11 +279,11 @@ class Report {
     // is none, with SS_AUTODISARM.)
     stack_t signals{};
     const bool has_one =
-        syscall(SYS_sigaltstack, nullptr, &signals) == 0 && (signals.ss_flags & SS_DISABLE) == 0;
+        system_call(SYS_sigaltstack, 0, argument(&signals), 0) == 0 && (signals.ss_flags & SS_DISABLE) == 0;
     newest_.signals_at = has_one ? address_of(signals.ss_sp) : 0;
     newest_.signals_size = has_one ? signals.ss_size : 0;
     KernelAction action{};
-    newest_.blocks = syscall(SYS_rt_sigaction, SIGABRT, nullptr, &action, sizeof action.mask) == 0 &&
+    newest_.blocks = system_call(SYS_rt_sigaction, SIGABRT, 0, argument(&action), sizeof action.mask) == 0 &&
                      (action.flags & static_cast<unsigned long>(SA_NODEFER)) == 0;
   }
   Report(const Report&) = delete;
@@ -448,13 +326,13 @@ class Report {
   }
   static bool is_blocked() {
     std::uint64_t blocked = 0;
-    syscall(SYS_rt_sigprocmask, SIG_BLOCK, nullptr, &blocked, sizeof blocked);
+    system_call(SYS_rt_sigprocmask, SIG_BLOCK, 0, argument(&blocked), sizeof blocked);
     return (blocked >> (SIGABRT - 1) & 1) != 0;
   }
   // The kernel reads the word before it finds that it is told to do nothing.
   static bool is_readable(const std::uint64_t* word) {
     constexpr int kNothing = -1;
-    return syscall(SYS_rt_sigprocmask, kNothing, word, nullptr, sizeof *word) == 0 || errno != EFAULT;
+    return system_call(SYS_rt_sigprocmask, kNothing, argument(word), 0, sizeof *word) != -EFAULT;
   }
 
   SPANALLOC_TLS static inline constinit thread_local Newest newest_{};
@@ -467,9 +345,9 @@ class Report {
   const KernelAction action{};  // SIG_DFL
   std::uint64_t signals = std::uint64_t{1} << (SIGABRT - 1);
   for (;;) {
-    syscall(SYS_rt_sigaction, SIGABRT, &action, nullptr, sizeof signals);
-    syscall(SYS_rt_sigprocmask, SIG_UNBLOCK, &signals, nullptr, sizeof signals);
-    syscall(SYS_tgkill, syscall(SYS_getpid), syscall(SYS_gettid), SIGABRT);
+    system_call(SYS_rt_sigaction, SIGABRT, argument(&action), 0, sizeof signals);
+    system_call(SYS_rt_sigprocmask, SIG_UNBLOCK, argument(&signals), 0, sizeof signals);
+    system_call(SYS_tgkill, system_call(SYS_getpid, 0, 0, 0), system_call(SYS_gettid, 0, 0, 0), SIGABRT);
   }
 }
 

@@ -1,4 +1,5 @@
-// The contract with the kernel. Nothing outside os/ does a system call.
+// The contract with the kernel. Nothing outside os/ does a system call. (linux.cpp: memory, options,
+// messages; asked.cpp; clock.cpp.)
 //
 // Every function may be called by any thread at any time, also before main and in a fork's child. None
 // allocates, none is a cancellation point (they run under locks that no unwinding releases), none changes
@@ -55,24 +56,43 @@ bool memory_is_locked();
 /// True when the mapping of this reserved, unopened page is locked (mlockall(MCL_CURRENT)): opening it would
 /// make it resident at once.
 bool is_locked(void* page);
-/// What RLIMIT_AS still leaves, SIZE_MAX when there is no limit.
-std::size_t address_space_left();
-/// The smaller one of the limits on address space and on data that are set just now, in bytes; SIZE_MAX:
-/// none.
+
+// --- What the kernel is asked once -------------------------------------------------------------------------
+//
+// After main begins only those system calls are made that libc's own malloc makes: a filter may stand, and
+// end the process for any other one. So what is only asked is asked before, by start(), or by what needs it
+// first. None of it goes through a function that another library may have put its own in the place of.
+
+/// Asks all of it. From the library's constructor, before or after the first allocation.
+void start();
+/// Asks anew what may change while a process runs: limits, and CPUs. For tests.
+void ask();
+/// The limit on address space that stood then, in bytes; SIZE_MAX: none. One that is set later is met by
+/// being refused.
+std::size_t address_space_limit();
+/// The smaller one of the limits on address space and on data that stood then.
 std::size_t memory_limit();
 inline bool has_memory_limit() {
   return memory_limit() != SIZE_MAX;
 }
-/// Number of CPUs the process may run on, at least 1. SPANALLOC_CPUS overrides it (simulated machines).
+/// Number of CPUs the process might run on then, at least 1. SPANALLOC_CPUS overrides it (simulated
+/// machines).
 unsigned cpu_count();
-/// The CPU that the calling thread runs on, or just did; 0 where the kernel does not tell. Not below
-/// cpu_count(), which counts those that the process may use.
-unsigned current_cpu();
-/// Milliseconds of a coarse monotonic clock.
-std::uint64_t now_ms();
-/// A random number that nobody can foretell, from the kernel: a system call. With SPANALLOC_SEED the next one
-/// of a sequence that this number decides.
+/// A random number that nobody can foretell who does not know the secret that was drawn then. In a fork's
+/// child others follow than in its parent. With SPANALLOC_SEED the next one of a sequence that this number
+/// decides.
 std::uint64_t random_bits();
+
+// --- What is no system call --------------------------------------------------------------------------------
+
+/// The number of the CPU that the calling thread runs on, or just did. It may be cpu_count() or more: that
+/// one counts the CPUs that the process may use, whatever numbers these have. Where neither libc nor a
+/// function that the kernel has mapped tells (vdso.hpp) each thread has a number of its own.
+unsigned current_cpu();
+/// Milliseconds of a coarse monotonic clock, by a function that the kernel has mapped. Where it has mapped
+/// none (some emulators and sandboxes), or with SPANALLOC_CLOCK=counted, time passes by events: each 16th
+/// call, by any thread, is a millisecond. With SPANALLOC_CLOCK=still it stands still.
+std::uint64_t now_ms();
 /// An address that no two living threads share; the same before and after a fork, in the thread that forks.
 #ifdef SPANALLOC_ATOMIC_BACKEND
 const void* thread_mark();  // models have threads of their own
@@ -107,9 +127,20 @@ struct alignas(16) HiddenThread {
 
 /// As map() and release(), by system calls that no library stands in for: nobody hears of it.
 void* map_unheard(std::size_t bytes, std::size_t alignment);
-/// The process's number, asked anew each time.
-int process_id();
-/// Gives the rest of this time slice away.
+
+/// Before a fork, in the thread that forks.
+void before_fork();
+/// In that thread, before or after the fork: whether this is the child, and enter_child() has not been
+/// called. (Not so in a child of vfork, which shares its parent's memory.)
+bool is_new_child();
+/// In a fork's child, once.
+void enter_child();
+
+// --- Waiting -----------------------------------------------------------------------------------------------
+//
+// By a futex that nobody wakes, with a time-out: sched_yield and nanosleep are no calls of libc's malloc.
+
+/// Gives the CPU away, for as short a time as the kernel can.
 void yield();
 /// Sleeps for some tens of microseconds. No cancellation point.
 void sleep_briefly();

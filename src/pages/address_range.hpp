@@ -7,8 +7,8 @@
 //    what is open, and one behind it.
 //  - reserved: PROT_NONE over the whole range (2^kMaxBits, halving on refusal). Costs no memory and is not
 //    charged; opening is mprotect, so neighbouring steps merge into one mapping.
-// kClaim says which is tried first. Under a finite RLIMIT_AS (where a reservation would eat the limit) or
-// when every reservation was refused a range is placed; and reserved, when no place was found.
+// kClaim says which is tried first. Under a RLIMIT_AS that stood at the start (where a reservation would eat
+// the limit) or when every reservation was refused a range is placed; and reserved, when no place was found.
 //
 // Opening: the first step is what was asked, then steps double up to kMaxStep, or under a limit to a
 // sixteenth of that; a refused step is retried with exactly what is needed (strict overcommit charges the
@@ -63,10 +63,10 @@ class AddressRange {
     const std::uint64_t option = os::option_number("ARENA_BITS", kMinBits, 45, kMaxBits);
     const auto cap = static_cast<unsigned>(min_of(option, kMaxBits));
     if constexpr (kClaim == Claim::kPlace) return place(alignment, cap) || reserve(alignment, cap);
-    const std::size_t left = os::address_space_left();
-    if (left == SIZE_MAX && reserve(alignment, cap)) return true;
+    const std::size_t limit = os::address_space_limit();
+    if (limit == SIZE_MAX && reserve(alignment, cap)) return true;
     const std::size_t bits =
-        left == SIZE_MAX ? kUnreservedBits : max_of(kMinBits, log2_ceil(left) + kLimitSlackBits);
+        limit == SIZE_MAX ? kUnreservedBits : max_of(kMinBits, log2_ceil(limit) + kLimitSlackBits);
     return place(alignment, static_cast<unsigned>(min_of(cap, bits)));
   }
   bool started() const { return base_.load_relaxed() != 0; }

@@ -1,7 +1,7 @@
 // A test-and-test-and-set lock for short critical sections that are mostly uncontended. One word,
 // zero-initialised (it may live in memory fresh from the kernel). Most holders run a few dozen instructions;
-// some open memory. So a waiter first spins, then yields, then sleeps: a real-time thread must not keep the
-// holder from the core that it waits on.
+// some open memory. So a waiter first spins, then gives its core away: a real-time thread must not keep the
+// holder from the core that it waits on. (The kernel returns it after some tens of microseconds.)
 //
 // Robust against fork. A fork takes no lock, so that it waits for nobody and nobody waits for it. A thread
 // that was in a critical section at that instant does not exist in the child; its lock stays taken there, and
@@ -73,22 +73,27 @@ class SpinLock {
   }
 
   // Around a fork, in the thread that forks.
-  static void begin_fork() noexcept { forking_process_ = os::process_id(); }
-  static void end_fork() noexcept { forking_process_ = 0; }
+  static void begin_fork() noexcept {
+    os::before_fork();
+    is_forking_ = true;
+  }
+  static void end_fork() noexcept { is_forking_ = false; }
   /// In a fork's child, before anything else there: who held a lock is dead, but for the calling thread.
   static void enter_child() noexcept {
     end_fork();
+    os::enter_child();
     ++generation_;
   }
   /// For who has waited for long: handlers of other libraries that run before ours in a fork's child may
-  /// allocate. (Not by the process number alone: a child of vfork shares its parent's memory.)
+  /// allocate.
   static void look_for_fork() noexcept {
-    if (forking_process_ != 0 && forking_process_ != os::process_id()) enter_child();
+    if (is_forking_ && os::is_new_child()) enter_child();
   }
   /// Differs between a process and its forked child.
   static std::uint16_t generation() noexcept { return generation_; }
 
  private:
+  static constexpr unsigned kSpins = 128;
   static constexpr std::uint64_t kAbandoned = 1;
   static constexpr unsigned kGenerationShift = 48;  // user addresses are shorter
   static constexpr std::uint64_t kMarkMask = (std::uint64_t{1} << kGenerationShift) - 1;
@@ -111,10 +116,10 @@ class SpinLock {
   [[gnu::noinline]] Locked wait(std::uint64_t seen, std::uint64_t mine) noexcept {
     for (unsigned spins = 0;; ++spins) {
       if (seen != 0 && is_dead(seen, mine) && take_from(seen, mine)) return taken(mine, Locked::kOwnerDied);
-      if (spins < 64) {
+      if (spins < kSpins) {
         spin_hint();
       } else {
-        if (spins < 128) {
+        if (spins < 2 * kSpins) {
           os::yield();
         } else {
           os::sleep_briefly();
@@ -133,7 +138,7 @@ class SpinLock {
     return word_.compare_exchange_strong_acquire(seen, mine);
   }
 
-  SPANALLOC_TLS static inline constinit thread_local int forking_process_ = 0;
+  SPANALLOC_TLS static inline constinit thread_local bool is_forking_ = false;
   // Not atomic: written in a fork's child while that has one thread. Every other thread there was started
   // later.
   static inline constinit std::uint16_t generation_ = 0;

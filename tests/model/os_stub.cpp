@@ -92,9 +92,11 @@ const void* thread_mark() {
   static const char marks[model::kMaxThreads + 1] = {};
   return &marks[model::modelled ? model::this_thread() : model::kMaxThreads];
 }
-int process_id() {
-  return 1;
+void before_fork() {}
+bool is_new_child() {
+  return false;
 }
+void enter_child() {}
 void yield() {
   model::yield();
 }
@@ -117,7 +119,7 @@ std::size_t page_size() {
 unsigned cpu_count() {
   return 1;
 }
-std::size_t address_space_left() {
+std::size_t address_space_limit() {
   return SIZE_MAX;
 }
 std::size_t memory_limit() {

@@ -1,21 +1,36 @@
 // A limit on address space for the calling process, a test's child, whatever its parent has mapped.
 #pragma once
 
+#include <fcntl.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include <cstddef>
+#include <cstdlib>
 
 #include "os/os.hpp"
 
 namespace spanalloc::test {
 
+/// Bytes of address space that this process has mapped. Allocates nothing.
+inline std::size_t address_space_in_use() {
+  char text[64] = {};
+  const int fd = ::open("/proc/self/statm", O_RDONLY | O_CLOEXEC);  // its first field, in pages
+  if (fd < 0 || ::read(fd, text, sizeof text - 1) <= 0) _exit(99);
+  ::close(fd);
+  return std::strtoul(text, nullptr, 10) * os::page_size();
+}
+
+/// Sets a limit on address space as if it had stood at the start. False when it could not be set.
+inline bool limit_address_space(const rlimit& limit) {
+  if (setrlimit(RLIMIT_AS, &limit) != 0) return false;
+  os::ask();
+  return true;
+}
+
 /// Allows `bytes` more than are mapped now. False when that could not be set.
 inline bool leave_address_space(std::size_t bytes) {
-  const rlimit large{std::size_t{1} << 60, std::size_t{1} << 60};
-  if (setrlimit(RLIMIT_AS, &large) != 0) return false;
-  const std::size_t used = large.rlim_cur - os::address_space_left();
-  const rlimit limit{used + bytes, large.rlim_max};
-  return setrlimit(RLIMIT_AS, &limit) == 0;
+  return limit_address_space({address_space_in_use() + bytes, std::size_t{1} << 60});
 }
 
 }  // namespace spanalloc::test

@@ -5,9 +5,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "own_clock.hpp"
 #include "random.hpp"
 #include "sanitizers.hpp"
 
@@ -93,6 +93,14 @@ Books* told_books() {
 
 }  // namespace spanalloc::test::kernel
 
+int spanalloc::test::own_clock(clockid_t clock, timespec* now) {
+  const std::uint64_t ms = kernel::clock_ms.load(std::memory_order_relaxed);
+  if (ms == 0) return static_cast<int>(syscall(SYS_clock_gettime, clock, now));
+  now->tv_sec = static_cast<time_t>(ms / 1000);
+  now->tv_nsec = static_cast<long>(ms % 1000 * 1000000);
+  return 0;
+}
+
 namespace kernel = spanalloc::test::kernel;
 
 // A sanitizer must see every mapping: there the calls stay its own, and tests say that they skip.
@@ -125,14 +133,6 @@ INTERPOSED void* mremap(void* old, size_t old_bytes, size_t bytes, int flags, ..
   if (flags != MREMAP_MAYMOVE) abort();
   if (kernel::is_refused(kernel::kMremap)) return MAP_FAILED;
   return reinterpret_cast<void*>(syscall(SYS_mremap, old, old_bytes, bytes, flags));
-}
-INTERPOSED int clock_gettime(clockid_t clock, timespec* now) noexcept {
-  const std::uint64_t ms = kernel::clock_ms.load(std::memory_order_relaxed);
-  if (ms == 0 || clock != CLOCK_MONOTONIC_COARSE)
-    return static_cast<int>(syscall(SYS_clock_gettime, clock, now));
-  now->tv_sec = static_cast<time_t>(ms / 1000);
-  now->tv_nsec = static_cast<long>(ms % 1000 * 1000000);
-  return 0;
 }
 
 #endif

@@ -2,8 +2,8 @@
 // madvise and mremap of its own in the place of libc's: the allocator's calls are counted, and refused as a
 // plan says. Calls that libc makes for itself (stacks of threads, its own malloc) never come here.
 //
-// The coarse clock is ours, too, once there is a plan: it stands still until the test moves it, so that an
-// allocator that does something every so often does it at the same call in every run.
+// The clock is ours, too (own_clock.cpp), once there is a plan: it stands still until the test moves it, so
+// that an allocator that does something every so often does it at the same call in every run.
 #pragma once
 
 #include <atomic>
@@ -43,7 +43,7 @@ void arm(const Plan& plan, Books& books);
 void disarm();
 /// Calls refused since arm().
 std::size_t refusals();
-/// Moves the coarse clock.
+/// Moves the clock.
 void advance_clock(unsigned ms);
 
 /// A program that execs itself names in this variable a file with its books, which say what its library's

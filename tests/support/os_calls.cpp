@@ -2,7 +2,6 @@
 
 #include <sys/mman.h>
 #include <sys/types.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -10,10 +9,10 @@
 #include "base/bits.hpp"
 
 extern "C" {
-int __real_clock_gettime(clockid_t clock, timespec* now) noexcept;
+std::uint64_t __real__ZN9spanalloc2os6now_msEv();
+void __real__ZN9spanalloc2os5yieldEv();
 void* __real_mmap(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) noexcept;
 int __real_munmap(void* address, std::size_t bytes) noexcept;
-void __real__ZN9spanalloc2os5yieldEv();  // spanalloc::os::yield
 }
 
 namespace spanalloc::test {
@@ -51,19 +50,20 @@ namespace test = spanalloc::test;
 
 extern "C" {
 
-int __wrap_clock_gettime(clockid_t clock, timespec* now) noexcept {
+// os::now_ms() and os::yield(), as the compiler calls them.
+std::uint64_t __wrap__ZN9spanalloc2os6now_msEv() {
   const std::uint64_t ms = test::clock_ms.load(std::memory_order_relaxed);
-  if (ms == 0 || clock != CLOCK_MONOTONIC_COARSE) return __real_clock_gettime(clock, now);
-  now->tv_sec = static_cast<time_t>(ms / 1000);
-  now->tv_nsec = static_cast<long>(ms % 1000 * 1000000);
-  return 0;
+  return ms == 0 ? __real__ZN9spanalloc2os6now_msEv() : ms;
+}
+void __wrap__ZN9spanalloc2os5yieldEv() {
+  test::yield_calls.fetch_add(1, std::memory_order_relaxed);
+  __real__ZN9spanalloc2os5yieldEv();
 }
 
 void* __wrap_mmap(void* address, std::size_t bytes, int protection, int flags, int fd,
                   off_t offset) noexcept {
   void* const got = __real_mmap(address, bytes, protection, flags, fd, offset);
-  // Over what is there already nothing is added. (A kernel that is too old for MAP_FIXED_NOREPLACE takes the
-  // address for a hint; then the caller unmaps what it got.)
+  // Over what is there already nothing is added.
   const bool replaces = (flags & MAP_FIXED) != 0;
   if (got != MAP_FAILED && !replaces) {
     test::mapped.fetch_add(test::whole_pages(bytes), std::memory_order_relaxed);
@@ -75,10 +75,5 @@ int __wrap_munmap(void* address, std::size_t bytes) noexcept {
   const int result = __real_munmap(address, bytes);
   if (result == 0) test::mapped.fetch_sub(test::whole_pages(bytes), std::memory_order_relaxed);
   return result;
-}
-
-void __wrap__ZN9spanalloc2os5yieldEv() {
-  test::yield_calls.fetch_add(1, std::memory_order_relaxed);
-  __real__ZN9spanalloc2os5yieldEv();
 }
 }

@@ -1,7 +1,7 @@
 // What the allocator in this process asks of the kernel, apart from all that libc, the test framework and
-// sanitizers ask for themselves: in a program with os_calls.cpp the calls of src/os are counted, and its
-// coarse clock can be stopped. It takes the linker's --wrap (tests/unit/CMakeLists.txt). None of it orders
-// anything between threads, so that thread sanitizer misses no race for it.
+// sanitizers ask for themselves: in a program with os_calls.cpp the calls of src/os are counted, and the
+// allocator's clock can be stopped. It takes the linker's --wrap (tests/unit/CMakeLists.txt). None of it
+// orders anything between threads, so that thread sanitizer misses no race for it.
 #pragma once
 
 #include <cstddef>
@@ -13,11 +13,11 @@ namespace spanalloc::test {
 /// out: what the engines move leaves as much mapped as there was.
 std::size_t mapped_by_calls();
 
-/// Times that threads have given their time slice away by os::yield(): who waits for a spin lock does so
-/// after a few looks (src/sync/spin_lock.hpp).
+/// Times that threads have given their CPU away: who waits for a spin lock does so after a few looks
+/// (src/sync/spin_lock.hpp).
 std::size_t yields();
 
-/// The coarse clock, which decay goes by, stands still: what a test sees does not depend on how long it
+/// The clock, which decay goes by, stands still: what a test sees does not depend on how long it
 /// takes. Here it is moved;
 void advance_clock(std::uint64_t ms);
 /// and from here on it is the machine's, in a process of the test's own.

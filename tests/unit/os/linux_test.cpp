@@ -10,6 +10,7 @@
 #include <cstring>
 #include <fstream>
 
+#include "address_limit.hpp"
 #include "base/bits.hpp"
 #include "child.hpp"
 

@@ -1,10 +1,10 @@
 // The arena over the coalescing manager: pages that move out, and what is left when the kernel refuses
 // anything.
 #include <sys/mman.h>
-#include <sys/resource.h>
 
 #include <thread>
 
+#include "address_limit.hpp"
 #include "child.hpp"
 #include "pages/coalescing_arena_test_support.hpp"
 
@@ -359,11 +359,7 @@ TEST_F(CoalescingArenaTest, UnderAnAddressLimitNothingIsReservedAndClosedMemoryC
   if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   test::in_child([this] {
-    const rlimit large{std::size_t{1} << 60, std::size_t{1} << 60};
-    ASSERT_EQ(setrlimit(RLIMIT_AS, &large), 0);
-    const std::size_t used = large.rlim_cur - os::address_space_left();
-    const rlimit limit{used + 256 * kMiB, large.rlim_max};
-    ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    ASSERT_TRUE(test::leave_address_space(256 * kMiB));
     set_bits("45");
     start();
     std::size_t bytes = 0;

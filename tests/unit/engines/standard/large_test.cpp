@@ -11,6 +11,7 @@
 #include <string>
 #include <thread>
 
+#include "address_limit.hpp"
 #include "engines/standard/test_support.hpp"
 #include "os_calls.hpp"
 
@@ -315,7 +316,7 @@ TEST(StandardLarge, NoRoomIsOpenedUnderALimit) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   in_fresh_process([] {
     const rlimit limit{8 * kGiB, 8 * kGiB};
-    ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    ASSERT_TRUE(test::limit_address_space(limit));
     void* p = E::allocate(64 * kMiB);
     void* wall = E::allocate(2 * kMiB);
     // Until something is refused nobody need know of the limit.
@@ -435,7 +436,7 @@ TEST(StandardLarge, AGrowthBeyondTheLimitLeavesTheBlockAsItWas) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   in_fresh_process([] {
     const rlimit limit{512 * kMiB, 512 * kMiB};
-    ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    ASSERT_TRUE(test::limit_address_space(limit));
     auto* p = static_cast<unsigned char*>(E::allocate(200 * kMiB));
     ASSERT_NE(p, nullptr);
     for (std::size_t at = 0; at < 200 * kMiB; at += kMiB) fill_pattern(p + at, kPage, at);

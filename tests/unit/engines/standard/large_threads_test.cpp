@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "address_limit.hpp"
 #include "engines/standard/test_support.hpp"
 #include "os_calls.hpp"
 #include "seed_report.hpp"
@@ -203,7 +204,7 @@ TEST(StandardLargeThreads, AForkLeavesForeignMappingsAlone) {
   if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
   in_fresh_process([] {
     const rlimit limit{kGiB, kGiB};
-    ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    ASSERT_TRUE(test::limit_address_space(limit));
     std::vector<void*> blocks = fill(6 * kMiB, 2 * kMiB);
     char* foreign = static_cast<char*>(blocks[0]) + 20 * kMiB;
     ASSERT_EQ(mmap(foreign, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,

@@ -2,9 +2,7 @@
 // when they are gone.
 #include <gtest/gtest.h>
 #include <pthread.h>
-#include <sched.h>
 #include <signal.h>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,12 +11,15 @@
 #include <iterator>
 #include <latch>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "address_limit.hpp"
 #include "child.hpp"
 #include "engine_configs.hpp"
+#include "environment.hpp"
 #include "memory_pattern.hpp"
 #include "os_calls.hpp"
 #include "owned_heap.hpp"
@@ -368,7 +369,7 @@ TEST(StandardHeaps, AHeapWhoseStartIsRefusedIsDestroyedAsWell) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator takes from the limit, too";
   test::in_fresh_process([] {
     const rlimit limit{300 * kMiB, 300 * kMiB};
-    ASSERT_EQ(setrlimit(RLIMIT_AS, &limit), 0);
+    ASSERT_TRUE(test::limit_address_space(limit));
     unsigned half_made = 0;
     // A heap needs a LAB and its orphanages: some number of LABs taken in advance leaves the last one half
     // way.
@@ -637,25 +638,15 @@ TEST(StandardHeaps, AForkInTheMiddleOfAStartLeavesTheOthersWhole) {
   starting.destroy();
 }
 
-// A heap's pool has a stack a CPU that its starter may run on; who frees through another heap has another
-// number of them.
+// A heap's pool has a stack a CPU; who frees through another heap may have another number of them.
 TEST(StandardHeaps, ASpanEmptiedThroughAnotherHeapGoesToAStackOfItsOwn) {
-  cpu_set_t all;
-  CPU_ZERO(&all);
-  sched_getaffinity(0, sizeof all, &all);
-  if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "needs two CPUs";
+  std::optional<test::Variable> cpus(std::in_place, "SPANALLOC_CPUS", "2");
   OwnedHeap wide;
   Own narrow(wide.pages);
   wide.heap.deallocate(wide.heap.allocate(100));
-  std::thread([&] {
-    cpu_set_t one;
-    CPU_ZERO(&one);
-    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
-      if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &one);
-    }
-    sched_setaffinity(0, sizeof one, &one);
-    narrow.deallocate(narrow.allocate(100));
-  }).join();
+  cpus.emplace("SPANALLOC_CPUS", "1");
+  narrow.deallocate(narrow.allocate(100));
+  cpus.reset();
   std::vector<void*> blocks(200);
   for (void*& p : blocks) p = narrow.allocate(60000);
   const auto free_half = [&](std::size_t first) {
@@ -679,7 +670,7 @@ TEST(StandardHeaps, AHeapWithoutStorageFreesOthersBlocks) {
   void* large = own.heap.allocate(2 * kMiB);
   test::in_child([&] {
     const rlimit none{1, RLIM_INFINITY};
-    ASSERT_EQ(setrlimit(RLIMIT_AS, &none), 0);
+    ASSERT_TRUE(test::limit_address_space(none));
     Own empty(own.pages);
     EXPECT_EQ(empty.allocate(10), nullptr);
     EXPECT_EQ(empty.usable_size(large), 2 * kMiB);

@@ -1,0 +1,268 @@
+// What the kernel is asked once, before main begins: a filter of system calls may stand from then on, and end
+// a process that asks anything but what libc's own malloc does.
+#include <errno.h>
+#include <limits.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/auxv.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "os/os.hpp"
+#include "os/system_call.hpp"
+#include "os/vdso.hpp"
+
+#ifndef MADV_WIPEONFORK
+#define MADV_WIPEONFORK 18
+#endif
+
+// glibc 2.35 and later: where a thread's area of restartable sequences lies, from its thread pointer on. The
+// kernel keeps the CPU's number there.
+extern "C" {
+[[gnu::weak]] extern const ptrdiff_t __rseq_offset;
+[[gnu::weak]] extern const unsigned int __rseq_size;
+}
+
+namespace spanalloc::os {
+
+namespace {
+
+// --- Limits and CPUs ---------------------------------------------------------------------------------------
+
+// Whoever asks at the same time is told the same, so that only `known` needs an order: release by who has
+// written the rest, acquire by who reads it.
+struct Answers {
+  Atomic<std::size_t> address_space_limit{0};
+  Atomic<std::size_t> memory_limit{0};
+  Atomic<unsigned> cpus{0};
+  Atomic<unsigned> known{0};
+};
+constinit Answers answers;
+
+std::size_t limit_of(int resource) {
+  rlimit64 limit{};
+  const long error = system_call(SYS_prlimit64, 0, resource, 0, argument(&limit));
+  return error != 0 || limit.rlim_cur == RLIM64_INFINITY ? SIZE_MAX : limit.rlim_cur;
+}
+
+unsigned count_cpus() {
+  unsigned long mask[16384 / (8 * sizeof(unsigned long))] = {};  // the kernel refuses too short a mask
+  unsigned count = 0;
+  const long bytes = system_call(SYS_sched_getaffinity, 0, sizeof mask, argument(mask));
+  for (std::size_t i = 0; bytes > 0 && i < static_cast<std::size_t>(bytes) / sizeof mask[0]; ++i) {
+    count += static_cast<unsigned>(__builtin_popcountl(mask[i]));
+  }
+  return count == 0 ? 1 : count;
+}
+
+const Answers& asked() {
+  if (SPANALLOC_UNLIKELY(answers.known.load_acquire() == 0)) ask();
+  return answers;
+}
+
+// --- Forks -------------------------------------------------------------------------------------------------
+
+// One word in a page that the kernel clears in a fork's child: 1 in the process that has written it. (Not so
+// in a child of vfork, which shares it.) nullptr: the kernel is older than Linux 4.14, or an emulator.
+constinit Atomic<Atomic<std::uint32_t>*> mark{nullptr};
+constinit Atomic<int> noted_process{0};  // then: its number
+constinit Atomic<std::uint32_t> forks{0};
+constinit Atomic<std::uint64_t> child_salt{0};
+
+void map_mark() {
+  if (mark.load_relaxed() != nullptr) return;
+  void* page = map(page_size(), page_size());
+  if (page == nullptr) return;
+  const long error =
+      system_call(SYS_madvise, argument(page), static_cast<long>(page_size()), MADV_WIPEONFORK);
+  auto* word = static_cast<Atomic<std::uint32_t>*>(page);
+  word->store_relaxed(1);
+  Atomic<std::uint32_t>* none = nullptr;
+  if (error != 0 || !mark.compare_exchange_strong_acq_rel(none, word)) {
+    release(page, page_size());
+  }
+}
+
+int process_id() {
+  return static_cast<int>(system_call(SYS_getpid, 0, 0, 0));  // cannot fail
+}
+
+// --- Random numbers ----------------------------------------------------------------------------------------
+
+constexpr std::uint64_t mixed(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9u;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBu;
+  return x ^ (x >> 31);
+}
+
+// Asked once, so that what is wrong with it is told once. (Two threads that ask at once may tell it twice.)
+constexpr std::uint64_t kNoSeed = UINT64_MAX;
+std::uint64_t seed() {
+  constexpr std::uint64_t kNotAsked = UINT64_MAX - 1;
+  static constinit Atomic<std::uint64_t> known{kNotAsked};  // any thread finds the same: no ordering needed
+  std::uint64_t value = known.load_relaxed();
+  if (value == kNotAsked) {
+    value = option_number("SEED", 0, INT64_MAX, kNoSeed);
+    known.store_relaxed(value);
+  }
+  return value;
+}
+
+struct Secret {
+  std::uint64_t words[2] = {};
+};
+
+// 16 bytes of AT_RANDOM, which every process has: libc takes its canary and its pointer guard from them. And
+// 16 bytes more that nobody else knows, unless it is an early boot or a filter stands already.
+Secret draw() {
+  Secret given{};
+  Secret own{};
+  if (const void* at = pointer_to(getauxval(AT_RANDOM)); at != nullptr) memcpy(&given, at, sizeof given);
+  constexpr unsigned kDoNotWait = 1;  // GRND_NONBLOCK
+  if (system_call(SYS_getrandom, argument(&own), sizeof own, kDoNotWait) != sizeof own) {
+    own = {{address_of(&own), now_ms()}};
+  }
+  return {{given.words[0] ^ own.words[0], given.words[1] ^ own.words[1]}};
+}
+
+// Drawn once. Who comes while another writes it goes by what it has drawn itself: one is as good as the
+// other.
+Secret secret() {
+  static constinit Atomic<std::uint64_t> words[2] = {Atomic<std::uint64_t>{0}, Atomic<std::uint64_t>{0}};
+  enum : unsigned { kNone, kBeingWritten, kKnown };
+  static constinit Atomic<unsigned> state{kNone};
+  // Acquire and release: the words.
+  if (SPANALLOC_LIKELY(state.load_acquire() == kKnown)) {
+    return {{words[0].load_relaxed(), words[1].load_relaxed()}};
+  }
+  const Secret drawn = draw();
+  unsigned none = kNone;
+  if (state.compare_exchange_strong_acq_rel(none, kBeingWritten)) {
+    for (unsigned i = 0; i < 2; ++i) words[i].store_relaxed(drawn.words[i]);
+    state.store_release(kKnown);
+  }
+  return drawn;
+}
+
+constexpr std::uint64_t rotated(std::uint64_t x, unsigned bits) {
+  return x << bits | x >> (64 - bits);
+}
+
+// SipHash-2-4 (Aumasson and Bernstein, 2012) of one word, with the secret as its key: who has seen any of its
+// values can tell neither the key nor another value.
+std::uint64_t keyed(const Secret& key, std::uint64_t word) {
+  std::uint64_t a = key.words[0] ^ 0x736F6D6570736575u;
+  std::uint64_t b = key.words[1] ^ 0x646F72616E646F6Du;
+  std::uint64_t c = key.words[0] ^ 0x6C7967656E657261u;
+  std::uint64_t d = key.words[1] ^ 0x7465646279746573u;
+  const auto rounds = [&](unsigned count) {
+    for (; count != 0; --count) {
+      a += b;
+      c += d;
+      b = rotated(b, 13) ^ a;
+      d = rotated(d, 16) ^ c;
+      a = rotated(a, 32);
+      c += b;
+      a += d;
+      b = rotated(b, 17) ^ c;
+      d = rotated(d, 21) ^ a;
+      c = rotated(c, 32);
+    }
+  };
+  constexpr std::uint64_t kEnd = std::uint64_t{sizeof word} << 56;  // its length is the last word
+  for (const std::uint64_t each : {word, kEnd}) {
+    d ^= each;
+    rounds(2);
+    a ^= each;
+  }
+  c ^= 0xFF;
+  rounds(4);
+  return a ^ b ^ c ^ d;
+}
+
+}  // namespace
+
+void ask() {
+  const std::size_t address_space = limit_of(RLIMIT_AS);
+  answers.address_space_limit.store_relaxed(address_space);
+  answers.memory_limit.store_relaxed(min_of(address_space, limit_of(RLIMIT_DATA)));
+  answers.cpus.store_relaxed(count_cpus());
+  answers.known.store_release(1);
+}
+
+void start() {
+  ask();
+  map_mark();
+  (void)secret();
+  (void)now_ms();
+}
+
+std::size_t address_space_limit() {
+  return asked().address_space_limit.load_relaxed();
+}
+
+std::size_t memory_limit() {
+  return asked().memory_limit.load_relaxed();
+}
+
+unsigned cpu_count() {
+  return static_cast<unsigned>(option_number("CPUS", 1, 4096, asked().cpus.load_relaxed()));
+}
+
+unsigned current_cpu() {
+  if (&__rseq_size != nullptr && __rseq_size != 0) {
+    constexpr std::size_t kCpuId = 4;  // of struct rseq; negative: the thread has none
+    const auto* area = static_cast<const char*>(__builtin_thread_pointer()) + __rseq_offset;
+    const int cpu = *reinterpret_cast<const volatile int*>(area + kCpuId);
+    if (SPANALLOC_LIKELY(cpu >= 0)) return static_cast<unsigned>(cpu);
+  }
+#if defined(__x86_64__)
+  using CpuFunction = long (*)(unsigned*, unsigned*, void*);
+  constexpr std::uintptr_t kNone = 1;
+  static constinit Atomic<std::uintptr_t> known{0};  // any thread finds the same: no ordering needed
+  if (known.load_relaxed() == 0)
+    known.store_relaxed(max_of(address_of(vdso_function("__vdso_getcpu")), kNone));
+  if (const std::uintptr_t function = known.load_relaxed(); function != kNone) {
+    unsigned cpu = 0;
+    if (reinterpret_cast<CpuFunction>(function)(&cpu, nullptr, nullptr) == 0) return cpu;
+  }
+#endif
+  return static_cast<unsigned>(mixed(address_of(thread_mark())) >> 32);
+}
+
+std::uint64_t random_bits() {
+  static constinit Atomic<std::uint64_t> drawn{0};
+  if (seed() != kNoSeed) return mixed(mixed(seed()) + drawn.fetch_add_relaxed(0x9E3779B97F4A7C15u));
+  const std::uint64_t number = drawn.fetch_add_relaxed(1);
+  // A fork's child goes on with the numbers of another key.
+  Secret key = secret();
+  if (const std::uint64_t salt = child_salt.load_relaxed(); salt != 0) {
+    key = {{keyed(key, salt), keyed(key, ~salt)}};
+  }
+  return keyed(key, number);
+}
+
+void before_fork() {
+  forks.fetch_add_relaxed(1);  // relaxed: each fork has its own number, that is all
+  if (Atomic<std::uint32_t>* word = mark.load_acquire(); word != nullptr) {
+    word->store_relaxed(1);
+  } else {
+    noted_process.store_relaxed(process_id());
+  }
+}
+
+bool is_new_child() {
+  if (const Atomic<std::uint32_t>* word = mark.load_acquire(); word != nullptr)
+    return word->load_relaxed() == 0;
+  return noted_process.load_relaxed() != process_id();
+}
+
+void enter_child() {
+  const std::uint64_t before = child_salt.load_relaxed();
+  child_salt.store_relaxed(mixed(before + forks.load_relaxed()) | 1);
+  before_fork();
+}
+
+}  // namespace spanalloc::os

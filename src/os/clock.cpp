@@ -1,0 +1,84 @@
+// Time, and waiting for it.
+#include <limits.h>
+#include <linux/futex.h>
+#include <stdint.h>
+#include <time.h>
+
+#include "base/atomic.hpp"
+#include "base/bits.hpp"
+#include "os/os.hpp"
+#include "os/system_call.hpp"
+#include "os/vdso.hpp"
+
+namespace spanalloc::os {
+
+namespace {
+
+#if defined(__aarch64__)
+constexpr char kClockName[] = "__kernel_clock_gettime";
+#else
+constexpr char kClockName[] = "__vdso_clock_gettime";
+#endif
+
+using ClockFunction = int (*)(clockid_t, timespec*);
+
+enum class Clock : unsigned { kKernel, kCounted, kStill };
+
+// Which clock there is, found out once; any thread finds the same, so that no ordering is needed.
+constexpr std::uintptr_t kNotAsked = 0;
+constexpr std::uintptr_t kCountedClock = 1;
+constexpr std::uintptr_t kStillClock = 2;
+constinit Atomic<std::uintptr_t> known_clock{kNotAsked};
+
+SPANALLOC_COLD std::uintptr_t find_clock() {
+  static constexpr const char* kChoices[] = {"kernel", "counted", "still"};
+  const auto choice = static_cast<Clock>(option_choice("CLOCK", kChoices, 3, 0, "kernel, counted or still"));
+  std::uintptr_t clock = kCountedClock;
+  if (choice == Clock::kStill) clock = kStillClock;
+  if (choice == Clock::kKernel) clock = max_of(address_of(vdso_function(kClockName)), kCountedClock);
+  known_clock.store_relaxed(clock);
+  return clock;
+}
+
+std::uintptr_t clock_in_use() {
+  const std::uintptr_t known = known_clock.load_relaxed();
+  return SPANALLOC_LIKELY(known != kNotAsked) ? known : find_clock();
+}
+
+// What a counted clock is looked at in a millisecond. Busy programs look some ten thousand times in a second:
+// for them the clock is not far off. It stops where nobody allocates, and so does what hangs on it anyway.
+constexpr std::uint64_t kLooksAMs = 16;
+constinit Atomic<std::uint64_t> looks{0};  // relaxed: nothing follows from its value but time
+
+void wait_for(std::uint64_t ns) {
+  // Nobody changes it, and nobody is woken: what ends the wait is the time.
+  static constinit Atomic<std::uint32_t> word{0};
+  const timespec duration{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+  (void)system_call(SYS_futex, argument(&word), FUTEX_WAIT | FUTEX_PRIVATE_FLAG, 0, argument(&duration));
+}
+
+}  // namespace
+
+std::uint64_t now_ms() {
+  const std::uintptr_t clock = clock_in_use();
+  if (clock == kCountedClock) return looks.fetch_add_relaxed(1) / kLooksAMs;
+  if (clock == kStillClock) return 0;
+  timespec now{};
+  // Of this clock the kernel's function never makes a system call, and cannot fail.
+  (void)reinterpret_cast<ClockFunction>(clock)(CLOCK_MONOTONIC_COARSE, &now);
+  return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1000000;
+}
+
+void yield() {
+  wait_for(1000);
+}
+
+void sleep_briefly() {
+  wait_for(50000);
+}
+
+void sleep_ms(std::uint64_t ms) {
+  wait_for(ms * 1'000'000);
+}
+
+}  // namespace spanalloc::os
