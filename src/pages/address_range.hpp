@@ -92,7 +92,8 @@ class AddressRange {
     if (end > capacity_) return OpenResult::kRefused;
     const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened());
     // Under a limit what is opened ahead takes from what everything else needs, too.
-    const std::size_t largest = !reserved_ && os::has_memory_limit() ? kMaxStep / 16 : kMaxStep;
+    const bool limited = limited_ || os::has_memory_limit();
+    const std::size_t largest = !reserved_ && limited ? kMaxStep / 16 : kMaxStep;
     step_ = min_of(step * 2, max_of(largest >> kGranuleBits, 1));
     if (step > needed && !is_locked() && try_open(step) == os::Placed::kYes) return OpenResult::kOpened;
     for (std::size_t part = needed; part != 0; part /= 2) {
@@ -106,6 +107,9 @@ class AddressRange {
     }
     return skip();
   }
+
+  /// A limit has been found that did not stand at the start, or is gone.
+  void set_limited(bool limited) { limited_ = limited; }
 
   /// Goes on at granule `end` (as far as that is not behind opened() already): what lies before is not opened
   /// any more. False: the capacity ends there.
@@ -383,6 +387,7 @@ class AddressRange {
   Atomic<bool> has_forbidden_{false};
   Atomic<std::size_t> opened_{0};
   std::size_t step_ = 1;
+  bool limited_ = false;
   Atomic<std::size_t> skipped_{0};
   bool guarded_ = false;  // reserved, or guard pages stand before and at opened()
   unsigned skips_ = 0;

@@ -266,25 +266,28 @@ class CoalescingArena {
     return {to, false};
   }
 
-  /// How many 256ths of a sample, spread over a taken range of many granules, are in memory, other ones each
-  /// time; or `enough`, if it is more, or if the kernel does not tell. Of no consequence but time and memory.
-  SPANALLOC_COLD std::size_t sample_resident(std::uint32_t first, std::size_t count, std::size_t enough) {
+  /// How many 256ths of a sample, spread over a taken range of many granules, hold anything but zeroes, other
+  /// ones each time; or `enough`, if it is more. Of no consequence but time and memory. (What is in memory no
+  /// system call tells that libc's malloc makes, too. So pages are read, which brings none to memory: of one
+  /// that was never written the kernel shows its page of zeroes.)
+  SPANALLOC_COLD std::size_t sample_used(std::uint32_t first, std::size_t count, std::size_t enough) {
     constexpr std::size_t kLooks = 16;  // one in each sixteenth, but not one behind the other
-    constexpr std::size_t kPageOfSample = kLooks * kGranule / 256;
     const std::size_t look = looks_.fetch_add_relaxed(1);
     const std::size_t page = os::page_size();
-    std::size_t resident = 0;
-    for (std::size_t i = 0; i < kLooks && resident < enough; ++i) {
-      if (i == kLooks / 4 && resident == 0) break;
+    const std::size_t pages = min_of(kGranule / page, 4);  // of a granule
+    std::size_t used = 0;
+    for (std::size_t i = 0; i < kLooks && used < enough; ++i) {
+      if (i == kLooks / 4 && used == 0) break;
       const std::size_t sixteenth = i * 5 % kLooks;
       const std::size_t from = count * sixteenth / kLooks;
       const std::size_t among = max_of(count * (sixteenth + 1) / kLooks - from, 1);
       const std::size_t any = (look * 0x9E3779B1u + i * 0x85EBCA77u) >> 8;
-      void* const granule = range_.address(first + from + any % among);
-      resident += Calls::resident_pages(granule, kGranule) * page / kPageOfSample;
+      const auto* at = static_cast<const char*>(range_.address(first + from + any % among));
+      for (std::size_t p = 0; p < pages; ++p, at += kGranule / pages) {
+        if (!is_zero(at, page)) used += 256 / kLooks / pages;
+      }
     }
-    // A kernel that tells nothing denies that this page is there, too.
-    return resident < enough && Calls::resident_pages(page_of_ours(), page) == 1 ? resident : enough;
+    return min_of(used, enough);
   }
   /// Has a taken range read as zero, its pages given back. False: refused; nothing has changed.
   SPANALLOC_COLD bool purge_taken(std::uint32_t first, std::size_t count) {
@@ -313,15 +316,21 @@ class CoalescingArena {
     return dirty;
   }
 
-  /// A limit of the process has refused what was asked for, or a sixteenth of it is open here; and it still
-  /// stood when look_at_limit() last looked. While it does, what is given back loses its charge: at once in
-  /// ranges of 1 MiB and more, else soon, an eighth of what is open at a time. The program has other uses for
-  /// it (threads' stacks, mappings of its own). Who keeps free memory elsewhere should not.
+  /// A limit has refused what was asked for, or a sixteenth of the one that stood at the start is open here;
+  /// and it still stood when look_at_limit() last looked. While it does, what is given back loses its charge:
+  /// at once in ranges of 1 MiB and more, else soon, an eighth of what is open at a time. The program has
+  /// other uses for it (threads' stacks, mappings of its own). Who keeps free memory elsewhere should not.
   bool is_tight() const { return tight_.load_relaxed() != 0; }
   /// Now and then. Under a limit what is free loses its charge before that refuses something.
   SPANALLOC_COLD void look_at_limit() {
-    if (!os::has_memory_limit()) return tight_.store_relaxed(0);
+    if (!is_tight() && !os::has_memory_limit()) return;
     LockGuard guard(grow_lock_);
+    if (is_tight() && !limit_still_stands()) {
+      tight_.store_relaxed(0);
+      range_.set_limited(false);
+      next_look_for_limit_ = 0;
+    }
+    if (!is_tight() && !os::has_memory_limit()) return;
     closed_.close_free(false, max_of(least_worth_closing(), kWorthClosing));
   }
 
@@ -460,6 +469,38 @@ class CoalescingArena {
     return start < capacity() && count <= capacity() - start;
   }
 
+  // Whether a limit on memory stands of which `granules`, or what is open, is a sixteenth or more. The one
+  // that stood at the start is known; one that was set later is found by being refused that much, without a
+  // charge. (A page is refused, too, at the limit on the number of mappings, of which to close makes more.)
+  bool is_limited(std::size_t granules = 1) {
+    if (os::has_memory_limit()) return true;
+    const std::size_t bytes = max_of(granules, open_granules()) << kGranuleBits;
+    if (bytes > SIZE_MAX / 4096 || range_.is_locked() || !Calls::would_grant(os::page_size())) return false;
+    limit_refused_ = bytes * 16;
+    return !is_granted_without_charge(limit_refused_);
+  }
+  // Much more than a limit can leave by which that was refused, whatever was given back since.
+  bool limit_still_stands() const {
+    const std::size_t limit = os::memory_limit();
+    if (range_.is_locked()) return true;
+    return limit != SIZE_MAX ? !Calls::would_grant(limit) : !is_granted_without_charge(limit_refused_ * 16);
+  }
+  static bool is_granted_without_charge(std::size_t bytes) {
+    return Calls::open_at(nullptr, bytes) != os::Placed::kRefused;
+  }
+  // Under grow_lock_. Looks again each time that an eighth more is open.
+  void look_for_limit() {
+    if (os::has_memory_limit()) {
+      if (open_granules() >= (os::memory_limit() >> kGranuleBits) / 16) tight_.store_relaxed(1);
+    } else if (open_granules() >= next_look_for_limit_) {
+      next_look_for_limit_ = max_of(open_granules() + open_granules() / 8, kFirstLookForLimit);
+      if (open_granules() >= kFirstLookForLimit && is_limited()) {
+        tight_.store_relaxed(1);
+        range_.set_limited(true);
+      }
+    }
+  }
+
   // Under grow_lock_. New address space for `count` granules; true: try again, something has changed.
   // `of_range`: granules of the range that they become the end of, if there is one.
   template <class BeforeUse>
@@ -471,10 +512,10 @@ class CoalescingArena {
       if (!has_space_behind(count, alignment)) return false;
       if (range_.open_up_to(max_of(start + count, old_end + 1)) == Range::OpenResult::kRefused) {
         // Not for what could never have been granted. Relaxed: a hint.
-        if (count <= old_end + kReasonable && os::has_memory_limit()) tight_.store_relaxed(1);
+        if (count <= old_end + kReasonable && !is_tight() && is_limited(count)) tight_.store_relaxed(1);
         return false;
       }
-      if (open_granules() >= (os::memory_limit() >> kGranuleBits) / 16) tight_.store_relaxed(1);
+      look_for_limit();
     }
     const std::size_t old_limit = limit();
     if (!book_opened(before_use)) return false;
@@ -686,7 +727,15 @@ class CoalescingArena {
     return {units, gap ? Tables::units_behind(table, capacity, reach.next) : units};
   }
 
-  void* page_of_ours() { return pointer_to(align_down(address_of(&grow_lock_), os::page_size())); }
+  // (Whoever wrote to it last has given it back; what a sanitizer knows of it is of no interest.)
+  [[gnu::no_sanitize_address, gnu::no_sanitize_thread]] static bool is_zero(const char* page,
+                                                                            std::size_t bytes) {
+    const auto* words = reinterpret_cast<const volatile std::uint64_t*>(page);
+    for (std::size_t i = 0; i < bytes / sizeof *words; ++i) {
+      if (words[i] != 0) return false;
+    }
+    return true;
+  }
 
   // The manager's, for a run of free granules that it holds; or of a range in use, for its owner.
   bool purge_run(coalescing::Block run) {
@@ -779,9 +828,12 @@ class CoalescingArena {
   Atomic<std::size_t> seam_count_{0};
   static constexpr std::size_t kWorthClosing = max_of(kMiB / kGranule, 1);
   static constexpr std::size_t kReasonable = 64 * kMiB / kGranule;
+  static constexpr std::size_t kFirstLookForLimit = max_of(4 * kMiB / kGranule, 1);
   Atomic<std::uint32_t> tight_{0};
-  Atomic<std::size_t> came_back_{0};  // granules given back since anything was closed
-  std::uint16_t generation_ = 0;      // of the process that it has been put right in
+  std::size_t limit_refused_ = 0;        // bytes that a limit has refused; under grow_lock_
+  std::size_t next_look_for_limit_ = 0;  // granules that are open then; under grow_lock_
+  Atomic<std::size_t> came_back_{0};     // granules given back since anything was closed
+  std::uint16_t generation_ = 0;         // of the process that it has been put right in
 };
 
 }  // namespace spanalloc

@@ -187,8 +187,8 @@ template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::zero_by_purging(const FreshSpan& fresh, GranuleCount granules) {
   if (granules.count < kLookAtLeast) return false;
   const std::uint32_t first = index_of(fresh.span.number);
-  const std::size_t resident = pages_.arena.sample_resident(first, granules.count, LargeHabits::kUsed);
-  return pages_.large_habits.clears_by_purging(granules.count, resident) &&
+  const std::size_t used = pages_.arena.sample_used(first, granules.count, LargeHabits::kUsed);
+  return pages_.large_habits.clears_by_purging(granules.count, used) &&
          pages_.arena.purge_taken(first, granules.count);
 }
 
@@ -399,9 +399,9 @@ SPANALLOC_COLD inline void Heap<Config>::give_large(SpanRef span, GranuleCount g
 template <class Config>
 inline bool Heap<Config>::comes_back_sparse(SpanRef span, GranuleCount granules) {
   if (granules.count < kLookAtLeast || !pages_.large_habits.wants_look(granules.count)) return false;
-  const std::size_t resident =
-      pages_.arena.sample_resident(index_of(span.number), granules.count, LargeHabits::kUsed);
-  return pages_.large_habits.gives_back(granules.count, resident);
+  const std::size_t used =
+      pages_.arena.sample_used(index_of(span.number), granules.count, LargeHabits::kUsed);
+  return pages_.large_habits.gives_back(granules.count, used);
 }
 
 // After a free of so many. Twice as much can be purged: the bound is reached, even as it sinks with what is

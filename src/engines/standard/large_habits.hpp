@@ -1,7 +1,8 @@
 // What a program makes of its large blocks, size by size: whether one that comes back stays in memory, and
 // whether the next is cleared by giving its pages back.
 //
-// A look tells how much of a block is in memory, in 256ths, by a sample. One that comes back
+// A look tells how much of a block is used, in 256ths, by a sample: which of its pages hold anything but
+// zeroes, and so are in memory. One that comes back
 //
 //   with a quarter or more  was used, and stays: there is no telling what the next one is for.
 //   with less (sparse)      may be followed by one whose program writes to the same places: then it pays for
