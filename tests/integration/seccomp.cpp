@@ -1,5 +1,5 @@
-// A seccomp filter that forbids every system call an allocator can do without. The filter is installed before
-// exec, so that it stands from the library's first instruction on.
+// A seccomp filter that refuses every system call an allocator can do without. The filter is installed before
+// exec, so that it stands from the library's first instruction on. (One that kills: killing_filter.cpp.)
 #include <errno.h>
 #include <linux/audit.h>
 #include <linux/filter.h>
@@ -25,9 +25,9 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-const std::vector<long> kOptional = {SYS_madvise,           SYS_mremap, SYS_rseq,      SYS_membarrier,
-                                     SYS_sched_getaffinity, SYS_getcpu, SYS_getrandom, SYS_mincore,
-                                     SYS_sched_yield};
+const std::vector<long> kOptional = {SYS_madvise,           SYS_mremap,   SYS_rseq,      SYS_membarrier,
+                                     SYS_sched_getaffinity, SYS_getcpu,   SYS_getrandom, SYS_mincore,
+                                     SYS_sched_yield,       SYS_prlimit64};
 
 void forbid(int error) {
   std::vector<sock_filter> program;
