@@ -40,6 +40,57 @@ void* try_map(void* hint, std::size_t bytes, int protection, int flags) {
   return p == MAP_FAILED ? nullptr : p;
 }
 
+// By a hint, which the kernel follows where the range is free: whether it was is seen from the answer.
+// (MAP_FIXED_NOREPLACE, which says so itself, is a flag that filters of system calls may not know.)
+Placed map_by_hint(char* address, std::size_t bytes, int protection, int flags) {
+  void* got = try_map(address, bytes, protection, flags);
+  if (got == nullptr) return Placed::kRefused;
+  if (got == address) return Placed::kYes;
+  munmap(got, bytes);
+  return Placed::kTaken;
+}
+
+// What a whole entry of the page table's second level maps: a huge page.
+std::size_t huge_page() {
+  return page_size() * (page_size() / sizeof(std::uint64_t));
+}
+
+// Linux 6.7 to 6.12 place what is as large as a huge page by looking for room for one more, from the hint on;
+// so they pass by a hole that has just the size. But they do find it for all but the last huge page, and for
+// what is smaller than one as they are told. So it is tried in three parts, before it counts as taken.
+Placed map_in_parts(char* address, std::size_t bytes, int protection, int flags) {
+  const std::size_t half = huge_page() / 2;
+  const std::size_t ends[] = {bytes - 2 * half, bytes - half, bytes};
+  std::size_t done = 0;
+  for (const std::size_t end : ends) {
+    if (end == done) continue;
+    const Placed placed = map_by_hint(address + done, end - done, protection, flags);
+    if (placed != Placed::kYes) {
+      if (done != 0) munmap(address, done);
+      return placed;
+    }
+    done = end;
+  }
+  return Placed::kYes;
+}
+
+Placed map_exactly(void* address, std::size_t bytes, int protection, int flags) {
+  auto* const start = static_cast<char*>(address);
+  const Placed placed = map_by_hint(start, bytes, protection, flags);
+  if (placed != Placed::kTaken || bytes < huge_page() || address == nullptr) return placed;
+  return map_in_parts(start, bytes, protection, flags);
+}
+
+// Where memory is so short that more than is needed is not granted: a bit below the place that the kernel
+// chooses for it, where mostly nothing is.
+void* map_aligned_below(std::size_t bytes, std::size_t alignment, int protection, int flags) {
+  void* any = try_map(nullptr, bytes, protection, flags);
+  if (any == nullptr || address_of(any) % alignment == 0) return any;
+  munmap(any, bytes);
+  void* place = pointer_to(align_down(address_of(any), alignment));
+  return map_exactly(place, bytes, protection, flags) == Placed::kYes ? place : nullptr;
+}
+
 // Maps with any alignment: over-maps and cuts the ends off.
 void* map_aligned(std::size_t bytes, std::size_t alignment, int protection, int flags) {
   const std::size_t page = page_size();
@@ -47,23 +98,13 @@ void* map_aligned(std::size_t bytes, std::size_t alignment, int protection, int 
   if (bytes > SIZE_MAX - alignment) return nullptr;
   const std::size_t slack = alignment - page;
   void* raw = try_map(nullptr, bytes + slack, protection, flags);
-  if (raw == nullptr) return nullptr;
+  if (raw == nullptr) return map_aligned_below(bytes, alignment, protection, flags);
   const std::uintptr_t begin = address_of(raw);
   const std::uintptr_t aligned = align_up(begin, alignment);
   if (aligned != begin) munmap(raw, aligned - begin);
   const std::uintptr_t tail = begin + slack - aligned;
   if (tail != 0) munmap(pointer_to(aligned + bytes), tail);
   return pointer_to(aligned);
-}
-
-// By a hint, which the kernel follows where the range is free: whether it was is seen from the answer.
-// (MAP_FIXED_NOREPLACE, which says so itself, is a flag that filters of system calls may not know.)
-Placed map_exactly(void* address, std::size_t bytes, int protection, int flags) {
-  void* got = try_map(address, bytes, protection, flags);
-  if (got == nullptr) return Placed::kRefused;
-  if (got == address) return Placed::kYes;
-  munmap(got, bytes);
-  return Placed::kTaken;
 }
 
 }  // namespace

@@ -22,7 +22,8 @@ void* reserve(std::size_t bytes, std::size_t alignment);
 bool open(void* address, std::size_t bytes);
 /// What became of a mapping that must lie at one address.
 enum class Placed { kYes, kTaken, kRefused };
-/// Maps [address, address + bytes) readable and writable if nothing is mapped there.
+/// Maps [address, address + bytes) readable and writable if nothing is mapped there. Of nullptr nothing is
+/// kept: kTaken means that as much would be granted elsewhere.
 Placed open_at(void* address, std::size_t bytes);
 /// The same as address space only.
 Placed reserve_at(void* address, std::size_t bytes);

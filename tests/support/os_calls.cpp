@@ -22,12 +22,28 @@ namespace {
 constinit std::atomic<std::size_t> mapped{0};
 constinit std::atomic<std::size_t> yield_calls{0};
 constinit std::atomic<std::uint64_t> clock_ms{1'000'000'000};  // 0: the machine's
+constinit std::atomic<bool> hints_want_more_room{false};
+constexpr std::size_t kHugePage = 2 * kMiB;
 
 std::size_t whole_pages(std::size_t bytes) {
   return align_up(bytes, static_cast<std::size_t>(sysconf(_SC_PAGESIZE)));
 }
 
+bool is_free(void* address, std::size_t bytes) {
+  void* const got = __real_mmap(address, bytes, PROT_NONE,
+                                MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+  if (got != MAP_FAILED) __real_munmap(got, bytes);
+  return got == address;
+}
+
 }  // namespace
+
+HintsWantMoreRoom::HintsWantMoreRoom() {
+  hints_want_more_room.store(true);
+}
+HintsWantMoreRoom::~HintsWantMoreRoom() {
+  hints_want_more_room.store(false);
+}
 
 std::size_t mapped_by_calls() {
   return mapped.load(std::memory_order_relaxed);
@@ -62,6 +78,11 @@ void __wrap__ZN9spanalloc2os5yieldEv() {
 
 void* __wrap_mmap(void* address, std::size_t bytes, int protection, int flags, int fd,
                   off_t offset) noexcept {
+  if (test::hints_want_more_room.load(std::memory_order_relaxed) && address != nullptr &&
+      (flags & MAP_FIXED) == 0 && bytes >= test::kHugePage &&
+      !test::is_free(address, bytes + test::kHugePage)) {
+    address = nullptr;
+  }
   void* const got = __real_mmap(address, bytes, protection, flags, fd, offset);
   // Over what is there already nothing is added.
   const bool replaces = (flags & MAP_FIXED) != 0;

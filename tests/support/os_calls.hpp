@@ -17,6 +17,16 @@ std::size_t mapped_by_calls();
 /// (src/sync/spin_lock.hpp).
 std::size_t yields();
 
+/// While it lives hints of addresses are followed as Linux 6.7 to 6.12 follow them: what is as large as a
+/// huge page is placed elsewhere, if from the hint on there is not room for a huge page more.
+class HintsWantMoreRoom {
+ public:
+  HintsWantMoreRoom();
+  ~HintsWantMoreRoom();
+  HintsWantMoreRoom(const HintsWantMoreRoom&) = delete;
+  HintsWantMoreRoom& operator=(const HintsWantMoreRoom&) = delete;
+};
+
 /// The clock, which decay goes by, stands still: what a test sees does not depend on how long it
 /// takes. Here it is moved;
 void advance_clock(std::uint64_t ms);

@@ -13,6 +13,7 @@
 #include "address_limit.hpp"
 #include "base/bits.hpp"
 #include "child.hpp"
+#include "os_calls.hpp"
 
 namespace spanalloc {
 namespace {
@@ -66,6 +67,56 @@ TEST(Os, PlacesExactlyOrNotAtAll) {
   EXPECT_EQ(os::open_at(pointer_to(std::uintptr_t{1} << 40), std::size_t{1} << 50), os::Placed::kRefused);
   *static_cast<char*>(p) = 1;
   os::release(p, kMiB);
+}
+
+// Whatever more room the kernel looks for behind a hint.
+TEST(Os, PlacesWhatJustFitsIntoAHole) {
+  if (os::page_size() != 4096) GTEST_SKIP() << "huge pages of another size";
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer ends a process that maps where it has put nothing";
+  const test::HintsWantMoreRoom as_some_kernels_do;
+  for (const std::size_t bytes : {4096 + std::size_t{0}, 2 * kMiB - 4096, 2 * kMiB, 2 * kMiB + 4096, 3 * kMiB,
+                                  4 * kMiB, 7 * kMiB + 8192, 64 * kMiB}) {
+    auto* all = static_cast<char*>(os::reserve(bytes + 2 * kMiB, 2 * kMiB));
+    ASSERT_NE(all, nullptr);
+    char* hole = all + kMiB;
+    ASSERT_TRUE(os::release(hole, bytes));
+    const std::size_t mapped = test::mapped_by_calls();
+    EXPECT_EQ(os::open_at(hole, bytes), os::Placed::kYes) << bytes;
+    EXPECT_EQ(test::mapped_by_calls(), mapped + bytes);
+    hole[0] = hole[bytes - 1] = 1;
+    ASSERT_TRUE(os::release(hole, bytes));
+    EXPECT_EQ(os::reserve_at(hole, bytes), os::Placed::kYes) << bytes;
+    ASSERT_TRUE(os::release(hole, bytes));
+    // Of a hole with something in it nothing is kept.
+    for (const std::size_t at : {std::size_t{0}, bytes / 2, bytes - 4096}) {
+      char* theirs = hole + align_down(at, 4096);
+      ASSERT_EQ(os::open_at(theirs, 4096), os::Placed::kYes);
+      theirs[0] = 7;
+      const std::size_t before = test::mapped_by_calls();
+      EXPECT_EQ(os::open_at(hole, bytes), os::Placed::kTaken) << bytes << ' ' << at;
+      EXPECT_EQ(test::mapped_by_calls(), before);
+      EXPECT_EQ(theirs[0], 7);
+      ASSERT_TRUE(os::release(theirs, 4096));
+    }
+    os::release(all, bytes + 2 * kMiB);
+  }
+}
+
+// At a limit an aligned mapping needs no more than it takes.
+TEST(Os, MapsAlignedInWhatALimitLeaves) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";
+  if (test::kEmulated) GTEST_SKIP() << "the emulator does not enforce limits on address space";
+  test::in_child([] {
+    ASSERT_TRUE(test::leave_address_space(2 * kMiB));
+    for (const std::size_t bytes : {kMiB + kMiB / 2, std::size_t{4096}}) {
+      void* p = os::map(bytes, 16 * kMiB);
+      ASSERT_NE(p, nullptr);
+      EXPECT_EQ(address_of(p) % (16 * kMiB), 0u);
+      static_cast<char*>(p)[bytes - 1] = 1;
+      os::release(p, bytes);
+    }
+    EXPECT_EQ(os::map(3 * kMiB, 16 * kMiB), nullptr);
+  });
 }
 
 TEST(Os, ReleaseTellsWhetherItWasRefused) {
