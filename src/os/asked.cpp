@@ -207,6 +207,10 @@ std::size_t memory_limit() {
   return asked().memory_limit.load_relaxed();
 }
 
+void forget_memory_limit() {
+  answers.memory_limit.store_relaxed(SIZE_MAX);
+}
+
 unsigned cpu_count() {
   return static_cast<unsigned>(option_number("CPUS", 1, 4096, asked().cpus.load_relaxed()));
 }

@@ -76,6 +76,8 @@ std::size_t memory_limit();
 inline bool has_memory_limit() {
   return memory_limit() != SIZE_MAX;
 }
+/// It has turned out that it does not stand any more.
+void forget_memory_limit();
 /// Number of CPUs the process might run on then, at least 1. SPANALLOC_CPUS overrides it (simulated
 /// machines).
 unsigned cpu_count();

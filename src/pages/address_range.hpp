@@ -95,7 +95,11 @@ class AddressRange {
     const bool limited = limited_ || os::has_memory_limit();
     const std::size_t largest = !reserved_ && limited ? kMaxStep / 16 : kMaxStep;
     step_ = min_of(step * 2, max_of(largest >> kGranuleBits, 1));
-    if (step > needed && !is_locked() && try_open(step) == os::Placed::kYes) return OpenResult::kOpened;
+    if (step > needed && !is_locked()) {
+      const os::Placed placed = try_open(step);
+      if (placed == os::Placed::kYes) return OpenResult::kOpened;
+      if (placed == os::Placed::kRefused) refused_step_ = step;
+    }
     for (std::size_t part = needed; part != 0; part /= 2) {
       const os::Placed placed = try_open(part);
       if (placed == os::Placed::kYes) return OpenResult::kOpened;
@@ -108,7 +112,13 @@ class AddressRange {
     return skip();
   }
 
-  /// A limit has been found that did not stand at the start, or is gone.
+  /// Granules that were to be opened ahead of need, the last time, and were refused; 0: none, or told before.
+  std::size_t take_refused_step() {
+    const std::size_t step = refused_step_;
+    refused_step_ = 0;
+    return step;
+  }
+  /// A limit has been met that did not stand at the start, or is gone.
   void set_limited(bool limited) { limited_ = limited; }
 
   /// Goes on at granule `end` (as far as that is not behind opened() already): what lies before is not opened
@@ -387,6 +397,7 @@ class AddressRange {
   Atomic<bool> has_forbidden_{false};
   Atomic<std::size_t> opened_{0};
   std::size_t step_ = 1;
+  std::size_t refused_step_ = 0;
   bool limited_ = false;
   Atomic<std::size_t> skipped_{0};
   bool guarded_ = false;  // reserved, or guard pages stand before and at opened()

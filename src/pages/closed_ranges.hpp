@@ -28,7 +28,8 @@ namespace spanalloc {
 
 /// `Books`, the arena's: lose(block): it is nobody's for ever; is_lost(block), is_gap(block); closed(block):
 /// its pages are gone; memory_came_back(); gap_behind(unit): the next units that have no metadata, no block
-/// where there are none. `kSet`: which of the manager's sets of units tells what is closed.
+/// where there are none; has_grown_over(block), unmap_grown(): what is ours where a block is closed. `kSet`:
+/// which of the manager's sets of units tells what is closed.
 template <class Range, class Manager, class Books, class Calls, unsigned kSet>
 class ClosedRanges {
   using Block = coalescing::Block;
@@ -224,7 +225,12 @@ class ClosedRanges {
   // What somebody else has mapped over a small one meanwhile is not waited for: it would be asked for each
   // time.
   os::Placed reopen(Block closed) {
-    const os::Placed placed = range_.reopen(closed.first, closed.size);
+    os::Placed placed = range_.reopen(closed.first, closed.size);
+    if (placed == os::Placed::kTaken && books_.has_grown_over(closed)) {
+      books_.unmap_grown();
+      const bool is_clear = !books_.has_grown_over(closed);
+      placed = is_clear ? range_.reopen(closed.first, closed.size) : os::Placed::kRefused;
+    }
     if (placed == os::Placed::kYes) book_reopened(closed);
     if (placed == os::Placed::kTaken && closed.size <= kLostIfTaken) lose(closed);
     return placed;

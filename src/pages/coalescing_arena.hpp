@@ -61,6 +61,8 @@ class CoalescingArena {
     coalescing::Block gap_behind(std::size_t unit) const { return arena->gap_behind(unit); }
     void closed(coalescing::Block block) { arena->huge_set().erase(block); }
     void memory_came_back() { arena->memory_came_back(); }
+    bool has_grown_over(coalescing::Block block) const { return arena->has_grown_over(block); }
+    void unmap_grown() { arena->unmap_grown(); }
   };
   // Sets of granules. closed: changed under grow_lock_; lost: where what is lost begins; seams: see
   // move_out(); huge: of what this arena has advised huge pages for, see stop_advice().
@@ -94,6 +96,7 @@ class CoalescingArena {
       range_.destroy();
     } else {
       SPANALLOC_ASSERT(books_add_up());
+      unmap_grown();
       std::size_t end_of_lost = 0;
       range_.destroy([&](std::size_t granule) {
         const coalescing::Block block{granule, 1};
@@ -160,6 +163,7 @@ class CoalescingArena {
         continue;
       }
       if (effort == Effort::kGrow) return {};
+      if (has_unmapped() && map_unmapped()) continue;
       if (!absent) taken = look_for(count, alignment, coalescing::Search::kExhaustive);
       if (taken.first != 0) return taken;
       if (effort == Effort::kClose && !has_closed && closing_may_help(closing, count, alignment)) {
@@ -261,8 +265,7 @@ class CoalescingArena {
     os::Placed placed = os::Placed::kRefused;
     if (range_.reserved() || !is_tight()) placed = range_.map_anew(first, count);
     if (placed == os::Placed::kYes) return find_again(block), MovedOut{to, true};
-    // What is not mapped is as good as closed. (In a reserved range what is closed is mapped.)
-    if (placed == os::Placed::kRefused && !range_.reserved()) count_as_closed(block);
+    if (placed == os::Placed::kRefused) note_unmapped(block);
     return {to, false};
   }
 
@@ -316,20 +319,18 @@ class CoalescingArena {
     return dirty;
   }
 
-  /// A limit has refused what was asked for, or a sixteenth of the one that stood at the start is open here;
-  /// and it still stood when look_at_limit() last looked. While it does, what is given back loses its charge:
-  /// at once in ranges of 1 MiB and more, else soon, an eighth of what is open at a time. The program has
-  /// other uses for it (threads' stacks, mappings of its own). Who keeps free memory elsewhere should not.
+  /// A limit has refused what was asked for, or would refuse what is little beside what is open here, or a
+  /// sixteenth of the one that stood at the start is open; and it still stood when look_at_limit() last
+  /// looked. While it does, what is given back loses its charge: at once in ranges of 1 MiB and more, else
+  /// soon, an eighth of what is open at a time. The program has other uses for it (threads' stacks, mappings
+  /// of its own). Who keeps free memory elsewhere should not.
   bool is_tight() const { return tight_.load_relaxed() != 0; }
   /// Now and then. Under a limit what is free loses its charge before that refuses something.
   SPANALLOC_COLD void look_at_limit() {
-    if (!is_tight() && !os::has_memory_limit()) return;
+    if (!is_tight() && !os::has_memory_limit() && !has_unmapped()) return;
     LockGuard guard(grow_lock_);
-    if (is_tight() && !limit_still_stands()) {
-      tight_.store_relaxed(0);
-      range_.set_limited(false);
-      next_look_for_limit_ = 0;
-    }
+    if (is_tight() && !limit_still_stands()) forget_limit();
+    map_unmapped();
     if (!is_tight() && !os::has_memory_limit()) return;
     closed_.close_free(false, max_of(least_worth_closing(), kWorthClosing));
   }
@@ -384,6 +385,7 @@ class CoalescingArena {
   /// Ranges that vanished threads had claimed but not taken, or half given back, are free again. What they
   /// had taken is still taken. A range that was being closed is closed.
   SPANALLOC_COLD void recover_in_child() {
+    grown_count_ = 0;  // what is closed again is unmapped, and may be somebody else's soon
     manager_.recover_after_fork([&](coalescing::Block block) { return closed_.close_again(block); });
     closed_.recover_in_child();
     std::size_t lost = 0;  // a thread that vanished may have been between the set and the count
@@ -469,36 +471,81 @@ class CoalescingArena {
     return start < capacity() && count <= capacity() - start;
   }
 
-  // Whether a limit on memory stands of which `granules`, or what is open, is a sixteenth or more. The one
-  // that stood at the start is known; one that was set later is found by being refused that much, without a
-  // charge. (A page is refused, too, at the limit on the number of mappings, of which to close makes more.)
-  bool is_limited(std::size_t granules = 1) {
-    if (os::has_memory_limit()) return true;
-    const std::size_t bytes = max_of(granules, open_granules()) << kGranuleBits;
-    if (bytes > SIZE_MAX / 4096 || range_.is_locked() || !Calls::would_grant(os::page_size())) return false;
-    limit_refused_ = bytes * 16;
-    return !is_granted_without_charge(limit_refused_);
+  // Limits, all under grow_lock_. The one that stood at the start is known. Another one is met by being
+  // refused: addresses, of which a look takes none but for its own time, and no more than kMostLookedFor; or
+  // what was really asked for, and then it may be a limit on what is charged.
+  //
+  // Granules, with what is open here, that were refused; 0: none.
+  struct Refused {
+    std::size_t granules = 0;
+    bool as_addresses = false;
+  };
+  static bool has_addresses(std::size_t granules) {
+    return Calls::reserve_at(nullptr, granules << kGranuleBits) != os::Placed::kRefused;
   }
-  // Much more than a limit can leave by which that was refused, whatever was given back since.
+  // What was refused last, with what was open, and for no limit's sake: the same tells nothing new.
+  struct NoneFound {
+    std::size_t open = 0;
+    std::size_t count = 0;
+  };
+  // (Not charged where overcommitting is left to the kernel's judgement, which looks at one request alone.)
+  static bool has_memory(std::size_t granules) {
+    return Calls::open_at(nullptr, granules << kGranuleBits) != os::Placed::kRefused;
+  }
+  void note_limit(Refused refused) {
+    limit_ = refused;
+    tight_.store_relaxed(1);
+    range_.set_limited(true);
+  }
+  void forget_limit() {
+    if (limit_.granules == 0) os::forget_memory_limit();
+    limit_ = {};
+    tight_.store_relaxed(0);
+    range_.set_limited(false);
+    next_look_for_limit_ = 0;
+  }
+  // After `count` granules were really refused. (A page is refused, too, at the limit on the number of
+  // mappings, of which to close makes more; and all but addresses where all new memory is locked.)
+  void look_for_limit_that_refused(std::size_t count) {
+    if (is_tight()) return;
+    if (os::has_memory_limit()) return tight_.store_relaxed(1);
+    const std::size_t open = open_granules();
+    if (open == none_found_.open && count >= none_found_.count) return;
+    none_found_ = {open, count};
+    if (has_memory(count) || range_.is_locked() || !Calls::would_grant(os::page_size())) return;
+    none_found_ = {};
+    note_limit({open + count, !has_addresses(count)});
+  }
+  // After growth. Looks each time that an eighth more is open.
+  void look_for_limit() {
+    const std::size_t open = open_granules();
+    if (limit_.granules != 0) {
+      if (open > limit_.granules) forget_limit();
+    } else if (os::has_memory_limit()) {
+      if (open >= (os::memory_limit() >> kGranuleBits) / 16) tight_.store_relaxed(1);
+    } else if (open >= next_look_for_limit_) {
+      next_look_for_limit_ = max_of(open + open / 8, kFirstLookForLimit);
+      const std::size_t looked_for = min_of(open * 16, kMostLookedFor);
+      if (open < kFirstLookForLimit || has_addresses(looked_for) || range_.is_locked()) return;
+      note_limit({open + looked_for, true});
+    }
+  }
+  // What it has refused, with what was open then, or what it allows in all, is more than it can allow beside
+  // what is open now, whatever was given back here since. Refused, the question takes nothing.
   bool limit_still_stands() const {
     const std::size_t limit = os::memory_limit();
-    if (range_.is_locked()) return true;
-    return limit != SIZE_MAX ? !Calls::would_grant(limit) : !is_granted_without_charge(limit_refused_ * 16);
-  }
-  static bool is_granted_without_charge(std::size_t bytes) {
-    return Calls::open_at(nullptr, bytes) != os::Placed::kRefused;
-  }
-  // Under grow_lock_. Looks again each time that an eighth more is open.
-  void look_for_limit() {
-    if (os::has_memory_limit()) {
-      if (open_granules() >= (os::memory_limit() >> kGranuleBits) / 16) tight_.store_relaxed(1);
-    } else if (open_granules() >= next_look_for_limit_) {
-      next_look_for_limit_ = max_of(open_granules() + open_granules() / 8, kFirstLookForLimit);
-      if (open_granules() >= kFirstLookForLimit && is_limited()) {
-        tight_.store_relaxed(1);
-        range_.set_limited(true);
-      }
+    const std::size_t open = open_granules();
+    if (limit_.granules == 0 && limit == SIZE_MAX) return false;
+    std::size_t asked = limit_.granules - min_of(open, limit_.granules);
+    bool as_addresses = limit_.as_addresses;
+    if (limit_.granules == 0) {
+      const std::size_t allowed = (limit >> kGranuleBits) + 1;
+      const std::size_t lost = min_of(lost_count_.load_relaxed(), open);  // some of it is not even mapped
+      asked = allowed - min_of(open - lost, allowed);
+      as_addresses = limit == os::address_space_limit();
     }
+    if (asked == 0) return false;
+    return !(as_addresses ? has_addresses(asked) : has_memory(asked)) || range_.is_locked();
   }
 
   // Under grow_lock_. New address space for `count` granules; true: try again, something has changed.
@@ -510,9 +557,11 @@ class CoalescingArena {
       const std::size_t old_end = range_.opened();
       const std::size_t start = place_behind(alignment);
       if (!has_space_behind(count, alignment)) return false;
-      if (range_.open_up_to(max_of(start + count, old_end + 1)) == Range::OpenResult::kRefused) {
-        // Not for what could never have been granted. Relaxed: a hint.
-        if (count <= old_end + kReasonable && !is_tight() && is_limited(count)) tight_.store_relaxed(1);
+      const auto opened = range_.open_up_to(max_of(start + count, old_end + 1));
+      if (const std::size_t ahead = range_.take_refused_step()) look_for_limit_that_refused(ahead);
+      if (opened == Range::OpenResult::kRefused) {
+        // Not for what could never have been granted.
+        if (count <= old_end + kReasonable) look_for_limit_that_refused(count);
         return false;
       }
       look_for_limit();
@@ -668,22 +717,88 @@ class CoalescingArena {
     // What is closed behind it would be room to grow where it stands, and whose that is hard to tell then.
     const coalescing::Block behind{block.end(), 1};
     if (block.end() < limit() && (closed_.contains(behind) || is_lost(behind))) return nullptr;
-    lose(block);  // before: a fork's child must not take it for memory, or for somebody's to give back
     void* const from = range_.address(block.first);
     const std::size_t old = block.size << kGranuleBits;
+    const std::uintptr_t end = address_of(from) + old;
+    if (!may_grow_over({end, bytes - old})) return nullptr;
+    lose(block);  // before: a fork's child must not take it for memory, or for somebody's to give back
     void* const to = Calls::remap(from, old, bytes);
+    // There may be room behind it: closed since, or at the arena's end.
+    const bool has_grown = to == from && !Calls::release(pointer_to(end), bytes - old);
+    settle_growth(end, has_grown);
     if (to != nullptr && to != from) return to;
-    // There was room behind it: closed since, or at the arena's end. (Refused, that looks foreign from now
-    // on.)
-    if (to == from) Calls::release(static_cast<char*>(from) + old, bytes - old);
     find_again(block);
     return nullptr;
   }
-  // Of a lost block where nothing is mapped. (Where there are as many closed ones as may be it stays lost.)
-  // In this order: a fork's child that finds both takes it for lost.
-  SPANALLOC_COLD void count_as_closed(coalescing::Block block) {
+  // Where a block may grow instead of moving, over what is closed behind it just then. If the kernel will not
+  // unmap its new end, that must go before what is closed there is opened again. (Beyond the limit it looks
+  // foreign from then on.)
+  struct Grown {
+    std::uintptr_t address = 0;
+    std::size_t bytes = 0;
+    bool is_settled = false;
+  };
+  // False: there are as many as may be.
+  SPANALLOC_COLD bool may_grow_over(Grown grown) {
     LockGuard guard(grow_lock_);
-    if (closed_.add_unmapped(block)) find_again(block);
+    if (grown_count_ == kMostGrown) return false;
+    grown_[grown_count_++] = grown;
+    return true;
+  }
+  SPANALLOC_COLD void settle_growth(std::uintptr_t address, bool has_grown) {
+    LockGuard guard(grow_lock_);
+    for (unsigned i = 0; i < grown_count_; ++i) {
+      if (grown_[i].address != address || grown_[i].is_settled) continue;
+      grown_[i].is_settled = true;
+      if (!has_grown) grown_[i] = grown_[--grown_count_];
+      return;
+    }
+  }
+  bool has_grown_over(coalescing::Block closed) const {
+    const std::uintptr_t first = address_of(range_.address(closed.first));
+    const std::uintptr_t end = address_of(range_.address(closed.end()));
+    for (unsigned i = 0; i < grown_count_; ++i) {
+      if (grown_[i].address < end && grown_[i].address + grown_[i].bytes > first) return true;
+    }
+    return false;
+  }
+  SPANALLOC_COLD void unmap_grown() {
+    unsigned left = 0;
+    for (unsigned i = 0; i < grown_count_; ++i) {
+      const Grown& grown = grown_[i];
+      if (!grown.is_settled || !Calls::release(pointer_to(grown.address), grown.bytes))
+        grown_[left++] = grown;
+    }
+    grown_count_ = left;
+  }
+  // Of a lost block where nothing is mapped: it is as good as closed. In this order: a fork's child that
+  // finds both takes it for lost. In a reserved range, where what is closed is mapped, and where as much is
+  // closed as may be, it stays lost until it can be mapped; for ever, if there are more than a few.
+  SPANALLOC_COLD void note_unmapped(coalescing::Block block) {
+    LockGuard guard(grow_lock_);
+    if (!range_.reserved() && closed_.add_unmapped(block)) return find_again(block);
+    const unsigned count = unmapped_count_.load_relaxed();
+    if (count == kMostUnmapped) return;
+    unmapped_[count] = block;
+    unmapped_count_.store_relaxed(count + 1);
+  }
+  bool has_unmapped() const { return unmapped_count_.load_relaxed() != 0; }
+  // Under grow_lock_. True: some of it is mapped, and free.
+  SPANALLOC_COLD bool map_unmapped() {
+    unsigned left = 0;
+    bool some = false;
+    for (unsigned i = 0; i < unmapped_count_.load_relaxed(); ++i) {
+      const coalescing::Block block = unmapped_[i];
+      const os::Placed placed = range_.map_anew(block.first, block.size);
+      if (placed == os::Placed::kRefused) unmapped_[left++] = block;
+      if (placed != os::Placed::kYes) continue;  // taken: it is somebody else's
+      find_again(block);
+      manager_.free(block.first, true);
+      some = true;
+    }
+    unmapped_count_.store_relaxed(left);
+    if (some) memory_came_back();
+    return some;
   }
   // Of a block in use.
   bool is_lost(coalescing::Block block) const { return lost_set().any({block.first, 1}); }
@@ -816,6 +931,12 @@ class CoalescingArena {
   static constexpr unsigned kMaxGaps = 64;
   unsigned gaps_ = 0;  // written before the limit is behind them
   coalescing::Block gap_[kMaxGaps];
+  static constexpr unsigned kMostUnmapped = 8;
+  Atomic<unsigned> unmapped_count_{0};  // relaxed: a hint for who has not the lock
+  coalescing::Block unmapped_[kMostUnmapped];
+  static constexpr unsigned kMostGrown = 8;
+  unsigned grown_count_ = 0;
+  Grown grown_[kMostGrown];
   ClosingPolicy policy_;
   Advice advice_;
   Atomic<std::uint32_t> times_taken_back_{0};  // advice for huge pages
@@ -829,8 +950,10 @@ class CoalescingArena {
   static constexpr std::size_t kWorthClosing = max_of(kMiB / kGranule, 1);
   static constexpr std::size_t kReasonable = 64 * kMiB / kGranule;
   static constexpr std::size_t kFirstLookForLimit = max_of(4 * kMiB / kGranule, 1);
-  Atomic<std::uint32_t> tight_{0};
-  std::size_t limit_refused_ = 0;        // bytes that a limit has refused; under grow_lock_
+  static constexpr std::size_t kMostLookedFor = kGiB / kGranule;
+  Atomic<std::uint32_t> tight_{0};       // relaxed: a hint
+  Refused limit_;                        // by the limit that was met; under grow_lock_
+  NoneFound none_found_;                 // under grow_lock_
   std::size_t next_look_for_limit_ = 0;  // granules that are open then; under grow_lock_
   Atomic<std::size_t> came_back_{0};     // granules given back since anything was closed
   std::uint16_t generation_ = 0;         // of the process that it has been put right in

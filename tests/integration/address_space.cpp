@@ -298,7 +298,9 @@ void shares_data(const Arguments&) {
   }
 }
 
-// What malloc has not been refused, either: it gives back what is left of a limit to the program at once.
+// What malloc has not been refused, either: it gives back what is left of a limit to the program at once. (Of
+// a limit on data it has to have met it. Nobody can ask for that without taking what the limit leaves to
+// others.)
 void comes_back_at_once(const Arguments&) {
   harness::require_library_malloc();
   for (const int resource : {RLIMIT_AS, RLIMIT_DATA}) {
@@ -309,6 +311,9 @@ void comes_back_at_once(const Arguments&) {
           pile.blocks[pile.count] = malloc(size);
           CHECK(pile.blocks[pile.count] != nullptr, "block %zu refused", pile.count);
           harness::fill(pile.blocks[pile.count], written(size));
+        }
+        if (resource == RLIMIT_DATA) {
+          CHECK(malloc(80 * kMiB) == nullptr && errno == ENOMEM, "granted beyond the limit");
         }
         // In scattered pieces, too.
         if (size >= kMiB) {

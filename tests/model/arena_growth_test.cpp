@@ -56,6 +56,7 @@ struct ModelCalls {
     return p;
   }
   static os::Placed reserve_at(void* address, std::size_t bytes) {
+    if (address == nullptr) return os::Placed::kTaken;  // anywhere: there is no limit
     if (!is_arena(address_of(address) + kPage)) return os::Placed::kRefused;
     if (kernel.growing_calls++ == kernel.refused_call) return os::Placed::kRefused;
     bool taken = false;

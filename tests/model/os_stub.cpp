@@ -125,6 +125,7 @@ std::size_t address_space_limit() {
 std::size_t memory_limit() {
   return SIZE_MAX;
 }
+void forget_memory_limit() {}
 bool memory_is_locked() {
   return false;
 }

@@ -115,14 +115,19 @@ SweepResult run_refused(const kernel::Plan& plan, Child child, std::size_t* plan
 }
 
 /// Runs with the plan's first refusal at every `step`th call, until a run makes no such call or one fails.
+/// Something is refused: if there is no call but the first, that one.
 template <class Child>
 SweepResult sweep(kernel::Plan plan, Child child, std::size_t step = 1) {
   SweepResult sum;
   for (plan.first = kSeed % step;; plan.first += step) {
     std::size_t planned = 0;
     sum += run_refused(plan, child, &planned);
-    if (planned <= plan.first || !sum.failure.empty()) return sum;
+    if (!sum.failure.empty()) return sum;
+    if (planned <= plan.first) break;
   }
+  if (sum.runs > 1 || plan.first == 0) return sum;
+  plan.first = 0;
+  return sum += run_refused(plan, child);
 }
 
 /// Every single call of each kind; all calls of a kind from each one on; of all kinds together five calls

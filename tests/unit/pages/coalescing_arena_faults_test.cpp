@@ -1,6 +1,7 @@
 // The arena over the coalescing manager: pages that move out, and what is left when the kernel refuses
 // anything.
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <thread>
 
@@ -254,15 +255,18 @@ class CoalescingArenaRefusals : public CoalescingArenaTest {
   // The scenario with call k refused.
   void refuse_one(bool reserved, std::size_t k) {
     start(reserved);
+    bool refused = false;
     bool lost = false;
     Calls::refuses = [&](const Calls::Call& call, std::size_t number) {
       if (number != k) return false;
+      refused = true;
       // In a reserved range nothing else is opened so.
       lost = reserved && call.kind == Calls::kOpenAt;
       return true;
     };
     scenario(*arena, *tenant);
     Calls::refuses = nullptr;
+    EXPECT_TRUE(refused);
     const std::size_t lost_granules = arena->statistics().lost_bytes / kGranule;
     EXPECT_EQ(lost_granules != 0, lost);
     expect_books(*arena, *tenant, lost_granules);
@@ -385,6 +389,81 @@ TEST_F(CoalescingArenaTest, UnderAnAddressLimitNothingIsReservedAndClosedMemoryC
     void* other = os::map(64 * kMiB, os::page_size());
     EXPECT_NE(other, nullptr) << "and others can have it";
   });
+}
+
+// What a limit is looked for by takes no memory, and not much of what others may want meanwhile.
+TEST_F(CoalescingArenaTest, ALimitIsLookedForByAddressesAlone) {
+  if (os::has_memory_limit()) GTEST_SKIP() << "a limit stands";
+  set_bits("34");
+  start();
+  Calls::recording = true;
+  while (arena->limit() < 2 * kGiB / kGranule) ASSERT_NE(arena->take_growing(64, 1, kAnyUse).first, 0u);
+  Calls::recording = false;
+  std::size_t looks = 0;
+  for (const Calls::Call& call : Calls::record) {
+    EXPECT_NE(call.kind, Calls::kWouldGrant);
+    EXPECT_FALSE(call.kind == Calls::kOpenAt && call.address == 0);
+    if (call.kind != Calls::kReserveAt || call.address != 0) continue;
+    ++looks;
+    EXPECT_LE(call.bytes, kGiB);
+  }
+  EXPECT_GE(looks, 20u);
+  EXPECT_LE(looks, 80u);
+  EXPECT_FALSE(arena->is_tight());
+}
+
+// Fills what a limit allows, until the arena is refused something.
+std::vector<std::uint32_t> fill_up(FaultyArena& arena) {
+  std::vector<std::uint32_t> taken;
+  while (const std::uint32_t first = arena.take_growing(16, 1, kAnyUse).first) taken.push_back(first);
+  return taken;
+}
+
+TEST_F(CoalescingArenaTest, ALimitThatIsRaisedIsForgotten) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoLimits;
+  const rlimit none{RLIM_INFINITY, RLIM_INFINITY};
+  for (const bool at_start : {true, false}) {
+    for (const int resource : {RLIMIT_AS, RLIMIT_DATA}) {
+      SCOPED_TRACE(at_start);
+      SCOPED_TRACE(resource == RLIMIT_AS ? "addresses" : "data");
+      test::in_child([=, this] {
+        set_bits("45");
+        // (Of data the process has some MiB itself.)
+        const std::size_t allowed =
+            resource == RLIMIT_AS ? test::address_space_in_use() + 256 * kMiB : 256 * kMiB;
+        const rlimit limit{allowed, RLIM_INFINITY};
+        if (at_start) {
+          ASSERT_EQ(setrlimit(resource, &limit), 0);
+          os::ask();
+          ASSERT_TRUE(os::has_memory_limit());
+        }
+        start();
+        if (!at_start) {
+          ASSERT_EQ(setrlimit(resource, &limit), 0);
+        }
+        const std::vector<std::uint32_t> taken = fill_up(*arena);
+        EXPECT_GE(taken.size(), 128u);
+        EXPECT_TRUE(arena->is_tight());
+        arena->look_at_limit();
+        EXPECT_TRUE(arena->is_tight()) << "it stands";
+        for (std::size_t i = 0; i < taken.size(); i += 2) arena->give(taken[i]);
+        arena->look_at_limit();
+        EXPECT_TRUE(arena->is_tight()) << "it stands, whatever is closed here";
+        ASSERT_EQ(setrlimit(resource, &none), 0);
+        arena->look_at_limit();
+        EXPECT_FALSE(arena->is_tight());
+        EXPECT_FALSE(os::has_memory_limit());
+        while (arena->limit() < kGiB / kGranule) ASSERT_NE(arena->take_growing(16, 1, kAnyUse).first, 0u);
+        EXPECT_FALSE(arena->is_tight());
+        // Another one is met as well.
+        const rlimit again{test::address_space_in_use() + 16 * kMiB + 300 * kKiB, RLIM_INFINITY};
+        ASSERT_EQ(setrlimit(RLIMIT_AS, &again), 0);
+        fill_up(*arena);
+        EXPECT_TRUE(arena->is_tight());
+      });
+    }
+  }
 }
 
 void expect_opened_as_used(FaultyArena& arena, ArenaTenant& tenant) {

@@ -203,8 +203,7 @@ TEST_F(CoalescingArenaTest, WhatIsClosedIsReallyAskedFor) {
   for (int i = 0; i < 10; ++i) EXPECT_EQ(arena->take_growing(2, 1, kAnyUse).first, 0u);
   Calls::calls = 0;
   for (int i = 0; i < 10; ++i) EXPECT_EQ(arena->take_growing(2, 1, kAnyUse).first, 0u);
-  EXPECT_LE(Calls::calls + 0, 50u)
-      << "one of them stands for all, and one call tells whether there is a limit";
+  EXPECT_LE(Calls::calls + 0, 40u) << "one of them stands for all";
   // From here on the kernel opens what was closed, and new space once two of these are open.
   unsigned reopened = 0;
   const std::uintptr_t end = arena->base() + arena->limit() * kGranule;
