@@ -59,7 +59,7 @@ class AddressRange {
   /// Claims the range, `alignment` bytes aligned. False when no place was found.
   SPANALLOC_COLD bool start(std::size_t alignment) {
     if (started()) return true;
-    if constexpr (kHugePages == HugePages::kAsked) huge_page_use_ = huge_page_use();
+    if constexpr (kHugePages == HugePages::kAsked) huge_page_use_ = spanalloc::huge_page_use();
     const std::uint64_t option = os::option_number("ARENA_BITS", kMinBits, 45, kMaxBits);
     const auto cap = static_cast<unsigned>(min_of(option, kMaxBits));
     if constexpr (kClaim == Claim::kPlace) return place(alignment, cap) || reserve(alignment, cap);
@@ -188,7 +188,7 @@ class AddressRange {
     destroy([](std::size_t) { return kGranule; });
   }
 
-  bool may_be_advised() const { return huge_page_use_ != HugePageUse::kSystem; }
+  HugePageUse huge_page_use() const { return huge_page_use_; }
   /// Whether the owner shall advise what is dense.
   bool is_advised_by_owner() const {
     return kHugePages == HugePages::kAsked && huge_page_use_ == HugePageUse::kAuto;
@@ -391,7 +391,7 @@ class AddressRange {
   bool reserved_ = false;           // constant after start()
   std::size_t claimed_bytes_ = 0;   // constant after start(); capacity_ in bytes, or a bit more
   std::size_t capacity_ = 0;        // constant after start()
-  HugePageUse huge_page_use_ = HugePageUse::kAuto;  // "
+  HugePageUse huge_page_use_ = HugePageUse::kSystem;  // "
   // Whether some of it has got such advice, ever. Relaxed: who finds none yet is refused once more.
   Atomic<bool> has_preferred_{false};
   Atomic<bool> has_forbidden_{false};

@@ -108,8 +108,8 @@ class CoalescingArena {
     region_.forget();
   }
 
-  /// Whether SPANALLOC_THP leaves any to the allocator.
-  bool may_give_advice() const { return range_.may_be_advised(); }
+  /// What SPANALLOC_THP says.
+  HugePageUse huge_page_use() const { return range_.huge_page_use(); }
   /// Where the tables beside the arena's have their places, too. For who starts the arena.
   TableRegion& table_region() { return region_; }
 

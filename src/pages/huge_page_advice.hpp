@@ -1,9 +1,12 @@
 // Which of an arena's memory the kernel is asked to back by huge pages: SPANALLOC_THP.
 //
+//   system   (unless told otherwise) no call is made, the kernel's own switch decides
 //   never    none
 //   always   all
 //   auto     what is dense and stays, found out as follows
-//   system   none: no call is made, the kernel's own switch decides
+//
+// (Not by itself: these are calls that libc's malloc does not make, and a filter of system calls may end the
+// process for one. docs/tuning.md says what they gain.)
 //
 // A huge page takes all of its memory at once, and saves most of what translating its addresses costs; at the
 // first touch 511 page faults, too. It pays where all of the memory is used, and for long: a fresh one has to
@@ -21,9 +24,8 @@
 //
 // Not advised is what a single large object opens or grows by, of which the program may write anything or
 // nothing (what has become dense of it a tick finds like any other); and nothing while less than 64 MiB are
-// open: a small heap has no huge page, and makes none of these calls, which a filter of system calls may not
-// know. The arena takes advice back where pages go back to the kernel,
-// and where a large object is handed out: what comes next may be sparse.
+// open. The arena takes advice back where pages go back to the kernel, and where a large object is handed
+// out: what comes next may be sparse.
 #pragma once
 
 #include <cstddef>
@@ -35,15 +37,15 @@
 
 namespace spanalloc {
 
-enum class HugePageUse : unsigned { kAuto, kAlways, kNever, kSystem };
+enum class HugePageUse : unsigned { kSystem, kAuto, kAlways, kNever };
 
-/// A heap with less open is given no advice but where the option asks for it.
+/// A heap with less open is given no advice by "auto".
 inline constexpr std::size_t kLeastAdvised = 64 * kMiB;
 
 /// What SPANALLOC_THP says.
 inline HugePageUse huge_page_use() {
-  static constexpr const char* kChoices[] = {"auto", "always", "never", "system"};
-  return static_cast<HugePageUse>(os::option_choice("THP", kChoices, 4, 0, "auto, always, never or system"));
+  static constexpr const char* kChoices[] = {"system", "auto", "always", "never"};
+  return static_cast<HugePageUse>(os::option_choice("THP", kChoices, 4, 0, "system, auto, always or never"));
 }
 
 /// Under the lock of who opens memory. Zero-initialisable. Counts in granules from a place where a huge page

@@ -31,16 +31,10 @@
 #define SYS_rseq 334
 #endif
 #endif
-#ifndef MREMAP_DONTUNMAP
-#define MREMAP_DONTUNMAP 4
-#endif
 
 namespace {
 
 using Arguments = std::vector<std::string>;
-
-// False: pages are moved and huge pages are advised in ways of our own.
-constexpr bool kMovesAreGlibcs = false;
 
 // A condition on an argument: of the bits in `mask` it must have `value`; 0: none.
 struct Condition {
@@ -94,12 +88,6 @@ std::vector<Rule> rules() {
 #ifdef SYS_clone3
   all.push_back({SYS_clone3});
 #endif
-  if (!kMovesAreGlibcs) {
-    all.push_back({SYS_mremap, {3, but(MREMAP_MAYMOVE | MREMAP_FIXED | MREMAP_DONTUNMAP), 0}});
-    all.push_back({SYS_madvise, {2, kAll, MADV_HUGEPAGE}});
-    all.push_back({SYS_madvise, {2, kAll, MADV_NOHUGEPAGE}});
-    all.push_back({SYS_mincore});
-  }
   return all;
 }
 
@@ -238,9 +226,9 @@ void use_all() {
   use_threads();
   malloc_trim(0);
   (void)mallinfo2();
-  // What is live must be much, too: its growth, and the way back.
+  // What is live must be much, too: its growth, and the way back. (Of large heaps more may be asked.)
   std::vector<void*> blocks;
-  for (unsigned i = 0; i < 60000; ++i) {
+  for (unsigned i = 0; i < 100'000; ++i) {
     void* p = malloc(2000);
     CHECK(p != nullptr, "malloc");
     memset(p, 1, 2000);

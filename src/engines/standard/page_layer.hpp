@@ -251,10 +251,7 @@ class PageLayer : public thread::ForkWatch {
       reach = maps_.reach(end_of_maps_, end_of_maps_ + 1);
       if (reach.end != end_of_maps_) {
         MapPlace& place = maps_[end_of_maps_++];
-        // Of most maps little is touched.
-        if (arena.limit() << Config::kGranuleBits >= kLeastAdvised && arena.may_give_advice()) {
-          os::forbid_huge_pages(&place, sizeof place);
-        }
+        if (forbids_huge_maps()) os::forbid_huge_pages(&place, sizeof place);
         ThreadMap& map = place.map;
         lab.map.store_release(&map);  // release: pairs with has_left()
         return map;
@@ -448,6 +445,12 @@ class PageLayer : public thread::ForkWatch {
   SpinLock start_lock;                       ///< the start of the layer, and of each heap
 
  private:
+  // Of most maps little is touched.
+  bool forbids_huge_maps() const {
+    const HugePageUse use = arena.huge_page_use();
+    if (use == HugePageUse::kNever) return true;
+    return use != HugePageUse::kSystem && arena.limit() << Config::kGranuleBits >= kLeastAdvised;
+  }
   // Below that so little can be free that nobody need watch it.
   static constexpr std::size_t kWorthBackground = 4 * kMiB;
   // How long the background thread outlives the last thread of the program, at most, but for one tick.

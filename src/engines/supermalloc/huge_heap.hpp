@@ -3,9 +3,9 @@
 // object of its size; it is never unmapped. The lists of free ranges go through the chunk table, so that
 // nothing of a range need be in memory.
 //
-// Each whole 2 MiB of an object may be one huge page, the rest is of small ones (SPANALLOC_THP=never: all of
-// it). A freed range is like all other memory of the arena again, which has no huge pages: so the kernel has
-// one mapping of them, and two more at most for each object.
+// Each whole 2 MiB of an object may be one huge page, the rest is of small ones, with SPANALLOC_THP=auto or
+// always. A freed range is like all other memory of the arena again, which has no huge pages: so the kernel
+// has one mapping of them, and two more at most for each object.
 //
 // Beyond the paper: a range that is larger than needed is halved, so that one that is needed for its
 // alignment, or is all that is left, does not stay whole.
@@ -38,13 +38,15 @@ class HugeHeap {
   explicit constexpr HugeHeap(ChunkTable& chunks) : chunks_(chunks) {}
 
   static constexpr std::size_t kLargest = kChunk << ChunkTable::kMaxOrder;
+  static constexpr std::size_t kNever = SIZE_MAX;
 
   /// Reads SPANALLOC_THP, once: the environment is the program's, which may be changing it later. Under the
   /// lock of the heap's start, before there is an object.
   void start() {
     if (is_started_) return;
     const HugePageUse use = huge_page_use();
-    has_huge_pages_ = use != HugePageUse::kNever && use != HugePageUse::kSystem;
+    if (use == HugePageUse::kAlways) advised_from_ = 0;
+    if (use == HugePageUse::kAuto) advised_from_ = kLeastAdvised;
     is_started_ = true;
   }
 
@@ -255,7 +257,9 @@ class HugeHeap {
   }
 
   // What is open never becomes less: who was advised is told, too, when that ends.
-  bool may_advise() const { return has_huge_pages_ && chunks_.statistics().opened_bytes >= kLeastAdvised; }
+  bool may_advise() const {
+    return advised_from_ != kNever && chunks_.statistics().opened_bytes >= advised_from_;
+  }
   void advise(void* start, std::size_t pages) const {
     const std::size_t whole = align_down(pages * kPage, kChunk);
     if (whole != 0 && may_advise()) os::prefer_huge_pages(start, whole);
@@ -290,8 +294,9 @@ class HugeHeap {
   }
 
   ChunkTable& chunks_;
-  bool is_started_ = false;      // constant once the heap is, with the next one
-  bool has_huge_pages_ = false;  // objects may be in huge pages
+  bool is_started_ = false;  // constant once the heap is, with the next one
+  // Bytes that are open when objects may be in huge pages; kNever: they may not.
+  std::size_t advised_from_ = kNever;
   // The lock has a line of its own, on which others spin, and what it guards the next two.
   alignas(kCacheLine) SpinLock lock_;
   alignas(kCacheLine) ChunkNumber free_[ChunkTable::kMaxOrder + 1] = {};

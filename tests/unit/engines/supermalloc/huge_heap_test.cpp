@@ -409,6 +409,7 @@ bool forbidden(const void* p) {
 
 // "the last fractional part of the huge page is mapped only with normal 4 KiB page table entries"
 TEST_F(SupermallocHuge, WholeChunksMayBeHugePagesAndTheRestNot) {
+  const test::Variable option("SPANALLOC_THP", "auto");
   if (test::kEmulated) GTEST_SKIP() << "the emulator has mappings of its own";
   allocate(100 * kMiB);  // a small heap has none
   char* p = allocate(5 * kMiB);
@@ -430,7 +431,17 @@ TEST_F(SupermallocHuge, WholeChunksMayBeHugePagesAndTheRestNot) {
   EXPECT_TRUE(forbidden(p + 4 * kMiB));
 }
 
+TEST_F(SupermallocHuge, NoneAreHugePagesByThemselves) {
+  allocate(100 * kMiB);
+  char* p = allocate(5 * kMiB);
+  EXPECT_FALSE(advised(p));
+  heap_->deallocate(p);
+  EXPECT_EQ(allocate(8 * kMiB), p);
+  EXPECT_FALSE(advised(p));
+}
+
 TEST_F(SupermallocHuge, ASmallHeapHasNone) {
+  const test::Variable option("SPANALLOC_THP", "auto");
   char* p = allocate(5 * kMiB);
   EXPECT_FALSE(advised(p));
   heap_->deallocate(p);
@@ -458,7 +469,7 @@ TEST_F(SupermallocHuge, TheOptionIsReadOnceWhenTheHeapStarts) {
   heap_->deallocate(p);
   p = allocate(5 * kMiB);
   const std::string told = testing::internal::GetCapturedStderr();
-  EXPECT_EQ(told, "spanalloc: ignored SPANALLOC_THP=sometimes: want auto, always, never or system\n");
+  EXPECT_EQ(told, "spanalloc: ignored SPANALLOC_THP=sometimes: want system, auto, always or never\n");
   const bool before = advised(p);
   heap_->deallocate(p);
   option.set("never");
@@ -470,6 +481,7 @@ TEST_F(SupermallocHuge, TheOptionIsReadOnceWhenTheHeapStarts) {
 
 // Folios and large objects go back a few pages at a time, which a huge page does not.
 TEST_F(SupermallocHuge, OtherObjectsAreNeverInHugePages) {
+  const test::Variable option("SPANALLOC_THP", "auto");
   if (test::kEmulated) GTEST_SKIP() << "the emulator has mappings of its own";
   allocate(100 * kMiB);  // a small heap has none
   char* p = allocate(5 * kMiB);
