@@ -1,4 +1,5 @@
-// Time, and waiting for it.
+// Time, and waiting for it: what is done by futex.
+#include <errno.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <stdint.h>
@@ -79,6 +80,13 @@ void sleep_briefly() {
 
 void sleep_ms(std::uint64_t ms) {
   wait_for(ms * 1'000'000);
+}
+
+// The kernel compares the word before it would wait, which this is no time for.
+bool can_be_read(const std::uint32_t* word) {
+  const timespec none{};
+  return system_call(SYS_futex, argument(word), FUTEX_WAIT | FUTEX_PRIVATE_FLAG, 0, argument(&none)) !=
+         -EFAULT;
 }
 
 }  // namespace spanalloc::os

@@ -49,7 +49,10 @@ bool would_grant(std::size_t bytes);
 /// Advice on transparent huge pages. Refusal is of no consequence and is not told.
 void forbid_huge_pages(void* address, std::size_t bytes);
 void prefer_huge_pages(void* address, std::size_t bytes);
-/// Pages of these that are in memory; 0 where the kernel does not tell.
+/// Whether the word at this address can be read.
+bool can_be_read(const std::uint32_t* word);
+/// Pages of these that are in memory; 0 where the kernel does not tell. By an option only: no call of libc's
+/// malloc.
 std::size_t resident_pages(void* address, std::size_t bytes);
 
 /// True when every new page of this process is locked and so made resident at once (mlockall(MCL_FUTURE)).

@@ -270,24 +270,23 @@ class CoalescingArena {
   }
 
   /// How many 256ths of a sample, spread over a taken range of many granules, hold anything but zeroes, other
-  /// ones each time; or `enough`, if it is more. Of no consequence but time and memory. (What is in memory no
-  /// system call tells that libc's malloc makes, too. So pages are read, which brings none to memory: of one
-  /// that was never written the kernel shows its page of zeroes.)
+  /// ones each time; or `enough`, if it is more. 0 tells nothing: zeroes may have been written, too. Of no
+  /// consequence but time and memory. (What is in memory no system call tells that libc's malloc makes, too.
+  /// So a few pages are read: of one that was never written the kernel shows its page of zeroes, which takes
+  /// no memory; one that is swapped out comes back.)
   SPANALLOC_COLD std::size_t sample_used(std::uint32_t first, std::size_t count, std::size_t enough) {
     constexpr std::size_t kLooks = 16;  // one in each sixteenth, but not one behind the other
     const std::size_t look = looks_.fetch_add_relaxed(1);
-    const std::size_t page = os::page_size();
-    const std::size_t pages = min_of(kGranule / page, 4);  // of a granule
+    const std::size_t pages = min_of(kGranule / os::page_size(), 4);  // of a granule
     std::size_t used = 0;
     for (std::size_t i = 0; i < kLooks && used < enough; ++i) {
-      if (i == kLooks / 4 && used == 0) break;
       const std::size_t sixteenth = i * 5 % kLooks;
       const std::size_t from = count * sixteenth / kLooks;
       const std::size_t among = max_of(count * (sixteenth + 1) / kLooks - from, 1);
       const std::size_t any = (look * 0x9E3779B1u + i * 0x85EBCA77u) >> 8;
       const auto* at = static_cast<const char*>(range_.address(first + from + any % among));
       for (std::size_t p = 0; p < pages; ++p, at += kGranule / pages) {
-        if (!is_zero(at, page)) used += 256 / kLooks / pages;
+        if (!is_zero(at)) used += 256 / kLooks / pages;
       }
     }
     return min_of(used, enough);
@@ -842,11 +841,12 @@ class CoalescingArena {
     return {units, gap ? Tables::units_behind(table, capacity, reach.next) : units};
   }
 
-  // (Whoever wrote to it last has given it back; what a sanitizer knows of it is of no interest.)
-  [[gnu::no_sanitize_address, gnu::no_sanitize_thread]] static bool is_zero(const char* page,
-                                                                            std::size_t bytes) {
+  // Of a page that is the caller's. (What a sanitizer knows of it is of no interest. And the program may have
+  // protected it, and forgotten that.)
+  [[gnu::no_sanitize_address, gnu::no_sanitize_thread]] static bool is_zero(const char* page) {
+    if (!Calls::can_be_read(reinterpret_cast<const std::uint32_t*>(page))) return true;
     const auto* words = reinterpret_cast<const volatile std::uint64_t*>(page);
-    for (std::size_t i = 0; i < bytes / sizeof *words; ++i) {
+    for (std::size_t i = 0; i < os::page_size() / sizeof *words; ++i) {
       if (words[i] != 0) return false;
     }
     return true;

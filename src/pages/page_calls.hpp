@@ -23,6 +23,7 @@ struct PageCalls {
   }
   static void prefer_huge_pages(void* address, std::size_t bytes) { os::prefer_huge_pages(address, bytes); }
   static void forbid_huge_pages(void* address, std::size_t bytes) { os::forbid_huge_pages(address, bytes); }
+  static bool can_be_read(const std::uint32_t* word) { return os::can_be_read(word); }
   static std::size_t resident_pages(void* address, std::size_t bytes) {
     return os::resident_pages(address, bytes);
   }

@@ -95,6 +95,7 @@ struct ModelCalls {
   static void* remap(void*, std::size_t, std::size_t) { return nullptr; }
   static void prefer_huge_pages(void*, std::size_t) {}
   static void forbid_huge_pages(void*, std::size_t) {}
+  static bool can_be_read(const std::uint32_t*) { return true; }
   static std::size_t resident_pages(void*, std::size_t) { return 0; }
   static bool would_grant(std::size_t) { return true; }
 };

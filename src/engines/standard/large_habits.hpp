@@ -11,8 +11,10 @@
 //
 // So a sparse block stays once, and its look is remembered. As long as the next ones show as much, they stay,
 // and only every 2nd, 4th, 8th ... 32nd is looked at. Once there is more, the pages go, and so do those of
-// the next 1, 2, 4 ... 64 sparse ones, before one may stay again. Of huge blocks no sparse one stays, as what
-// it has in memory may be much.
+// the next 1, 2, 4 ... 64 sparse ones, before one may stay again. Of huge blocks no sparse one stays, as
+// what it has in memory may be much; but zeroes may have been written, too. Where nothing else was found
+// eight times in a row, they stay, and every 32nd is looked at: so who fills them with zeroes has the page
+// faults of the first few only.
 //
 // Clearing brings all of a block to memory: whether the program needs more than a word of it, no look can
 // tell afterwards. So the 64th clearing gives the pages back, whatever the look. Was that in vain, because so
@@ -41,7 +43,7 @@ class LargeHabits {
 
   /// A block is freed. False: it stays, whatever a look would find.
   bool wants_look(std::size_t granules) {
-    if (granules >= huge_) return true;
+    if (granules >= huge_) return zeroes_[place_of(granules)].wants_look();
     Word& word = freed_[place_of(granules)];
     Freed habit = Freed::from(word.load_relaxed());
     if (habit.unseen == 0) return true;
@@ -52,7 +54,7 @@ class LargeHabits {
   /// It was looked at. True: its pages are to go.
   bool gives_back(std::size_t granules, std::size_t look) {
     const bool sparse = look < kUsed;
-    if (granules >= huge_) return sparse;
+    if (granules >= huge_) return sparse && !zeroes_[place_of(granules)].stay(look);
     Word& word = freed_[place_of(granules)];
     Freed habit = Freed::from(word.load_relaxed());
     bool goes = false;
@@ -118,6 +120,27 @@ class LargeHabits {
   static_assert(kUsed <= 0xFF && kMostSame <= 0xF && (1u << kMostSame) - 1 <= 0x3F && kMostRegrets <= 0xF &&
                 1u << kMostRegrets <= 0x7F);
 
+  // Of huge blocks in which looks find nothing but zeroes.
+  class Zeroes {
+   public:
+    bool wants_look() {
+      const std::uint32_t unseen = word_.load_relaxed();
+      if (unseen <= kInARow) return true;
+      word_.store_relaxed(unseen - 1);
+      return false;
+    }
+    bool stay(std::size_t look) {
+      const std::uint32_t in_a_row = look == 0 ? word_.load_relaxed() + 1 : 0;
+      word_.store_relaxed(in_a_row > kInARow ? kInARow + kUnseen : in_a_row);
+      return in_a_row > kInARow;
+    }
+
+   private:
+    static constexpr std::uint32_t kInARow = 8;
+    static constexpr std::uint32_t kUnseen = 31;
+    Word word_{0};  // looks in a row; above kInARow: as many blocks less are not looked at
+  };
+
   struct Cleared {
     unsigned since;     // blocks since one was cleared by giving its pages back
     unsigned patience;  // how often that was in vain
@@ -143,6 +166,7 @@ class LargeHabits {
   std::size_t huge_;
   Word freed_[kPlaces] = {};
   Word cleared_[kPlaces] = {};
+  Zeroes zeroes_[kPlaces] = {};
 };
 
 }  // namespace spanalloc::standard

@@ -125,6 +125,7 @@ struct FaultyCalls {
   static void forbid_huge_pages(void* address, std::size_t bytes) {
     if (!refused({kForbid, address_of(address), bytes})) os::forbid_huge_pages(address, bytes);
   }
+  static bool can_be_read(const std::uint32_t* word) { return os::can_be_read(word); }
   static std::size_t resident_pages(void* address, std::size_t bytes) {
     return all_is_resident ? bytes / os::page_size() : os::resident_pages(address, bytes);
   }

@@ -104,6 +104,25 @@ TEST(StandardLargeHabits, AHugeOneStaysOnlyIfItWasUsed) {
   }
 }
 
+// Zeroes may have been written.
+TEST(StandardLargeHabits, HugeOnesOfNothingButZeroesStayAfterAWhile) {
+  LargeHabits habits(kHuge);
+  for (unsigned round = 0; round < 3; ++round) {
+    unsigned looks = 0;
+    unsigned purges = 0;
+    for (unsigned i = 0; i < 320; ++i) {
+      if (!habits.wants_look(kHuge)) continue;
+      ++looks;
+      purges += habits.gives_back(kHuge, 0) ? 1 : 0;
+    }
+    EXPECT_EQ(purges, 8u);
+    EXPECT_LE(looks, 8u + 320 / 32);
+    while (!habits.wants_look(kHuge)) {
+    }
+    EXPECT_TRUE(habits.gives_back(kHuge, 4)) << "something else in it";
+  }
+}
+
 TEST(StandardLargeHabits, ClearingIsGivenUpWhereLittleIsWritten) {
   for (const std::size_t granules : {std::size_t{384}, kHuge}) {
     LargeHabits habits(kHuge);

@@ -532,6 +532,39 @@ TEST(StandardLarge, WhatIsTouchedOfLargeBlocksDoesNotAddUp) {
   });
 }
 
+// What is filled with zeroes looks as if nobody had touched it.
+TEST(StandardLarge, LargeBlocksOfZeroesStayWarmAfterAWhile) {
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "page faults are counted";
+  in_fresh_process([] {
+    E::pages.next_purge.store_relaxed(UINT64_MAX);
+    constexpr std::size_t kBytes = 64 * kMiB;
+    long faults = 0;
+    for (int i = 0; i < 40; ++i) {
+      if (i == 12) faults = page_faults();
+      void* p = E::allocate(kBytes);
+      std::memset(p, 0, kBytes);
+      E::deallocate(p);
+    }
+    EXPECT_LE(page_faults(), faults + 200);
+    expect_nothing_out();
+  });
+}
+
+// A program may have protected a page of a block, and forgotten it. (glibc forgives that, too.)
+TEST(StandardLarge, ABlockWithAProtectedPageCanBeFreed) {
+  in_fresh_process([] {
+    constexpr std::size_t kBytes = 64 * kMiB;
+    for (int i = 0; i < 4; ++i) {
+      auto* p = static_cast<char*>(E::allocate(kBytes));
+      char* middle = p + kMiB - address_of(p) % kMiB;
+      ASSERT_EQ(mprotect(middle, 62 * kMiB, PROT_NONE), 0);
+      E::deallocate(p);
+      ASSERT_EQ(mprotect(middle, 62 * kMiB, PROT_READ | PROT_WRITE), 0);
+    }
+    expect_nothing_out();
+  });
+}
+
 TEST(StandardLarge, LargeBlocksThatAreUsedStayWarm) {
   if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "pages are counted";
   in_fresh_process([] {
