@@ -64,23 +64,30 @@ const Answers& asked() {
 
 // --- Forks -------------------------------------------------------------------------------------------------
 
-// One word in a page that the kernel clears in a fork's child: 1 in the process that has written it. (Not so
-// in a child of vfork, which shares it.) nullptr: the kernel is older than Linux 4.14, or an emulator.
-constinit Atomic<Atomic<std::uint32_t>*> mark{nullptr};
+// In a page that the kernel clears in a fork's child. (Not so in a child of vfork, which shares it.)
+struct Marks {
+  Atomic<std::uint32_t> is_known;   // 1 in the process that has written it; 0: nobody has told of this child
+  Atomic<std::uint32_t> is_salted;  // 1: this process draws other numbers than its parent and its siblings
+};
+// nullptr: the kernel is older than Linux 4.14, or an emulator.
+constinit Atomic<Marks*> marks{nullptr};
 constinit Atomic<int> noted_process{0};  // then: its number
 constinit Atomic<std::uint32_t> forks{0};
+// Of the last fork by this thread: other threads may have forked before its child reads it.
+SPANALLOC_TLS constinit thread_local std::uint32_t fork_number = 0;
 constinit Atomic<std::uint64_t> child_salt{0};
 
-void map_mark() {
-  if (mark.load_relaxed() != nullptr) return;
+void map_marks() {
+  if (marks.load_relaxed() != nullptr) return;
   void* page = map(page_size(), page_size());
   if (page == nullptr) return;
   const long error =
       system_call(SYS_madvise, argument(page), static_cast<long>(page_size()), MADV_WIPEONFORK);
-  auto* word = static_cast<Atomic<std::uint32_t>*>(page);
-  word->store_relaxed(1);
-  Atomic<std::uint32_t>* none = nullptr;
-  if (error != 0 || !mark.compare_exchange_strong_acq_rel(none, word)) {
+  auto* written = static_cast<Marks*>(page);
+  written->is_known.store_relaxed(1);
+  written->is_salted.store_relaxed(1);
+  Marks* none = nullptr;
+  if (error != 0 || !marks.compare_exchange_strong_acq_rel(none, written)) {
     release(page, page_size());
   }
 }
@@ -127,23 +134,20 @@ Secret draw() {
   return {{given.words[0] ^ own.words[0], given.words[1] ^ own.words[1]}};
 }
 
-// Drawn once. Who comes while another writes it goes by what it has drawn itself: one is as good as the
-// other.
+// Drawn once. Each word is that of who was first: of two threads that draw at once one word each may stay. So
+// there is no state in which a fork could leave it for ever.
 Secret secret() {
   static constinit Atomic<std::uint64_t> words[2] = {Atomic<std::uint64_t>{0}, Atomic<std::uint64_t>{0}};
-  enum : unsigned { kNone, kBeingWritten, kKnown };
-  static constinit Atomic<unsigned> state{kNone};
-  // Acquire and release: the words.
-  if (SPANALLOC_LIKELY(state.load_acquire() == kKnown)) {
-    return {{words[0].load_relaxed(), words[1].load_relaxed()}};
-  }
+  // Relaxed: nothing follows from a word but itself.
+  Secret known{{words[0].load_relaxed(), words[1].load_relaxed()}};
+  if (SPANALLOC_LIKELY(known.words[0] != 0 && known.words[1] != 0)) return known;
   const Secret drawn = draw();
-  unsigned none = kNone;
-  if (state.compare_exchange_strong_acq_rel(none, kBeingWritten)) {
-    for (unsigned i = 0; i < 2; ++i) words[i].store_relaxed(drawn.words[i]);
-    state.store_release(kKnown);
+  for (unsigned i = 0; i < 2; ++i) {
+    std::uint64_t seen = 0;
+    const std::uint64_t own = drawn.words[i] != 0 ? drawn.words[i] : 1;
+    known.words[i] = words[i].compare_exchange_strong_acquire(seen, own) ? own : seen;
   }
-  return drawn;
+  return known;
 }
 
 constexpr std::uint64_t rotated(std::uint64_t x, unsigned bits) {
@@ -182,6 +186,30 @@ std::uint64_t keyed(const Secret& key, std::uint64_t word) {
   return a ^ b ^ c ^ d;
 }
 
+// Ticks of the processor. (Who has forbidden itself to read them has forbidden itself libc's clocks, too.)
+std::uint64_t cycles() {
+#if defined(__x86_64__)
+  return __builtin_ia32_rdtsc();
+#else
+  std::uint64_t ticks = 0;
+  asm volatile("mrs %0, cntvct_el0" : "=r"(ticks));
+  return ticks;
+#endif
+}
+
+void add_salt(std::uint64_t salt) {
+  child_salt.store_relaxed(mixed(child_salt.load_relaxed() + mixed(salt)) | 1);
+}
+
+// A child of _Fork or clone, which calls no handlers, or one in which other libraries' handlers run before
+// ours. No number tells it from its siblings: the time does, and where two have the same one, the CPU.
+void salt_child_that_nobody_told() {
+  Marks* const here = marks.load_acquire();
+  if (SPANALLOC_LIKELY(here == nullptr || here->is_salted.load_acquire() != 0)) return;
+  add_salt(cycles() ^ rotated(current_cpu(), 48));
+  here->is_salted.store_release(1);  // release: the salt
+}
+
 }  // namespace
 
 void ask() {
@@ -194,7 +222,7 @@ void ask() {
 
 void start() {
   ask();
-  map_mark();
+  map_marks();
   (void)secret();
   (void)now_ms();
 }
@@ -239,6 +267,7 @@ unsigned current_cpu() {
 std::uint64_t random_bits() {
   static constinit Atomic<std::uint64_t> drawn{0};
   if (seed() != kNoSeed) return mixed(mixed(seed()) + drawn.fetch_add_relaxed(0x9E3779B97F4A7C15u));
+  salt_child_that_nobody_told();
   const std::uint64_t number = drawn.fetch_add_relaxed(1);
   // A fork's child goes on with the numbers of another key.
   Secret key = secret();
@@ -249,24 +278,29 @@ std::uint64_t random_bits() {
 }
 
 void before_fork() {
-  forks.fetch_add_relaxed(1);  // relaxed: each fork has its own number, that is all
-  if (Atomic<std::uint32_t>* word = mark.load_acquire(); word != nullptr) {
-    word->store_relaxed(1);
+  salt_child_that_nobody_told();
+  fork_number = forks.fetch_add_relaxed(1) + 1;  // relaxed: each fork has its own number, that is all
+  if (Marks* here = marks.load_acquire(); here != nullptr) {
+    here->is_known.store_relaxed(1);
   } else {
     noted_process.store_relaxed(process_id());
   }
 }
 
 bool is_new_child() {
-  if (const Atomic<std::uint32_t>* word = mark.load_acquire(); word != nullptr)
-    return word->load_relaxed() == 0;
+  if (const Marks* here = marks.load_acquire(); here != nullptr) return here->is_known.load_relaxed() == 0;
   return noted_process.load_relaxed() != process_id();
 }
 
+// By the number of its fork, which no other child of this parent has.
 void enter_child() {
-  const std::uint64_t before = child_salt.load_relaxed();
-  child_salt.store_relaxed(mixed(before + forks.load_relaxed()) | 1);
-  before_fork();
+  add_salt(fork_number);
+  if (Marks* here = marks.load_acquire(); here != nullptr) {
+    here->is_salted.store_release(1);
+    here->is_known.store_relaxed(1);
+  } else {
+    noted_process.store_relaxed(process_id());
+  }
 }
 
 }  // namespace spanalloc::os

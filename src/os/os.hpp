@@ -85,8 +85,8 @@ void forget_memory_limit();
 /// machines).
 unsigned cpu_count();
 /// A random number that nobody can foretell who does not know the secret that was drawn then. In a fork's
-/// child others follow than in its parent. With SPANALLOC_SEED the next one of a sequence that this number
-/// decides.
+/// child others follow than in its parent and its siblings. (In a child of which no handlers of forks are
+/// told: from Linux 4.14 on.) With SPANALLOC_SEED the next one of a sequence that this number decides.
 std::uint64_t random_bits();
 
 // --- What is no system call --------------------------------------------------------------------------------

@@ -1,0 +1,131 @@
+// Random numbers, as many processes draw them.
+#include <gtest/gtest.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <barrier>
+#include <cstdint>
+#include <cstdlib>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "child.hpp"
+#include "os/os.hpp"
+
+namespace spanalloc {
+namespace {
+
+using Numbers = std::array<std::uint64_t, 8>;
+
+Numbers draw() {
+  Numbers numbers{};
+  for (std::uint64_t& n : numbers) n = os::random_bits();
+  return numbers;
+}
+
+// What a child draws that is made as libc's fork makes one, but calls no handlers.
+template <class First>
+Numbers drawn_in_child(First first) {
+  int ends[2];
+  Numbers numbers{};
+  if (pipe(ends) != 0) return numbers;
+  const long child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+  if (child == 0) {
+    first();
+    numbers = draw();
+    _exit(write(ends[1], numbers.data(), sizeof numbers) == sizeof numbers ? 0 : 1);
+  }
+  int status = 0;
+  EXPECT_EQ(waitpid(static_cast<pid_t>(child), &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(read(ends[0], numbers.data(), sizeof numbers), static_cast<ssize_t>(sizeof numbers));
+  close(ends[0]);
+  close(ends[1]);
+  return numbers;
+}
+
+void expect_all_differ(const std::vector<Numbers>& drawn) {
+  std::set<std::uint64_t> all;
+  for (const Numbers& numbers : drawn) all.insert(numbers.begin(), numbers.end());
+  EXPECT_EQ(all.size(), drawn.size() * Numbers().size());
+}
+
+// A number that somebody has set makes them repeatable.
+template <class F>
+void with_a_secret(F f) {
+  test::in_fresh_process([=] {
+    unsetenv("SPANALLOC_SEED");
+    os::start();
+    f();
+  });
+}
+
+TEST(Random, ChildrenOfForksAtOnceDrawDifferentNumbers) {
+  with_a_secret([] {
+    constexpr unsigned kThreads = 4;
+    std::vector<Numbers> drawn(kThreads);
+    std::barrier all_are_about_to_fork(kThreads);
+    std::vector<std::thread> threads;
+    for (unsigned t = 0; t < kThreads; ++t) {
+      threads.emplace_back([&, t] {
+        os::before_fork();
+        all_are_about_to_fork.arrive_and_wait();
+        drawn[t] = drawn_in_child([] {
+          if (!os::is_new_child()) _exit(2);
+          os::enter_child();
+          if (os::is_new_child()) _exit(3);
+        });
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    drawn.push_back(draw());
+    expect_all_differ(drawn);
+  });
+}
+
+TEST(Random, ChildrenThatNobodyTellsDrawDifferentNumbersToo) {
+  if (test::kEmulated) GTEST_SKIP() << "the emulator clears no pages in children";
+  with_a_secret([] {
+    std::vector<Numbers> drawn;
+    for (unsigned i = 0; i < 4; ++i) drawn.push_back(drawn_in_child([] {}));
+    // And their children, by a fork that tells them.
+    for (unsigned i = 0; i < 4; ++i) {
+      drawn.push_back(drawn_in_child([] {
+        os::before_fork();
+        const pid_t child = fork();
+        if (child == 0) return os::enter_child();
+        int status = 0;
+        waitpid(child, &status, 0);
+        _exit(status == 0 ? 0 : 4);
+      }));
+    }
+    drawn.push_back(draw());
+    expect_all_differ(drawn);
+  });
+}
+
+TEST(Random, GrandchildrenDrawOtherNumbersThanTheirParents) {
+  with_a_secret([] {
+    std::vector<Numbers> drawn;
+    const auto fork_deep = [](unsigned depth) {
+      for (unsigned i = 0; i < depth; ++i) {
+        os::before_fork();
+        const pid_t child = fork();
+        if (child != 0) {
+          int status = 0;
+          waitpid(child, &status, 0);
+          _exit(status == 0 ? 0 : 4);
+        }
+        os::enter_child();
+      }
+    };
+    for (unsigned depth = 1; depth < 4; ++depth) drawn.push_back(drawn_in_child([&] { fork_deep(depth); }));
+    expect_all_differ(drawn);
+  });
+}
+
+}  // namespace
+}  // namespace spanalloc
