@@ -97,7 +97,8 @@ std::uint64_t random_bits();
 unsigned current_cpu();
 /// Milliseconds of a coarse monotonic clock, by a function that the kernel has mapped. Where it has mapped
 /// none (some emulators and sandboxes), or with SPANALLOC_CLOCK=counted, time passes by events: each 16th
-/// call, by any thread, is a millisecond. With SPANALLOC_CLOCK=still it stands still.
+/// call, by any thread, is a millisecond, and so is each that sleep_ms() sleeps. With SPANALLOC_CLOCK=still
+/// it stands still.
 std::uint64_t now_ms();
 /// An address that no two living threads share; the same before and after a fork, in the thread that forks.
 #ifdef SPANALLOC_ATOMIC_BACKEND

@@ -67,6 +67,20 @@ void take_signals(const Arguments&) {
   }
 }
 
+// Nobody but the thread looks at the clock from then on.
+void fall_idle(const Arguments&) {
+  alarm(harness::kSecondsToHang);
+  constexpr std::size_t kPeak = 64 << 20;
+  const auto resident = [] { return harness::memory().own * 1024; };
+  const std::size_t before = resident();
+  work();
+  void* large = malloc(kPeak);
+  memset(large, 1, kPeak);
+  CHECK(resident() >= before + kPeak, "%zu bytes are in memory", resident());
+  free(large);
+  while (resident() > before + (4 << 20)) usleep(1000);
+}
+
 std::string self;
 
 void ends_well(const char* child) {
@@ -77,6 +91,15 @@ void ends_well(const char* child) {
 void ends_with_the_process(const Arguments&) {
   ends_well("leave_main");
   ends_well("leave_by_exit");
+}
+// Where the kernel's clock is not to be had, time passes for the thread all the same.
+void gives_back_by_a_counted_clock(const Arguments&) {
+  const harness::Outcome outcome = harness::run({self, "fall_idle"}, [] {
+    setenv("SPANALLOC_BACKGROUND", "1", 1);
+    setenv("SPANALLOC_CLOCK", "counted", 1);
+    setenv("SPANALLOC_DECAY_MS", "10", 1);
+  });
+  CHECK(outcome.exited(0), "%s", outcome.describe().c_str());
 }
 void gets_no_signals(const Arguments&) {
   ends_well("take_signals");
@@ -89,6 +112,8 @@ int main(int argc, char** argv) {
   return harness::run_case(argc, argv,
                            {{"ends_with_the_process", ends_with_the_process},
                             {"gets_no_signals", gets_no_signals},
+                            {"gives_back_by_a_counted_clock", gives_back_by_a_counted_clock},
+                            {"fall_idle", fall_idle},
                             {"leave_main", leave_main},
                             {"leave_by_exit", leave_by_exit},
                             {"take_signals", take_signals}});
