@@ -106,6 +106,13 @@ class LargeObjects {
     return slot != nullptr && Entry{address_of(p), slot->packed}.owner() == owner;
   }
 
+  /// Whether it has ever been made smaller.
+  bool was_larger(const void* p) {
+    Guard guard(*this);
+    const Slot* slot = find(address_of(p));
+    return slot != nullptr && Entry{address_of(p), slot->packed}.was_larger();
+  }
+
   /// Makes the object at `p` at least `size` bytes large, in place or by moving its pages. The old contents
   /// stay up to the smaller size, new bytes are zero. Returns its address, or nullptr: then nothing has
   /// changed. An object whose alignment exceeds a page does not become larger: it would have to move.
@@ -197,12 +204,14 @@ class LargeObjects {
   struct Entry {
     std::uintptr_t address = 0;
     // From bit 0 on: log2 of the alignment (6 bits), whole pages between the mapping's beginning and the page
-    // of the object (6); the mapping's bytes, a multiple of the page size; from bit 48 on the owner.
+    // of the object (6); the mapping's bytes, a multiple of the page size; from bit 48 on the owner (10), and
+    // whether it has been larger.
     std::uint64_t packed = 0;
 
     static constexpr std::uint64_t kLogMask = 63;
     static constexpr unsigned kBeforeShift = 6;
     static constexpr unsigned kOwnerShift = 48;
+    static constexpr std::uint64_t kWasLarger = std::uint64_t{1} << 58;
     static constexpr std::uint64_t kBytesMask = (std::uint64_t{1} << kOwnerShift) - 4 * kKiB;
 
     static Entry make(std::uintptr_t address, std::size_t bytes, unsigned log2_alignment, std::size_t before,
@@ -212,7 +221,8 @@ class LargeObjects {
     }
     std::size_t bytes() const { return packed & kBytesMask; }
     std::size_t alignment() const { return std::size_t{1} << (packed & kLogMask); }
-    unsigned owner() const { return static_cast<unsigned>(packed >> kOwnerShift); }
+    unsigned owner() const { return static_cast<unsigned>(packed >> kOwnerShift) & kMostOwner; }
+    bool was_larger() const { return (packed & kWasLarger) != 0; }
     /// Of the object in its mapping.
     std::size_t offset() const {
       const std::size_t page = os::page_size();
@@ -220,8 +230,8 @@ class LargeObjects {
     }
     void* mapping() const { return pointer_to(address - offset()); }
     std::size_t usable() const { return bytes() - offset(); }
-    Entry moved_to(std::uintptr_t mapping, std::size_t bytes) const {
-      return {mapping + offset(), (packed & ~kBytesMask) | bytes};
+    Entry moved_to(std::uintptr_t mapping, std::size_t now) const {
+      return {mapping + offset(), (packed & ~kBytesMask) | now | (now < bytes() ? kWasLarger : 0)};
     }
   };
 

@@ -50,13 +50,16 @@ inline Resized Frontend<Config>::resize(void* p, std::size_t n) {
 
 // A block outside the arena. It keeps the room that it got for growing, and what it was larger before, as
 // long as that is less than a third of it, or so (a size that goes back and forth would cost two calls each
-// time, and the page faults). One that becomes much smaller comes back into the arena: what it grows by the
-// next time is warm there.
+// time, and the page faults). One that grows after it was made smaller comes back into the arena, where what
+// it gives and takes stays warm.
 template <class Config>
 SPANALLOC_COLD inline Resized Frontend<Config>::resize_outside(void* p, std::size_t usable, std::size_t n) {
   if (n > kMaxRequest || n <= Config::kMaxBlock) return {nullptr, usable};
-  if (n <= usable / 4 && usable <= Pages::kMostThatComesBack) return {nullptr, usable};
   if (n <= usable && n >= usable / 16 * 11) return {p, usable};
+  if (n > usable && n <= Pages::kMostThatComesBack && pages->outside.was_larger(p)) {
+    pages->comes_back_from_outside(n);
+    return {nullptr, usable};
+  }
   void* resized = pages->outside.resize(p, n <= usable ? n : pages->with_room(n));
   if (resized == nullptr && n > usable) resized = pages->outside.resize(p, n);
   return {resized, usable};

@@ -584,6 +584,7 @@ SPANALLOC_COLD inline void Heap<Config>::purge_now(std::uint64_t now) {
     const bool thinned = thin_parked(Thin::kAged, kThinnedATick);
     if (drained && purged && thinned) {
       pages_.warm_bound.tick(pages_.arena.age());
+      pages_.forget_some_that_came_back();
       pages_.in_tick = false;
     }
     // With more to do the next one who comes here goes on.

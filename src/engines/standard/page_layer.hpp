@@ -160,13 +160,20 @@ class PageLayer : public thread::ForkWatch {
   SPANALLOC_COLD bool free_outside(void* p) {
     const std::size_t bytes = outside.free(p);
     if (bytes == 0) return false;
+    comes_back_from_outside(bytes);
+    return true;
+  }
+  /// Blocks of this size come and go, outside: up to so many bytes, and in the last few ticks of the decay
+  /// clock.
+  void comes_back_from_outside(std::size_t bytes) {
     // Relaxed: a hint, of which a lower value may win.
     const std::size_t most = min_of(bytes, kMostThatComesBack);
     if (most > came_back_.load_relaxed()) came_back_.store_relaxed(most);
-    return true;
   }
-  /// Blocks of up to so many bytes have been freed outside: such ones come and go.
   std::size_t came_back_from_outside() const { return came_back_.load_relaxed(); }
+  void forget_some_that_came_back() {
+    if (came_back_.load_relaxed() != 0) came_back_.store_relaxed(came_back_.load_relaxed() / 2);
+  }
   /// Of larger ones memory counts more than time.
   static constexpr std::size_t kMostThatComesBack = 32 * kMiB;
 

@@ -788,17 +788,30 @@ TEST(StandardOutside, MistakesAreNamed) {
 // Blocks that come and go would have all their page faults each time: the next ones stay in the arena.
 TEST(StandardOutside, WhatComesAndGoesStaysInTheArena) {
   if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "pages are counted";
-  in_fresh_process([] {
-    void* p = E::allocate(kMiB);
-    void* wall = E::allocate(kMiB);
-    long faults = 0;
-    for (unsigned round = 0; round < 20; ++round) {
-      if (round == 3) faults = page_faults();
-      p = Api::realloc(p, 9 * kMiB);
-      std::memset(p, 1, 9 * kMiB);
-      p = Api::realloc(p, kMiB);
+  for (const std::size_t low : {kMiB, 2 * kMiB, 3 * kMiB, 5 * kMiB}) {
+    for (const std::size_t high : {9 * kMiB, 12 * kMiB, 30 * kMiB}) {
+      in_fresh_process([=] {
+        void* p = E::allocate(low);
+        void* wall = E::allocate(kMiB);
+        long faults = 0;
+        for (unsigned round = 0; round < 20; ++round) {
+          if (round == 4) faults = page_faults();
+          p = Api::realloc(p, high);
+          std::memset(p, 1, high);
+          p = Api::realloc(p, low);
+        }
+        EXPECT_LE(page_faults(), faults + 100) << low << ' ' << high;
+        for (void* block : {p, wall}) E::deallocate(block);
+        expect_nothing_out();
+      });
     }
-    EXPECT_LE(page_faults(), faults + 100);
+  }
+}
+
+TEST(StandardOutside, WhatGrowsAndIsFreedStaysInTheArena) {
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) GTEST_SKIP() << "pages are counted";
+  in_fresh_process([] {
+    long faults = 0;
     for (unsigned round = 0; round < 20; ++round) {
       if (round == 3) faults = page_faults();
       void* q = E::allocate(2 * kMiB);
@@ -811,9 +824,30 @@ TEST(StandardOutside, WhatComesAndGoesStaysInTheArena) {
       E::deallocate(other);
     }
     EXPECT_LE(page_faults(), faults + 1000);
-    for (void* block : {p, wall}) E::deallocate(block);
     expect_nothing_out();
   });
+}
+
+// Copied are those for which that pays now, not all that ever come.
+TEST(StandardOutside, WhatCameAndWentIsForgottenAgain) {
+  in_fresh_process(
+      [] {
+        unsigned char* p = moved_out(8 * kMiB, 1);
+        ASSERT_NE(p, nullptr);
+        E::deallocate(p);
+        EXPECT_GE(E::pages.came_back_from_outside(), 8 * kMiB);
+        for (unsigned tick = 0; tick < 40; ++tick) {
+          test::advance_clock(1000);
+          E::deallocate(E::allocate(2 * kMiB));
+        }
+        EXPECT_EQ(E::pages.came_back_from_outside(), 0u);
+        p = moved_out(8 * kMiB, 1);
+        ASSERT_NE(p, nullptr);
+        EXPECT_EQ(E::pages.outside.statistics().objects, 1u);
+        E::deallocate(p);
+        expect_nothing_out();
+      },
+      "1000");
 }
 
 TEST(StandardOutside, AChildHasThemToo) {
