@@ -1,7 +1,8 @@
 // A test-and-test-and-set lock for short critical sections that are mostly uncontended. One word,
 // zero-initialised (it may live in memory fresh from the kernel). Most holders run a few dozen instructions;
-// some open memory. So a waiter first spins, then gives its core away: a real-time thread must not keep the
-// holder from the core that it waits on. (The kernel returns it after some tens of microseconds.)
+// some open memory, which takes some microseconds. So a waiter first spins, about as long as that, and then
+// gives its core away, for the kernel returns it after some tens of microseconds only: a real-time thread
+// must not keep the holder from the core that it waits on.
 //
 // Robust against fork. A fork takes no lock, so that it waits for nobody and nobody waits for it. A thread
 // that was in a critical section at that instant does not exist in the child; its lock stays taken there, and
@@ -93,7 +94,8 @@ class SpinLock {
   static std::uint16_t generation() noexcept { return generation_; }
 
  private:
-  static constexpr unsigned kSpins = 128;
+  static constexpr unsigned kSpins = 512;
+  static constexpr unsigned kYields = 64;
   static constexpr std::uint64_t kAbandoned = 1;
   static constexpr unsigned kGenerationShift = 48;  // user addresses are shorter
   static constexpr std::uint64_t kMarkMask = (std::uint64_t{1} << kGenerationShift) - 1;
@@ -119,7 +121,7 @@ class SpinLock {
       if (spins < kSpins) {
         spin_hint();
       } else {
-        if (spins < 2 * kSpins) {
+        if (spins < kSpins + kYields) {
           os::yield();
         } else {
           os::sleep_briefly();
