@@ -112,7 +112,7 @@ void* thread_that_forks(void* seed) {
   return nullptr;
 }
 
-// The words of HOOKS that must have been entered follow on the command line.
+// The words of HOOKS that must have been entered follow on the command line; those that must not, with a '!'.
 void threads_and_forks(const std::vector<std::string>& entered) {
   alarm(harness::kSecondsToHang);
   work(1, 600);
@@ -133,6 +133,11 @@ void threads_and_forks(const std::vector<std::string>& entered) {
     std::printf("%s %ld\n", name, calls(name));
   }
   for (const std::string& name : entered) {
+    if (name[0] == '!') {
+      CHECK(calls(name.c_str() + 1) == 0, "%s was called %ld times", name.c_str() + 1,
+            calls(name.c_str() + 1));
+      continue;
+    }
     CHECK(calls(name.c_str()) > 0, "the library has never called %s: nothing was tested", name.c_str());
   }
 }
