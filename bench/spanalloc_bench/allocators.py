@@ -92,7 +92,8 @@ def named(places, name) -> Allocator:
         return _glibc()
     if name == FLOOR:
         return _bump(places)
-    if name in libraries.OTHER_ALLOCATORS or name in libraries.other_allocators():
+    built = [entry["name"] for entry in libraries.built_peers()]
+    if name in libraries.OTHER_ALLOCATORS or name in libraries.other_allocators() or name in built:
         return _peer(name)
     return _ours(places, name)
 

@@ -96,9 +96,10 @@ def complete_figure():
 
 
 def complete_peer():
+    from spanalloc_bench.originals import NAMES
     from spanalloc_bench.peers import FAMILIES
 
-    return list(FAMILIES)
+    return [*FAMILIES, *NAMES]
 
 
 complete_contenders = _one_of(_all_contenders)
@@ -516,7 +517,11 @@ def manycore_command(context: typer.Context):
 def peers_command(
     only: Optional[List[str]] = typer.Argument(
         None, metavar="[NAME...]", autocompletion=complete_peer,
-        help="Only these: mimalloc, snmalloc, jemalloc, rpmalloc, tcmalloc-google. Default: all.",
+        help="Only these: mimalloc, snmalloc, jemalloc, rpmalloc, tcmalloc-google. Default: all. With --originals: hoard, "
+        "dlmalloc, supermalloc-original.",
+    ),
+    originals: bool = typer.Option(
+        False, "--originals", help="Build the programs that the papers were measured with instead, for their figures."
     ),
     no_build: bool = NO_BUILD,
 ):
@@ -527,22 +532,27 @@ def peers_command(
     command here and `spanalloc compare` take it, named with its version, in the place of the packaged one of the same
     name. Nothing of theirs becomes a part of spanalloc; to be rid of them, remove build/peers.
 
-    Needs cargo, gcc, cmake, make and a network the first time; takes some minutes, most of them for tcmalloc-google.
-    What cannot be built is said, and the rest goes on.
+    With --originals: Hoard, DLmalloc and SuperMalloc's own program, which no system packages, take part in the papers'
+    figures from then on, and where they are named. git fetches their public sources, each by the name of a commit, which
+    is a checksum of everything in it.
+
+    Needs cargo, gcc, cmake, make and a network the first time (--originals: git, gcc and a network); takes some minutes,
+    most of them for tcmalloc-google. What cannot be built is said, and the rest goes on.
 
     Exit code: 0 when all were built; 1 when some could not be; 125 when none could be tried; 130 when interrupted.
 
     \b
     Examples:  spanalloc bench peers
                spanalloc bench peers mimalloc rpmalloc
+               spanalloc bench peers --originals
     """
 
     def work():
-        from spanalloc_bench import peers
+        from spanalloc_bench import originals as of_papers, peers
 
         if not no_build:
             build.make(_places, build.helpers(_places), _say)  # which check what was built
-        if peers.command(_places, only or [], _say):
+        if (of_papers if originals else peers).command(_places, only or [], _say):
             raise typer.Exit(1)
 
     _guarded(work, kept="Peers that were built are kept.")

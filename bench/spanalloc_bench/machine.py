@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 from spanalloc_bench.model import Kind
-from spanalloc_cli import VERSION
+from spanalloc_cli import VERSION, libraries
 
 BUSY_LOAD = 0.5  # load average above which figures are not to be trusted
 
@@ -110,6 +110,9 @@ def version_of(allocator) -> str:
     """Debian's package and version of a peer; our own release; empty where nothing says it."""
     if allocator.ours or allocator.kind is Kind.BASELINE:
         return f"spanalloc {VERSION}"
+    for entry in libraries.built_peers():
+        if entry.get("original") and os.path.realpath(entry["path"]) == allocator.path:
+            return f"{entry['version']}, commit {entry['commit'][:12]}"
     return package_of(allocator.path)
 
 

@@ -239,7 +239,8 @@ def command(places, only, say):
         raise BadChoice(f"no peer is called {unknown[0]}; there are {', '.join(FAMILIES)}")
     crates = _fetch(_cargo(), say)
     chosen = [peer for peer in PEERS if not only or peer.family in only]
-    entries = [entry for entry in libraries.built_peers() if only and entry["family"] not in only]
+    entries = [entry for entry in libraries.built_peers()
+               if entry.get("original") or (only and entry["family"] not in only)]
     failed = 0
     for number, peer in enumerate(chosen, 1):
         crate_version, folder, checksum = crates[peer.crate]
@@ -260,7 +261,7 @@ def command(places, only, say):
             continue
         entries.append({
             "name": name, "family": peer.family, "replaces": peer.replaces, "path": path, "crate": peer.crate,
-            "crate_version": crate_version, "checksum": checksum, "environment": [list(e) for e in peer.environment],
+            "crate_version": crate_version, "checksum": checksum, "sources": sources, "environment": [list(e) for e in peer.environment],
             "note": peer.note,
         })
         entries.sort(key=lambda entry: entry["name"])

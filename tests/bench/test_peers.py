@@ -14,7 +14,7 @@ COMMAND = os.environ["SPANALLOC_TEST_COMMAND"]
 SOURCE = os.environ["SPANALLOC_TEST_SOURCE"]
 sys.path[:0] = [os.path.join(SOURCE, "bench"), os.path.join(SOURCE, "tools")]
 
-from spanalloc_bench import allocators, peers  # noqa: E402
+from spanalloc_bench import allocators, originals, peers  # noqa: E402
 from spanalloc_cli import libraries  # noqa: E402
 
 PLACES = libraries.Places(os.environ["SPANALLOC_TEST_LIBRARIES"], os.path.dirname(COMMAND))
@@ -176,6 +176,96 @@ class BuildTest(Folder):
         checksums = peers._checksums()
         for peer in peers.PEERS:
             self.assertRegex(checksums[peer.crate], r"^[0-9a-f]{64}$")
+
+
+class OriginalsTest(Folder):
+    """Originals whose public repository is made here."""
+
+    def setUp(self):
+        super().setUp()
+        if not shutil.which("git"):
+            self.skipTest("git is not installed")
+        self.said = []
+        self.repository = os.path.join(self.folder, "public")
+        os.mkdir(self.repository)
+        self.git("init", "--quiet")
+        self.commits = [self.change("one"), self.change("two")]
+
+    def git(self, *words):
+        identity = ("-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false")
+        run = subprocess.run(["git", *identity, *words], cwd=self.repository, stdout=subprocess.PIPE, text=True, check=True)
+        return run.stdout.strip()
+
+    def change(self, text):
+        with open(os.path.join(self.repository, "malloc.c"), "w", encoding="utf-8") as file:
+            file.write(text)
+        self.git("add", "malloc.c")
+        self.git("commit", "--quiet", "-m", text)
+        return self.git("rev-parse", "HEAD")
+
+    def original(self, commit, build=None, name="dlmalloc"):
+        def found(shop, sources):
+            with open(os.path.join(sources, "malloc.c"), encoding="utf-8") as file:
+                self.said.append(f"sources: {file.read()}")
+            return LIBRARY
+
+        return originals.Original(name, "2.8.6", (originals.Source(self.repository, commit),), build or found, ("malloc.c",))
+
+    def command(self, known, only=()):
+        with mock.patch.object(originals, "ORIGINALS", known), \
+                mock.patch.object(originals, "NAMES", tuple(original.name for original in known)):
+            return originals.command(PLACES, only, self.said.append)
+
+    def test_the_sources_are_those_of_the_commit_that_is_named(self):
+        for commit, text in zip(self.commits, ("one", "two")):
+            self.assertEqual(self.command((self.original(commit),)), 0)
+            self.assertIn(f"sources: {text}", self.said)
+        (entry,) = libraries.built_peers()
+        self.assertEqual((entry["name"], entry["commit"]), ("dlmalloc", self.commits[1]))
+        self.assertTrue(os.path.isfile(os.path.join(entry["sources"], "malloc.c")))
+
+    def test_it_takes_part_where_it_is_named_and_nowhere_else(self):
+        self.assertEqual(self.command((self.original(self.commits[0]),)), 0)
+        self.assertEqual(allocators.named(PLACES, "dlmalloc").missing, "")
+        self.assertNotIn("dlmalloc", libraries.other_allocators())
+        self.assertNotIn("dlmalloc", [contender.name for contender in allocators.discover(PLACES)])
+        from spanalloc_bench.figures import run
+
+        self.assertEqual(run._named(PLACES, "dlmalloc").missing, "")
+        self.assertEqual(run._named(PLACES, "supermalloc-original").missing, run.NOT_FETCHED)
+        self.assertEqual(run._named(PLACES, "llalloc").missing, run.ABSENT.format("llalloc"))
+
+    def test_a_commit_that_is_not_there_is_not_built(self):
+        self.assertEqual(self.command((self.original("0" * 40), self.original(self.commits[0], name="hoard"))), 1)
+        self.assertTrue(any("dlmalloc: not built: git failed" in line for line in self.said), self.said)
+        self.assertEqual([entry["name"] for entry in libraries.built_peers()], ["hoard"])
+
+    def test_other_peers_and_it_leave_each_other_alone(self):
+        path = self.file("libx.so")
+        libraries.write_peers([entry("x-1", "x", path)])
+        self.assertEqual(self.command((self.original(self.commits[0]),)), 0)
+        self.assertEqual([e["name"] for e in libraries.built_peers()], ["dlmalloc", "x-1"])
+        with mock.patch.object(peers, "PEERS", ()), mock.patch.object(peers, "_cargo", lambda: "cargo"), \
+                mock.patch.object(peers, "_fetch", lambda cargo, say: {}):
+            peers.command(PLACES, (), self.said.append)
+        self.assertEqual([e["name"] for e in libraries.built_peers()], ["dlmalloc", "x-1"])
+
+    def test_a_library_that_does_not_define_malloc_is_refused(self):
+        plain = self.file("plain.so", "not a library")
+        self.assertEqual(self.command((self.original(self.commits[0], lambda shop, _: plain),)), 1)
+        self.assertEqual(libraries.built_peers(), [])
+
+    def test_of_one_that_nobody_knows_and_without_git(self):
+        with self.assertRaisesRegex(allocators.BadChoice, "hoard, dlmalloc, supermalloc-original"):
+            originals.command(PLACES, ("nosuch",), self.said.append)
+        with mock.patch.dict(os.environ, PATH="/nonexistent"):
+            with self.assertRaisesRegex(allocators.BadChoice, "git"):
+                originals.command(PLACES, (), self.said.append)
+
+    def test_each_is_pinned_by_a_commit(self):
+        for original in originals.ORIGINALS:
+            for source in original.sources:
+                self.assertRegex(source.commit, r"^[0-9a-f]{40}$")
 
 
 if __name__ == "__main__":

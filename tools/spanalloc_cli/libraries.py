@@ -143,7 +143,8 @@ PEERS_LIST = os.path.join(PEERS_FOLDER, "peers.json")
 
 def built_peers():
     """What `spanalloc bench peers` has built and is still there: dictionaries with name, family, replaces, path,
-    environment and more (bench/spanalloc_bench/peers.py)."""
+    environment and more (bench/spanalloc_bench/peers.py). Those with `original` are for the papers' figures
+    (bench/spanalloc_bench/originals.py)."""
     try:
         with open(PEERS_LIST, encoding="utf-8") as file:
             return [entry for entry in json.load(file) if os.path.isfile(entry["path"])]
@@ -163,8 +164,8 @@ def write_peers(entries):
 
 def other_allocators():
     """{name: path} of the other allocators that are compared: those of this machine, but where `spanalloc bench peers`
-    has built a newer one, that, with its version in its name."""
-    peers = built_peers()
+    has built a newer one, that, with its version in its name. Originals, which are for figures, are not among them."""
+    peers = [entry for entry in built_peers() if not entry.get("original")]
     found = packaged_allocators()
     for entry in peers:
         found.pop(entry["replaces"], None)

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import os
 
-from spanalloc_bench import allocators, build, schedule, store, tree
+from spanalloc_bench import allocators, build, originals, schedule, store, tree
 from spanalloc_bench import machine as machines
 from spanalloc_bench.figures import codesize, draw
 from spanalloc_bench.figures.data import Data
@@ -16,6 +16,7 @@ from spanalloc_bench.model import Allocator, Kind
 from spanalloc_cli import libraries
 
 ABSENT = "absent: not packaged; name one with --with {}=PATH"
+NOT_FETCHED = "absent: not packaged; `spanalloc bench peers --originals` builds it"
 # Seconds that every run, and that every program's first run under an allocator, takes besides.
 START_S, ASK_S = 0.05, 0.1
 # Peers of the papers that Debian does not package; where one is installed or given by --with, it takes its place.
@@ -30,9 +31,14 @@ def cores() -> int:
 
 
 def _named(places, name) -> Allocator:
-    if name in UNPACKAGED and name not in libraries.other_allocators():
-        return Allocator(name, "", Kind.PEER, missing=ABSENT.format(name))
+    if name in UNPACKAGED and name not in {*libraries.packaged_allocators(), *_built()}:
+        missing = NOT_FETCHED if name in originals.NAMES else ABSENT.format(name)
+        return Allocator(name, "", Kind.PEER, missing=missing)
     return allocators.named(places, name)
+
+
+def _built():
+    return (entry["name"] for entry in libraries.built_peers())
 
 
 def parts(places, figures) -> list[build.Part]:
