@@ -89,10 +89,10 @@ def complete_case():
 
 
 def complete_figure():
-    from spanalloc_bench.figures.catalogue import FIGURES
+    from spanalloc_bench.figures.catalogue import FIGURES, PAPERS
 
     return [*((figure.id, f"{figure.number}: {figure.title}") for figure in FIGURES.values()),
-            ("all", "all of them"), ("list", "their titles and times")]
+            *((paper.key, f"all of {paper.title}") for paper in PAPERS.values()), ("all", "all of them"), ("list", "their titles and times")]
 
 
 def complete_peer():
@@ -420,8 +420,8 @@ def _print_contenders(found):
 @app.command("figure", short_help="Reproduce a figure or table of one of the papers.", context_settings=HELP_SETTINGS)
 def figure_command(
     figure: str = typer.Argument(
-        ..., metavar="ID|all|list", autocompletion=complete_figure,
-        help="A figure's name; `list` prints them with their times.",
+        ..., metavar="ID|PAPER|all|list", autocompletion=complete_figure,
+        help="A figure's name, or a paper's for all of its figures; `list` prints them with their times.",
     ),
     rounds: Optional[int] = typer.Option(None, "--rounds", "-n", min=1, metavar="N", help="Rounds. Default: the figure's."),
     with_: Optional[List[str]] = WITH,
@@ -470,6 +470,9 @@ def papers_command(
     results: Optional[str] = typer.Option(
         None, "--results", metavar="DIR", help="Folder that the figures were run into. Default: out/bench."
     ),
+    more: Optional[List[str]] = typer.Argument(
+        None, metavar="[DIR...]", help="Further folders; of a figure that is in several the last one counts."
+    ),
     write: bool = typer.Option(False, "--write", help="Write docs/papers.md instead of printing it."),
 ):
     """Every claim of the papers with its command and its verdict, from the figures that have been run. Runs nothing. In
@@ -484,7 +487,8 @@ def papers_command(
     def work():
         from spanalloc_bench import figures
 
-        text = figures.papers(os.path.abspath(results) if results else tree.DEFAULT_OUT)
+        first = os.path.abspath(results) if results else tree.DEFAULT_OUT
+        text = figures.papers(first, *map(os.path.abspath, more or []))
         if not write:
             print(text, end="")
             return

@@ -35,9 +35,10 @@ def threadtest(name, point):
 
 
 def variants(table, base):
-    """A shape with the variants of scalloc: table gives (factor of time, factor of memory)."""
+    """A shape with the variants of an engine, whose names begin with its own: table gives (factor of time, factor of
+    memory)."""
     def shape(name, point):
-        found = dict(base("scalloc" if name in table else name, point))
+        found = dict(base(name.partition("-")[0] if name in table else name, point))
         time, memory = table.get(name, (1.0, 1.0))
         found["elapsed"] = found.get("elapsed", 1.0) * time
         found["memory"] = found.get("memory", DEFAULTS["memory"]) * memory
@@ -224,6 +225,16 @@ def future(name, point):
     return {"elapsed": time, "metrics": {"rss_over_live_mean": phases, "idle_over_live": idle}}
 
 
+def ideas(name, point):
+    """What each idea of SuperMalloc gives, and what it costs."""
+    time = {"supermalloc-powers-of-two": 3.0, "supermalloc-no-offset": 2.0, "supermalloc-no-cpu-caches": 4.0,
+            "supermalloc-no-global-cache": 1.5, "supermalloc-no-prefetch": 1.03}.get(name, 1.0)
+    memory = {"supermalloc-no-offset": 0.9, "supermalloc-aligned-to-8": 0.85}.get(name, 1.0)
+    return {"elapsed": time, "memory": 10 * MIB * memory,
+            "metrics": {"rss_over_live_mean": 1.8 if name == "supermalloc-powers-of-two" else 1.5,
+                        "rss_over_live_freed90": 9.0 if name == "supermalloc-first-fit" else 5.0}}
+
+
 def xalan(name, point):
     return {"elapsed": {"glibc": 1.3, "scalloc": 1.0, "standard": 1.0}.get(name, 1.25)}
 
@@ -240,9 +251,10 @@ SHAPES = {
     "scalloc-13a": span_pool, "scalloc-13b": span_pool,
     "scalloc-14a": variants({"scalloc-lazy-reclaim": (1.0, 1.25)}, threadtest),
     "scalloc-14b": variants({"scalloc-lazy-reclaim": (1.0, 1.25)}, threadtest),
-    "supermalloc-5": contention, "supermalloc-6": malloc_test, "supermalloc-7": malloc_test, "supermalloc-8": malloc_test,
+    "supermalloc-5": contention, "supermalloc-6": variants({"supermalloc-no-prefetch": (1.03, 1.0)}, malloc_test), "supermalloc-7": malloc_test, "supermalloc-8": malloc_test,
     "supermalloc-9": database, "supermalloc-10": ghostscript, "supermalloc-11": larson_latency,
     "supermalloc-12": superserver, "supermalloc-13": chain,
+    "supermalloc-ablations": ideas,
     "coalescing-5": pages, "coalescing-6": pages, "coalescing-7": pages_larson, "coalescing-8": failures,
     "a2alloc-1": a2alloc, "a2alloc-2": a2_thrash, "a2alloc-3": a2_larson, "a2alloc-4": a2_larson,
     "a2alloc-5": a2_threadtest, "a2alloc-6": a2alloc, "a2alloc-7": a2alloc, "a2alloc-8": a2_threadtest,
@@ -339,6 +351,10 @@ REVERSES = {
     "supermalloc-12/jemalloc-close": times(2, "jemalloc"),
     "supermalloc-13/jemalloc-system": times(0.01, "jemalloc", key="system"),
     "supermalloc-13/little-system-time": times(50, "supermalloc", key="system"),
+    "supermalloc-6/prefetching": times(2, "supermalloc-no-prefetch"),
+    "supermalloc-ablations/first-fit-as-good": times(2, "supermalloc-first-fit", key="rss_over_live_mean"),
+    "supermalloc-ablations/offset-wastes": times(2, "supermalloc", key="memory"),
+    "supermalloc-ablations/prefetch-serves": times(2, "supermalloc"),
     "coalescing-5/tendency-like-os": subject_over_threads("tree", 1.0),
     **{f"coalescing-{n}/recursion-is-free": times(2, "tree-recursive") for n in (5, 6, 7)},
     "coalescing-8/grows-with-blocks": against_blocks, "coalescing-8/as-many-as-threads": times(100, "tree"),
@@ -358,7 +374,6 @@ BY_PARAMETERS = {f"scalloc-table1/{name}" for name in (
 CANNOT = {
     "scalloc-table1/xalan-sizes", "scalloc-table1/thread-local", "scalloc-5/application-benchmarks",
     "scalloc-7b/llalloc-peak", "scalloc-7b/six-threads", "scalloc-10a/no-contention", "scalloc-11/cache-misses",
-    "supermalloc-1/half-the-lines", "supermalloc-14/jemalloc-modules", "supermalloc-14/hoard-modules",
     *(f"supermalloc-6/{name}" for name in ("transactions-commit", "early-subscription", "mutexes-hardly-slower",
                                            "hyperthreading")),
     "supermalloc-8/original-is-noisy", "supermalloc-9/tbb-leaks", "supermalloc-9/jemalloc-pauses",
@@ -366,8 +381,7 @@ CANNOT = {
     *(f"a2alloc-7/cache-{kind}-{pair}" for kind in ("scratch", "thrash")
       for pair in ("a2alloc-below-kheap", "glibc-below-a2alloc")),
 }
-NOT_BUILT = {"supermalloc-6/prefetching"}
-WITHOUT_RUNS = BY_PARAMETERS | CANNOT | NOT_BUILT
+WITHOUT_RUNS = BY_PARAMETERS | CANNOT
 
 ALONE_KIB = 3000.0  # what a process needs that allocates nothing; the shapes are what it needs beyond
 

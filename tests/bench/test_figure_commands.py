@@ -34,7 +34,7 @@ class DocumentTest(unittest.TestCase):
         self.assertEqual(text, papers("/nonexistent"))
         for figure, claim, key in keys():
             self.assertIn(f"`spanalloc bench figure {figure.id}`", text)
-        self.assertEqual(len(re.findall(r"^\| .* \| not run \| \|$", text, re.MULTILINE)), sum(1 for _ in keys()))
+        self.assertEqual(len(re.findall(r"^\| .* \| \*\*not measured\*\* \| this figure is not in these results \|$", text, re.MULTILINE)), sum(1 for _ in keys()))
         for paper in PAPERS.values():
             for number, what in paper.structural:
                 self.assertIn(f"- {number}: {what}", text)
@@ -55,11 +55,13 @@ class DocumentTest(unittest.TestCase):
 
         own = [claim for _, claim, _ in keys() if claim.own]
         beyond = [claim for figure in FIGURES.values() if "future" in figure.id for claim in figure.claims]
-        self.assertEqual(len(own), 4 + len(beyond))
+        ideas = [claim for name in ("ablations", "calls") for claim in FIGURES[f"supermalloc-{name}"].claims if claim.own]
+        self.assertEqual(len(own), 4 + len(beyond) + len(ideas))
         self.assertTrue(all(claim.own for claim in beyond))
         text = papers("/nonexistent")
         self.assertEqual(text.count("(**ours**)"), len(own))
-        counted = sum(int(n) for n in re.findall(r"^\| \[.*?\| (\d+) \|$", text, re.MULTILINE))
+        rows = re.findall(r"^\| \[.*?\]\(#\w+\)((?: \| \d+)+) \|$", text, re.MULTILINE)
+        counted = sum(int(n) for row in rows for n in re.findall(r"\d+", row))
         self.assertEqual(counted, sum(1 for _ in keys()) - len(own))
 
 
@@ -106,6 +108,21 @@ class OutcomeTest(unittest.TestCase):
             self.assertEqual([[a.name for a in row] for _, row in run._rows(shared, contenders(None, both[1]), {})],
                              [list(both[1].allocators)])
 
+    def test_a_papers_name_stands_for_its_figures(self):
+        from spanalloc_bench import figures
+        from spanalloc_bench.figures import run
+        from spanalloc_cli import libraries
+
+        nowhere = libraries.Places("/nonexistent", "/nonexistent")
+        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()), \
+                mock.patch.object(run, "measure", lambda places, figure, *_, **__: Data(figure, 2, [])), \
+                mock.patch.object(run, "keep", lambda data, folder: {"data": []}):
+            empty = figures.command(nowhere, "supermalloc", out=folder)
+            self.assertEqual([text.partition(" ")[0] for text in empty],
+                             [figure.id for figure in FIGURES.values() if figure.paper == "supermalloc"])
+            with self.assertRaises(figures.UnknownFigure):
+                figures.command(nowhere, "super", out=folder)
+
     def test_again_measures_a_shared_case_once_whoever_comes_first(self):
         from spanalloc_bench.figures import run
         from spanalloc_bench.model import Allocator, Kind
@@ -150,7 +167,7 @@ class OutcomeTest(unittest.TestCase):
             ("scalloc-6a", {"nbbs": "/x.so"}, "--nbbs has no use in scalloc-6a: NBBS takes no part in it\n"),
             ("coalescing-8", {"nbbs": "/x.so"}, "--nbbs has no use in coalescing-8: NBBS takes no part in it\n"),
             ("supermalloc-14", {"with_": ["x=/x.so"]},
-             "--with has no use in supermalloc-14: it counts the lines of one engine\n"),
+             "--with has no use in supermalloc-14: it counts lines of sources\n"),
         ):
             self.assertEqual(said(figure, **options), wanted)
 
@@ -194,8 +211,8 @@ class OutcomeTest(unittest.TestCase):
             text = papers(folder)
         section = text[text.index("### Table 1"):text.index("### Figure 5")]
         self.assertEqual((section.count("**by construction**"), section.count("**holds**")), (5, 3))
-        self.assertIn("| paper | holds | does not hold | undecided | by construction | not built | not measured |", text)
-        self.assertIn("| 3 | 0 | 0 | 5 | 0 | 0 | 2 |", text)
+        self.assertIn("| paper | holds | does not hold | undecided | by construction | not measured |", text)
+        self.assertRegex(text, r"\(#scalloc\) \| 3 \| 0 \| 0 \| 5 \| \d+ \| 2 \|\n")
         shown = io.StringIO()
         run.show(data, record, Console(file=shown, width=200))
         self.assertEqual(shown.getvalue().count("by construction"), 5)
@@ -277,6 +294,29 @@ class KeptTest(unittest.TestCase):
         after = records.of_folder(self.folder)
         self.assertEqual((after["supermalloc-1"]["cores"], after["scalloc-7b"]["cores"]), (4, 2))
         self.assertEqual(records.notes(self.folder)["supermalloc-1"]["facts"][0]["value"], 7)
+
+    def test_of_a_figure_in_two_folders_the_last_counts(self):
+        from spanalloc_bench.figures import papers
+
+        self.strip()
+        with tempfile.TemporaryDirectory() as newer:
+            self.outcomes.keep(Data(FIGURES["supermalloc-1"], 4, [], facts={("standard", codesize.TEXT): 7.0,
+                                                                            ("jemalloc", codesize.TEXT): 9.0}), newer)
+            both = papers(self.folder, newer)
+        self.assertIn("machine code, bytes of standard 7; jemalloc 9", both)
+        self.assertNotIn("80,716", both)
+        self.assertIn("### Figure 12: SuperServer", both)
+        self.assertNotEqual(both, papers(self.folder))
+
+    def test_what_was_simulated_is_kept(self):
+        lines = [{"row": "supermalloc", "cores": 8, "cycles": 4.0}]
+        data = records.data_of(FIGURES["supermalloc-7"], 2, {"processor": "", "transparent_hugepages": ""}, {}, {}, (), [], [],
+                               lines)
+        self.outcomes.keep(data, self.folder)
+        self.strip()
+        self.assertEqual(records.notes(self.folder)["supermalloc-7"]["simulated"], lines)
+        self.assertEqual(records.of_folder(self.folder)["supermalloc-7"]["simulated"], lines)
+        self.assertNotIn("simulated", records.notes(self.folder)["supermalloc-12"])
 
     def test_an_engine_that_did_not_exist_then_is_not_measured(self):
         from spanalloc_bench.figures import papers

@@ -20,27 +20,29 @@ def ids() -> list[str]:
     return list(FIGURES)
 
 
-def papers(folder) -> str:
-    """Every claim with its verdict, as markdown, from the figures that have been run into `folder`."""
+def papers(*folders) -> str:
+    """Every claim with its verdict, as markdown, from the figures that have been run into the folders; of a figure that is
+    in several of them the last one's."""
     from spanalloc_bench.figures import document
 
-    return document.papers(folder)
+    return document.papers(*folders)
 
 
 def command(places, id, *, rounds=None, out=None, with_=(), nbbs=None, again=False, console=None,
             building=False) -> list[str]:
     """`figure ID`: measures what `out` has not got yet, prints the figure and its claims' verdicts, writes
-    OUT/figures/ID.json and ID.png. `list` lists all figures with their times, `all` runs them all. `building`: what is
-    not there is built first. Returns of each figure in which nothing could be measured its id and why.
+    OUT/figures/ID.json and ID.png. `list` lists all figures with their times, `all` runs them all, a paper's name those of
+    the paper. `building`: what is not there is built first. Returns of each figure in which nothing could be measured its
+    id and why.
 
     Raises UnknownFigure, BadChoice for options that cannot be taken, what build.make and schedule.run_cells raise."""
     from rich.console import Console
 
     from spanalloc_bench import build
-    from spanalloc_bench.figures.catalogue import FIGURES
+    from spanalloc_bench.figures.catalogue import FIGURES, PAPERS
 
     console = console or Console()
-    if id not in ("all", "list") and id not in FIGURES:
+    if id not in ("all", "list", *PAPERS) and id not in FIGURES:
         near = [name for name in FIGURES if name.startswith(id)]
         raise UnknownFigure(f"there is no figure {id}. " + (f"Did you mean {', '.join(near)}?" if near else
                                                            "`spanalloc bench figure list` shows them"))
@@ -58,7 +60,7 @@ def command(places, id, *, rounds=None, out=None, with_=(), nbbs=None, again=Fal
         return []
     folder = run.default_folder(out)
     renewal = run.Renewal(again)
-    chosen = list(FIGURES.values()) if id == "all" else [FIGURES[id]]
+    chosen = [FIGURES[id]] if id in FIGURES else [figure for figure in FIGURES.values() if id in ("all", figure.paper)]
     if len(chosen) == 1:  # each option has its use in one of them all
         for text in run.useless(chosen[0], with_, nbbs):
             say(text)
@@ -79,7 +81,7 @@ def command(places, id, *, rounds=None, out=None, with_=(), nbbs=None, again=Fal
     if len(empty) == len(chosen):
         return empty
     where = os.path.join(folder, run.FOLDER)
-    console.print(f"kept in {where}{os.sep}{'ID' if id == 'all' else id}.json and .png; "
+    console.print(f"kept in {where}{os.sep}{id if id in FIGURES else 'ID'}.json and .png; "
                   f"`spanalloc bench papers --results {folder}` lists all verdicts", style="dim", highlight=False)
     return empty
 

@@ -1,4 +1,5 @@
-"""Code sizes: machine code of the libraries, lines of the source that ours are made of."""
+"""Code sizes: machine code of the libraries; bytes and lines of source of ours, and of those that were built here from
+their own (`spanalloc bench peers`, with --originals or without)."""
 
 from __future__ import annotations
 
@@ -9,7 +10,10 @@ import struct
 from spanalloc_bench import tree
 from spanalloc_cli import libraries
 
-TEXT, LINES = "machine code, bytes", "source, lines"
+TEXT, BYTES, LINES = "machine code, bytes", "source, bytes", "source, lines"
+# Of an allocator with a file a module: how many there are, the share of them that have at most 500 lines.
+MODULES, SHORT_MODULES = "modules", "modules of at most 500 lines, percent"
+SHORT_LINES = 500
 _SECTION_HEADERS, _ENTRY = struct.Struct("<QIHHHHHH"), struct.Struct("<IIQQQQIIQQ")
 _INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.MULTILINE)
 # Debian's libtbbmalloc_proxy only passes calls on.
@@ -25,7 +29,20 @@ _MODULES = {
 _LOCKS = os.path.join("sync", "spin_lock.hpp")
 # Of src/api what each library has beside its engine (src/api/CMakeLists.txt); of src/os and src/thread it has all.
 _OF_API = ("lib.cpp.in", "new_handler.cpp", "malloc_forwards.cpp", "operator_forwards.cpp", "dlopen.cpp", "pages_api_os.cpp")
+SUPERMALLOC = "supermalloc"
 SUPERMALLOC_PARTS = tuple(f"lines: {name}" for name in _MODULES)
+CHARACTERS = "characters: "  # and what SUPERMALLOC_PARTS have behind "lines: "
+# The same of SuperMalloc's own files, those that each module of Figure 14 has most of. What is in none is not part of that
+# figure: counters, checks, the random numbers.
+_ORIGINAL_MODULES = {
+    "caches": ("cache.cc",), "huge objects": ("huge_malloc.cc",), "medium and large objects": ("large_malloc.cc",),
+    "small objects": ("small_malloc.cc",), "atomicity and locks": ("atomically.h", "futex_mutex.cc", "futex_mutex.h"),
+    "bins": ("objsizes.cc",), "mmap interface": ("makechunk.cc",), "POSIX interface": ("malloc.cc",),
+}
+ORIGINAL = "supermalloc-original"
+_SOURCE = (".c", ".cc", ".cpp", ".h", ".hpp")
+# Of a peer that comes as a crate: its files that are the allocator, in the sources that the crate carries.
+_CRATE_FOLDERS = {"jemalloc": ("src", os.path.join("include", "jemalloc"))}
 
 
 def text_bytes(path) -> int | None:
@@ -83,22 +100,49 @@ def library_files(name) -> set[str]:
 def _count_lines(paths):
     total = 0
     for path in paths:
-        with open(path, encoding="utf-8") as file:
+        with open(path, encoding="utf-8", errors="replace") as file:
             total += sum(1 for _ in file)
     return total
 
 
+def _count_bytes(paths):
+    return sum(os.path.getsize(path) for path in paths)
+
+
+def _below(folder):
+    """Source files in the folder and what is below it, or the one file that it is."""
+    if os.path.isfile(folder):
+        return [folder]
+    found = (os.path.join(root, name) for root, _, names in os.walk(folder) for name in names)
+    return sorted(path for path in found if path.endswith(_SOURCE) and os.sep + ".git" + os.sep not in path)
+
+
+def fetched_sources(name):
+    """The source files of an allocator that was built here from its own; [] where it was not."""
+    for entry in libraries.built_peers():
+        folders = entry.get("lines_of") or _CRATE_FOLDERS.get(entry["family"])
+        if entry["family"] == name and entry.get("sources") and folders:
+            found = [path for folder in folders for path in _below(os.path.join(entry["sources"], folder))]
+            if found:
+                return found
+    return []
+
+
 def sizes(places, allocators):
-    """{(allocator, TEXT or LINES): number}; glibc is left out, its library holds the whole C library."""
+    """{(allocator, TEXT, BYTES or LINES): number}; glibc is left out, its library holds the whole C library."""
     found = {}
     for allocator in allocators:
+        files = fetched_sources(allocator.name)
+        if files:
+            found[allocator.name, BYTES], found[allocator.name, LINES] = _count_bytes(files), _count_lines(files)
         if allocator.missing or allocator.name == "glibc":
             continue
         size = text_bytes(_implementation(allocator.path))
         if size:
             found[allocator.name, TEXT] = size
         if allocator.name in libraries.SHIPPED_CONFIGS:
-            found[allocator.name, LINES] = _count_lines(library_files(allocator.name))
+            files = library_files(allocator.name)
+            found[allocator.name, BYTES], found[allocator.name, LINES] = _count_bytes(files), _count_lines(files)
     return found
 
 
@@ -115,6 +159,28 @@ def supermalloc_files():
     return found
 
 
+def _original_files():
+    """{PART: paths} of SuperMalloc's own program, if it was built here."""
+    by_name = {os.path.basename(path): path for path in fetched_sources(ORIGINAL)
+               if os.path.basename(os.path.dirname(path)) == "src"}
+    return {part: [by_name[name] for name in names] for part, names in _ORIGINAL_MODULES.items()
+            if all(name in by_name for name in names)}
+
+
 def supermalloc_modules(places, allocators):
-    """{("supermalloc", "lines: PART"): number}."""
-    return {("supermalloc", f"lines: {part}"): _count_lines(paths) for part, paths in supermalloc_files().items() if part}
+    """{("supermalloc" or its original, "lines: PART" or "characters: PART"): number}; of jemalloc and Hoard, where their
+    sources were fetched, what is said of their modules, which are files."""
+    found = {}
+    for name, parts in ((SUPERMALLOC, supermalloc_files()), (ORIGINAL, _original_files())):
+        for part, paths in parts.items():
+            if part:
+                found[name, f"lines: {part}"] = _count_lines(paths)
+                found[name, CHARACTERS + part] = _count_bytes(paths)
+    for path in fetched_sources("jemalloc"):
+        if path.endswith(".c"):
+            found["jemalloc", f"lines: {os.path.basename(path)}"] = _count_lines([path])
+    modules = fetched_sources("hoard")
+    if modules:
+        short = sum(_count_lines([path]) <= SHORT_LINES for path in modules)
+        found["hoard", MODULES], found["hoard", SHORT_MODULES] = len(modules), 100 * short / len(modules)
+    return found

@@ -12,6 +12,7 @@ from spanalloc_bench.figures.figure import PROCESS, Figure, Measure, Point, peak
 from spanalloc_bench.model import OK, Sample
 
 FEWEST_ROUNDS = 3
+ONE_ROUND = " (1 round)"
 APART = f"runs more than {APART_S / 60:.0f} minutes apart; --again measures them together"
 
 
@@ -38,7 +39,7 @@ class Ratio:
         if self.apart:
             return f"{number(self.middle)} ({APART})"
         if not self.sure:
-            return f"{number(self.middle)} ({self.rounds} round{'s' * (self.rounds != 1)})"
+            return f"{number(self.middle)}{ONE_ROUND}" if self.rounds == 1 else f"{number(self.middle)} ({self.rounds} rounds)"
         return f"{number(self.middle)} ({number(self.low)} to {number(self.high)})"
 
 
@@ -114,10 +115,11 @@ class Data:
 
     `missing` says of a contender why it could not run; `facts` holds numbers that no run gives (code sizes); `machine`
     is that of meta.json; `variants` are the data of the variants, which ran in turn with the paper's own configuration
-    and are compared with no other run of it; `given` names the contenders that a user added."""
+    and are compared with no other run of it; `given` names the contenders that a user added; `simulated` is the figure's
+    data on simulated machines, by their cores, of the lines `simulations`."""
 
     def __init__(self, figure: Figure, cores: int, samples: list[Sample], missing=None, facts=None, machine=None,
-                 variants: Data | None = None, given=()):
+                 variants: Data | None = None, given=(), simulations=()):
         self.figure = figure
         self.cores = cores
         self.points = self.all_points = figure.points(cores)
@@ -126,6 +128,7 @@ class Data:
         self.machine = dict(machine or {})
         self.variants = variants
         self.given = tuple(given)
+        self.simulations = list(simulations)
         rows = figure.stand_ins(cores) if figure.stand_ins else []
         stand_ins = {row.case.id: (row.name, row.beside.id) for row in rows}
         self.stand_ins = frozenset(row.name for row in rows)

@@ -10,7 +10,6 @@ from spanalloc_bench.figures import judges, records
 from spanalloc_bench.figures.catalogue import FIGURES, PAPERS
 from spanalloc_bench.figures.figure import Answer
 
-NOT_RUN = "not run"
 _SLACK = f"{100 * (judges.SLACK - 1):.0f} %"
 _HEAD = f"""# What the papers claim, and what holds here
 
@@ -24,8 +23,9 @@ repeat one of a figure's are not listed twice.
   size) hold when every run says so.
 - **by construction**: what our own workload is told to do is what the paper's table says. Nothing is measured, so it
   does not count among what holds; where the parameters differ, the claim does not hold.
-- **not built**: what the claim is about does not exist here yet; it becomes a verdict by itself once it does.
-- **not measured**: what the claim is about exists, but these results are older than it; a run of the command tells.
+- **not built**: what the claim is about was not built when this was measured; it becomes a verdict by itself once it is.
+- **not measured**: what the claim is about exists, but these results are older than it, or than its figure; a run of the
+  command tells.
 - **cannot be shown here**: needs more cores or something that this machine lacks. Where the workload is one of those that
   `spanalloc bench manycore` runs on a simulated machine, the evidence names that command; its curves are no verdicts.
 
@@ -48,16 +48,29 @@ Peers are those that Debian packages, so younger than the papers' by years.
 """
 
 
+# Only where there is any.
+_NOT_BUILT = "- **not built**: what the claim is about was not built when this was measured; it becomes a verdict by itself once it is.\n"
+
+
+def _any_not_built(counts) -> bool:
+    return any(found[Answer.NOT_BUILT.value] for found in counts.values())
+
+
 def _origin(folder) -> str:
-    """Which results these are: the folder, a link to one of the source tree, and the commit and day of its runs."""
+    """Which results a folder's are: the folder, a link to one of the source tree, and the commit and day of its runs."""
     meta = store.read_meta(folder)
     path, name = os.path.abspath(folder), os.path.basename(os.path.normpath(folder))
     if os.path.commonpath([path, tree.SOURCE]) == tree.SOURCE:
         name = f"[{name}]({os.path.relpath(path, os.path.join(tree.SOURCE, 'docs'))})"
     commit, day = meta.get("git", {}).get("commit"), (meta.get("started") or "")[:10]
     facts = [f"commit {commit[:7]}" if commit else "", day]
-    newer = " What the engines have become since that commit is in no verdict." if commit else ""
-    return f" Results: {', '.join(filter(None, [name, *facts]))}.{newer}"
+    return ", ".join(filter(None, [name, *facts]))
+
+
+def _origins(folders) -> str:
+    newer = " What the engines have become since that commit is in no verdict."
+    known = any(store.read_meta(folder).get("git", {}).get("commit") for folder in folders)
+    return f" Results: {'; '.join(map(_origin, folders))}.{newer if known else ''}"
 
 
 def _escaped(text):
@@ -68,7 +81,7 @@ def _claim_row(claim, record):
     judged = next((c for c in record["claims"] if c["name"] == claim.name), None) if record else None
     text = f"{_escaped(claim.text)} ({'**ours**' if claim.own else _escaped(claim.place)})"
     if judged is None:
-        return NOT_RUN, f"| {text} | {NOT_RUN} | |"
+        return Answer.NOT_MEASURED.value, f"| {text} | **{Answer.NOT_MEASURED.value}** | this figure is not in these results |"
     subject = f" [{judged['subject']}]" if judged["subject"] else ""
     evidence = _escaped(judged["evidence"])
     for name, other in judged["beside"].items():
@@ -90,20 +103,22 @@ def _figure_lines(figure, record):
     return [verdict for claim, verdict, _ in rows if not claim.own], lines + [row for _, _, row in rows]
 
 
-def papers(folder) -> str:
-    """The whole of docs/papers.md as markdown; the same for the same folder."""
-    found = records.of_folder(folder)
+def papers(*folders) -> str:
+    """The whole of docs/papers.md as markdown; the same for the same folders. Of a figure in several the last counts."""
+    found = {}
+    for folder in folders:
+        found.update(records.of_folder(folder))
     counts = {key: collections.Counter() for key in PAPERS}
     bodies = collections.defaultdict(list)
     for figure in FIGURES.values():
         verdicts, lines = _figure_lines(figure, found.get(figure.id))
         counts[figure.paper].update(verdicts)
         bodies[figure.paper] += lines
-    columns = [*(answer.value for answer in Answer), NOT_RUN]
-    out = [_HEAD]
+    columns = [answer.value for answer in Answer if answer is not Answer.NOT_BUILT or _any_not_built(counts)]
+    out = [_HEAD.replace(_NOT_BUILT, _NOT_BUILT if _any_not_built(counts) else "")]
     machines = sorted({f"{record['processor']}, {record['cores']} cores" for record in found.values()})
     if machines:
-        out += [f"Measured on: {'; '.join(machines)}.{_origin(folder)}", ""]
+        out += [f"Measured on: {'; '.join(machines)}.{_origins(folders)}", ""]
     out += [f"| paper | {' | '.join(columns)} |", "|---|" + "---:|" * len(columns)]
     for key, paper in PAPERS.items():
         out.append(f"| [{paper.title}](#{key}) | " + " | ".join(str(counts[key][column]) for column in columns) + " |")

@@ -198,7 +198,7 @@ class Figure:
     seconds_a_run: float = 0.6            # for the stated time
     facts: Callable | None = None         # (places, allocators) -> {(allocator, key): number}: figures without runs
     facts_seconds: float = 0.0            # how long that takes, for the stated time
-    facts_programs: tuple[str, ...] = ()  # of bench/, that this runs
+    facts_programs: tuple[str, ...] = ()  # of bench/, that this runs, and plugins of it (NAME.so)
     pages: bool = False                   # its contenders are page managers
     stand_ins: Callable[[int], list[StandIn]] | None = None
     # A paper's variants differ by a few per cent. They are run in turn with the first of these, the paper's own

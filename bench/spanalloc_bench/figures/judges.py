@@ -299,6 +299,19 @@ def best_at_each(measure: Measure, others, at, of=SUBJECT):
     return judge
 
 
+_ABOUT_ROUNDS = set()
+
+
+def _about_rounds(judge):
+    _ABOUT_ROUNDS.add(judge)
+    return judge
+
+
+def is_about_rounds(judge) -> bool:
+    """Whether it judges by how rounds differ, so that one of them says nothing."""
+    return judge in _ABOUT_ROUNDS
+
+
 def each(names, judge, least=1):
     """The judge holds for every one of the names that is there; at least `least` of them must be."""
 
@@ -308,7 +321,7 @@ def each(names, judge, least=1):
             raise NoData("; ".join(data.why_not(name) for name in names if name not in there))
         return _among(data, names, None, _join([judge(data, name) for name in there]))
 
-    return judge_each
+    return _about_rounds(judge_each) if is_about_rounds(judge) else judge_each
 
 
 def changes(measure: Measure, before, after, low=None, high=None, of=SUBJECT):
@@ -468,7 +481,7 @@ def _deviations(measure, one, other, low, high, at, relative=False):
         span = Ratio(n, ratio / certainty, ratio, ratio * certainty)
         return Verdict(_against_band(span, low, high), f"{what}, {a}/{b}: {span}")
 
-    return judge
+    return _about_rounds(judge)
 
 
 def steady(measure: Measure, one, other, factor, at=everywhere):
@@ -495,7 +508,7 @@ def below_range(measure: Measure, than, of=SUBJECT, at=everywhere, worst=False):
             return Verdict(OPEN, text)
         return Verdict(HOLDS if value < span else AGAINST, text)
 
-    return judge
+    return _about_rounds(judge)
 
 
 def fact_less(key, than, of=SUBJECT, by=1.0):
@@ -535,18 +548,66 @@ def fact_ratio(upper, lower, low, high, of=SUBJECT):
 
 
 def fact_largest(key, parts, of=SUBJECT, place=1):
-    """Of one contender's facts `parts`, `key` is the largest, or has another `place` by size."""
+    """Of one contender's facts `parts`, `key` is the largest, or has another `place` by size. `parts` may be what the
+    names of all of them begin with."""
 
     def judge(data, subject):
         one = _name(of, subject)
-        found = {part: data.facts[one, part] for part in parts if (one, part) in data.facts}
+        names = [part for name, part in data.facts if name == one and part.startswith(parts)] if isinstance(parts, str) \
+            else parts
+        found = {part: data.facts[one, part] for part in names if (one, part) in data.facts}
         if key not in found or len(found) < 2:
             raise NoData(f"{key} of {one} is not known")
         larger = sum(value > found[key] for value in found.values())
+        shown = dict(sorted(found.items(), key=lambda item: -item[1])[:8]) if isinstance(parts, str) else found
+        shown.setdefault(key, found[key])
         return Verdict(HOLDS if larger == place - 1 else AGAINST,
-                       f"{one}: " + ", ".join(f"{part} {value:,.0f}" for part, value in found.items()))
+                       f"{one}: " + ", ".join(f"{part} {value:,.0f}" for part, value in shown.items()))
 
     return judge
+
+
+def fact_not_below_best(key, among, factor, of=SUBJECT):
+    """`of` has at least `factor` times what the best of the others has: no particular advantage."""
+
+    def judge(data, subject):
+        one = _name(of, subject)
+        mine = data.facts.get((one, key))
+        theirs = {name: data.facts[name, key] for name in among if (name, key) in data.facts and name != one}
+        if mine is None or not theirs:
+            raise NoData(f"{key} is not known of {one} and another")
+        best = min(theirs, key=theirs.get)
+        text = f"{key} of {one} {number(mine)}; the best other's, {best}'s, {number(theirs[best])}"
+        found = Verdict(HOLDS if mine >= factor * theirs[best] else AGAINST, text)
+        return _among(data, among, one, found, doubtful=AGAINST, there=list(theirs))
+
+    return judge
+
+
+def fact_within(key, low=None, high=None, of=SUBJECT):
+    """A number that no run gives lies between low and high."""
+
+    def judge(data, subject):
+        one = _name(of, subject)
+        if (one, key) not in data.facts:
+            raise NoData(f"{key} of {one} is not known")
+        value = data.facts[one, key]
+        inside = (low is None or value >= low) and (high is None or value <= high)
+        return Verdict(HOLDS if inside else AGAINST, f"{one}: {key} {number(value)}")
+
+    return judge
+
+
+def if_known(judge, reason):
+    """What the judge says; where it has no numbers, that it cannot be shown here, and why."""
+
+    def judge_if_known(data, subject):
+        try:
+            return judge(data, subject)
+        except NoData as error:
+            return Verdict(Answer.CANNOT_BE_SHOWN_HERE, f"{reason} ({error})")
+
+    return judge_if_known
 
 
 def all_of(*judges):
@@ -564,11 +625,6 @@ _WITHOUT_NUMBERS = set()
 def cannot(reason):
     """A claim that this suite has no means to measure: the reason."""
     return _fixed(Answer.CANNOT_BE_SHOWN_HERE, reason)
-
-
-def not_built(reason):
-    """A claim about a variant of ours that does not exist yet."""
-    return _fixed(Answer.NOT_BUILT, reason)
 
 
 def _fixed(answer, reason):

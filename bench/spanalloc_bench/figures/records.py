@@ -28,25 +28,29 @@ _OLDER_NAMES = {"folio": "supermalloc", **{name: old_names.of_authors(name) for 
 _DID_NOT_EXIST = "not built: this engine does not exist yet"
 _MACHINE = ("processor", "transparent_hugepages")
 _NOTED = ("cores", *_MACHINE, "absent", "given")
+_SIMULATED = "simulated"  # of a note, where there is any
 
 
 # ---- the data ----
 
 
-def data_of(figure: Figure, cores, machine, missing, facts, given, samples, apart) -> Data:
-    """The figure's data; `apart` are the samples of the folder VARIANTS."""
+def data_of(figure: Figure, cores, machine, missing, facts, given, samples, apart, simulations=()) -> Data:
+    """The figure's data; `apart` are the samples of the folder VARIANTS, `simulations` the lines of figures/simulated.py."""
     variants = None
     if figure.variants:
         # What the process alone needs is the same beside both.
         shared = {row.case.id for row in figure.stand_ins(cores)} if figure.stand_ins else set()
         together = [*apart, *(sample for sample in samples if sample.case in shared)]
         variants = Data(figure, cores, together, missing, machine=machine)
-    return Data(figure, cores, samples, missing, facts, machine, variants, given)
+    return Data(figure, cores, samples, missing, facts, machine, variants, given, simulations)
 
 
 def note(record) -> dict:
     """What a record has from elsewhere than from samples: the machine, who was missing, who was given, counts."""
-    return {**{key: record[key] for key in _NOTED}, "facts": [entry for entry in record["data"] if "value" in entry]}
+    found = {**{key: record[key] for key in _NOTED}, "facts": [entry for entry in record["data"] if "value" in entry]}
+    if record.get(_SIMULATED):
+        found[_SIMULATED] = record[_SIMULATED]
+    return found
 
 
 def _older_note(record, meta) -> dict:
@@ -71,7 +75,11 @@ def _noted_data(figure, noted, samples, apart) -> Data:
     facts = {(entry["row"], entry["measure"]): entry["value"] for entry in noted["facts"]}
     machine = {key: noted[key] for key in _MACHINE}
     absent = {name: _reason_today(name, why) for name, why in noted["absent"].items()}
-    return data_of(figure, noted["cores"], machine, absent, facts, noted["given"], samples, apart)
+    for names, runs in ((figure.allocators, samples), (figure.variants, apart)):
+        there = {sample.allocator for sample in runs} if figure.rounds else names
+        absent.update({name: verdicts.NOT_MEASURED for name in names if name not in there and name not in absent})
+    return data_of(figure, noted["cores"], machine, absent, facts, noted["given"], samples, apart,
+                   noted.get(_SIMULATED, ()))
 
 
 def _reason_today(name, why) -> str:
@@ -135,6 +143,7 @@ def outcome(data: Data) -> dict:
         "rounds": max((n["rounds"] for n in numbers if "rounds" in n), default=0),
         "absent": data.missing, "given": list(data.given), "claims": [_judged(claim, data) for claim in figure.claims],
         "shown": [_rounded(table.record()) for table in derived.tables(data)], "data": numbers,
+        **({_SIMULATED: data.simulations} if data.simulations else {}),
     }
 
 

@@ -8,7 +8,7 @@ import os
 
 from spanalloc_bench import allocators, build, originals, schedule, store, tree
 from spanalloc_bench import machine as machines
-from spanalloc_bench.figures import codesize, draw
+from spanalloc_bench.figures import codesize, draw, simulated
 from spanalloc_bench.figures.data import Data
 from spanalloc_bench.figures.figure import FOLDER, Figure
 from spanalloc_bench.figures.records import VARIANTS, data_of, outcome
@@ -47,7 +47,8 @@ def parts(places, figures) -> list[build.Part]:
     for figure in figures:
         found += build.of_contenders(places, [*figure.allocators, *figure.variants])
         found += build.of_cases(places, _cases(figure, cores()))
-        found += [build.program(places, name) for name in figure.facts_programs]
+        found += [build.module(places, name.removesuffix(".so")) if name.endswith(".so") else build.program(places, name)
+                  for name in figure.facts_programs]
     return found
 
 
@@ -63,7 +64,7 @@ def useless(figure: Figure, with_=(), nbbs=None) -> list[str]:
     """What to say of the options that change nothing in this figure."""
     found = []
     if with_ and (figure.pages or figure.facts is codesize.supermalloc_modules):
-        what = "its contenders are page managers" if figure.pages else "it counts the lines of one engine"
+        what = "its contenders are page managers" if figure.pages else "it counts lines of sources"
         found.append(f"--with has no use in {figure.id}: {what}")
     if nbbs is not None and allocators.NBBS not in figure.allocators:
         found.append(f"--nbbs has no use in {figure.id}: NBBS takes no part in it")
@@ -196,8 +197,9 @@ def measure(places, figure: Figure, rounds, folder, say, *, with_=(), nbbs=None,
             _run(places, points, variants, rounds, apart_folder, say, renewal)
     facts = figure.facts(places, row) if figure.facts else {}
     given = [allocator.name for allocator in row if allocator.name not in figure.allocators]
+    names = {allocator.name for allocator in (*row, *variants)}
     return data_of(figure, count, machines.describe(), missing, facts, given, store.samples(folder),
-                   store.samples(apart_folder))
+                   store.samples(apart_folder), simulated.lines(figure, folder, names))
 
 
 # ---- the outcome ----

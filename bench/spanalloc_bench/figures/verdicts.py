@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from spanalloc_bench.figures import judges
-from spanalloc_bench.figures.data import Data, NoData
+from spanalloc_bench.figures import judges, simulated
+from spanalloc_bench.figures.data import ONE_ROUND, Data, NoData
 from spanalloc_bench.figures.figure import Answer, Claim, Verdict
 
 _NO_NUMBERS = "no numbers"
@@ -75,7 +75,17 @@ def _on_fewer_cores(claim: Claim, data: Data, subject) -> Verdict:
     text = f"{data.cores} cores are too few for it (judged from {claim.cores} on{_simulation(claim, data)})"
     if not seen.evidence.startswith(_NO_NUMBERS):
         text += f"; seen with {data.cores}: {seen.answer.value}; {seen.evidence}"
-    return Verdict(Answer.CANNOT_BE_SHOWN_HERE, text)
+    return Verdict(Answer.CANNOT_BE_SHOWN_HERE, text + _simulated(claim, data, subject))
+
+
+def _simulated(claim: Claim, data: Data, subject) -> str:
+    """What the claim's numbers are on simulated machines. (Restartable sequences are not there: ours take their locks.)"""
+    if judges.is_about_rounds(claim.judge):
+        return ""
+    found = ((cores, _asked(claim, part, subject)) for cores, part in simulated.data(data.figure, data.simulations).items())
+    texts = [f"{cores} cores: {seen.text.replace(ONE_ROUND, '')}" for cores, seen in found
+             if not seen.evidence.startswith(_NO_NUMBERS)]
+    return f"; simulated, by the lock path: {'; '.join(texts)}" if texts else ""
 
 
 def verdict(claim: Claim, data: Data, subject=None) -> Verdict:
