@@ -50,6 +50,26 @@ class CatalogueTest(unittest.TestCase):
                     self.assertRegex(claim.name, r"^[a-z0-9-]+$")
                     self.assertTrue(claim.text and claim.place)
 
+    def test_each_claim_that_numbers_decide_names_its_rule(self):
+        for figure, claim, key in keys():
+            with self.subTest(key):
+                if key in CANNOT:
+                    self.assertEqual(verdicts.rule(claim), "")
+                elif figure.paper == "supermalloc":  # (Few of the others' judges say by what in their evidence only.)
+                    self.assertRegex(verdicts.rule(claim), r"\w")
+                    self.assertEqual(claim.cores > 1, f"; from {claim.cores} cores on" in verdicts.rule(claim))
+
+        def rule(key):
+            return next(verdicts.rule(claim) for _, claim, k in keys() if k == key)
+
+        self.assertEqual(rule("supermalloc-6/prefetching"),
+                         "time of supermalloc-no-prefetch 1.005 to 1.1 times that of supermalloc")
+        self.assertEqual(rule("supermalloc-12/slower"), "elapsed of tbbmalloc below that of supermalloc")
+        self.assertEqual(rule("supermalloc-7/saturates"), "time of supermalloc: from half the cores to all of them "
+                         "throughput grows at least 1.25 times; from 16 cores on")
+        self.assertEqual(rule("supermalloc-14/hoard-modules"), "modules of hoard at least 50; modules of at most 500 lines, "
+                         "percent of hoard at least 90")
+
     def test_points_fit_the_machine(self):
         for figure in FIGURES.values():
             for cores in (1, 2, 3, 8, 80):

@@ -6,7 +6,7 @@ import collections
 import os
 
 from spanalloc_bench import store, tree
-from spanalloc_bench.figures import judges, records
+from spanalloc_bench.figures import judges, records, verdicts
 from spanalloc_bench.figures.catalogue import FIGURES, PAPERS
 from spanalloc_bench.figures.figure import Answer
 
@@ -18,7 +18,8 @@ command beside it (`spanalloc` is a clone's `build/release/bin/spanalloc`: the i
 the experiment scaled to the machine, draws the figure and judges each claim. Claims of an abstract or a summary that only
 repeat one of a figure's are not listed twice.
 
-- **holds**, **does not hold**: the whole 95 % interval of the ratio, taken in every round, is on that side; an order
+- **holds**, **does not hold**: the whole 95 % interval of the ratio, taken in every round, is on that side of the claim's
+  rule, which stands below the claim; an order
   within the noise is **undecided**. Ratios are given as mean (interval). Claims about a number itself (a count, a share, a
   size) hold when every run says so.
 - **by construction**: what our own workload is told to do is what the paper's table says. Nothing is measured, so it
@@ -80,6 +81,8 @@ def _escaped(text):
 def _claim_row(claim, record):
     judged = next((c for c in record["claims"] if c["name"] == claim.name), None) if record else None
     text = f"{_escaped(claim.text)} ({'**ours**' if claim.own else _escaped(claim.place)})"
+    rule = verdicts.rule(claim)
+    text += f"<br>*Rule:* {_escaped(rule)}" if rule else ""
     if judged is None:
         return Answer.NOT_MEASURED.value, f"| {text} | **{Answer.NOT_MEASURED.value}** | this figure is not in these results |"
     subject = f" [{judged['subject']}]" if judged["subject"] else ""

@@ -211,5 +211,6 @@ def claims_table(record) -> Table:
         for name, other in claim["beside"].items():
             evidence += f"\n[dim]{escape(name)}: {other['verdict']}; {escape(other['evidence'])}[/]"
         place = "ours, beyond the paper" if claim["own"] else claim["place"]
-        table.add_row(f"{escape(claim['text'])} [dim]({escape(place)})[/]", verdict, evidence, end_section=True)
+        rule = f"\n[dim]rule: {escape(claim['rule'])}[/]" if claim["rule"] else ""
+        table.add_row(f"{escape(claim['text'])} [dim]({escape(place)})[/]{rule}", verdict, evidence, end_section=True)
     return table

@@ -147,6 +147,40 @@ def _among(data, names, one, found, doubtful=HOLDS, there=None) -> Verdict:
                                absent=tuple(dict.fromkeys((*found.absent, *named))))
 
 
+# ---- what a verdict goes by ----
+
+_RULES = {}
+
+
+def _ruled(judge, rule):
+    """The judge, that goes by `rule(subject)`: a sentence without a verb, of which the whole 95 % interval is asked."""
+    _RULES[judge] = rule
+    return judge
+
+
+def rule_of(judge, subject) -> str:
+    """What the judge goes by; empty where it has no numbers to judge, or says itself by what."""
+    return _RULES[judge](subject) if judge in _RULES else ""
+
+
+def _times(low, high) -> str:
+    """A band of a ratio, in front of what it is a multiple of."""
+    if low is None or high is None:
+        value, words = (high, ("below", "at most")) if low is None else (low, ("above", "at least"))
+        return words[0] if value == 1 else f"{words[1]} {value:.4g} times"
+    return f"{low:.4g} to {high:.4g} times"
+
+
+def _range(low, high, scale=1.0, unit="") -> str:
+    ends = [None if end is None else number(end * scale) for end in (low, high)]
+    words = f"at most {ends[1]}" if low is None else f"at least {ends[0]}" if high is None else f"{ends[0]} to {ends[1]}"
+    return f"{words} {unit}".rstrip()
+
+
+def _listed(names, but=None) -> str:
+    return ", ".join(name for name in names if name != but)
+
+
 # ---- judges ----
 
 
@@ -158,7 +192,8 @@ def within(measure: Measure, low=None, high=None, of=SUBJECT, to=SUBJECT, at=eve
         ratio = data.compare(one, other, measure, points)
         return Verdict(_against_band(ratio, low, high), f"{measure.name} {one}/{other}{_where(data, points)} {ratio}")
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"{measure.name} of {_name(of, subject)} {_times(low, high)} that of {_name(to, subject)}"))
 
 
 def less(measure: Measure, than, of=SUBJECT, at=everywhere, by=1.0):
@@ -178,7 +213,9 @@ def less(measure: Measure, than, of=SUBJECT, at=everywhere, by=1.0):
         text = f"{measure.name} of {one}{_where(data, points)} against {', '.join(texts)}"
         return _among(data, () if names == (SUBJECT,) else names, one, Verdict(_join(verdicts).answer, text))
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"{measure.name} of {_name(of, subject)} {_times(None, by)} that of "
+        + (subject if names == (SUBJECT,) else _listed(names, _name(of, subject)))))
 
 
 def close_to_best(measure: Measure, among, factor, of=SUBJECT, at=everywhere):
@@ -194,7 +231,9 @@ def close_to_best(measure: Measure, among, factor, of=SUBJECT, at=everywhere):
         text = f"{measure.name} of {one}{_where(data, points)} against {best}, the best of the others, {ratio}"
         return _among(data, among, one, Verdict(_against_band(ratio, None, factor), text))
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"{measure.name} of {_name(of, subject)} {_times(None, factor)} that of the best of "
+        f"{_listed(among, _name(of, subject))}"))
 
 
 def not_best(measure: Measure, others, at, of=SUBJECT):
@@ -206,7 +245,9 @@ def not_best(measure: Measure, others, at, of=SUBJECT):
         turned = {HOLDS: AGAINST, AGAINST: HOLDS}.get(found.answer, found.answer)
         return dataclasses.replace(found, answer=turned)
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"{measure.name} of {_name(of, subject)} {_times(1.0, None)} that of the best of "
+        f"{_listed(others, _name(of, subject))}"))
 
 
 def value_within(measure: Measure, low=None, high=None, of=SUBJECT, at=everywhere):
@@ -224,7 +265,8 @@ def value_within(measure: Measure, low=None, high=None, of=SUBJECT, at=everywher
             return Verdict(OPEN, text)
         return Verdict(HOLDS if inside == len(found) else AGAINST if inside == 0 else OPEN, text)
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"{measure.name} of {_name(of, subject)} {_range(low, high, measure.scale, measure.unit)} in every run"))
 
 
 def mean_within(measure: Measure, low=None, high=None, of=SUBJECT, at=everywhere):
@@ -246,7 +288,9 @@ def mean_within(measure: Measure, low=None, high=None, of=SUBJECT, at=everywhere
             return Verdict(OPEN, text)
         return Verdict(HOLDS if inside == len(means) else AGAINST if inside == 0 else OPEN, text)
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"mean {measure.name} of {_name(of, subject)} {_range(low, high, measure.scale, measure.unit)} in every "
+        f"round"))
 
 
 def not_below_best(measure: Measure, among, factor, of=SUBJECT, at=everywhere):
@@ -262,7 +306,9 @@ def not_below_best(measure: Measure, among, factor, of=SUBJECT, at=everywhere):
         text = f"{measure.name} {one}/{best}{_where(data, points)} {ratio}"
         return _among(data, among, one, Verdict(_against_band(ratio, factor, None), text), doubtful=AGAINST)
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"{measure.name} of {_name(of, subject)} {_times(factor, None)} that of the best of "
+        f"{_listed(among, _name(of, subject))}"))
 
 
 def measures_within(one: Measure, other: Measure, low=None, high=None, of=SUBJECT, at=everywhere):
@@ -274,7 +320,7 @@ def measures_within(one: Measure, other: Measure, low=None, high=None, of=SUBJEC
         return Verdict(_against_band(ratio, low, high), f"{one.name} / {other.name} of {name}{_where(data, points)} "
                                                         f"{ratio}")
 
-    return judge
+    return _ruled(judge, lambda subject: f"{one.name} of {_name(of, subject)} {_times(low, high)} its {other.name}")
 
 
 def best_at_each(measure: Measure, others, at, of=SUBJECT):
@@ -296,7 +342,9 @@ def best_at_each(measure: Measure, others, at, of=SUBJECT):
                f"{data.figure.panel.x_label}; {', '.join(texts)}"
         return _among(data, others, one, Verdict(_join(verdicts).answer, text))
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"{measure.name} of {_name(of, subject)} below that of the best of "
+        f"{_listed(others, _name(of, subject))} at every place"))
 
 
 _ABOUT_ROUNDS = set()
@@ -321,7 +369,8 @@ def each(names, judge, least=1):
             raise NoData("; ".join(data.why_not(name) for name in names if name not in there))
         return _among(data, names, None, _join([judge(data, name) for name in there]))
 
-    return _about_rounds(judge_each) if is_about_rounds(judge) else judge_each
+    found = _ruled(judge_each, lambda subject: f"of each of {_listed(names)} that is there: {rule_of(judge, 'it')}")
+    return _about_rounds(found) if is_about_rounds(judge) else found
 
 
 def changes(measure: Measure, before, after, low=None, high=None, of=SUBJECT):
@@ -333,7 +382,8 @@ def changes(measure: Measure, before, after, low=None, high=None, of=SUBJECT):
         return Verdict(_against_band(ratio, low, high),
                        f"{measure.name} of {one}{_where(data, last)} / {_where(data, first).strip()} {ratio}")
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"{measure.name} of {_name(of, subject)} at the last place {_times(low, high)} that at the first"))
 
 
 def narrows(measure: Measure, one, other, before, after, low=None, high=1.0):
@@ -351,7 +401,9 @@ def narrows(measure: Measure, one, other, before, after, low=None, high=1.0):
                        f"{measure.name} {a}/{b} goes from {text}{_where(data, first)}{_where(data, last)}: times "
                        f"{ratio}")
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"{measure.name} of {_name(one, subject)} over that of {_name(other, subject)} at the last place "
+        f"{_times(low, high)} what it is at the first"))
 
 
 def scales(measure: Measure, of=SUBJECT, gain=1.25, high=None):
@@ -368,7 +420,9 @@ def scales(measure: Measure, of=SUBJECT, gain=1.25, high=None):
         return Verdict(_against_band(ratio, gain, high),
                        f"throughput of {one} from {first[0].x} to {last[0].x} threads grows {ratio} times")
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"{measure.name} of {_name(of, subject)}: from half the cores to all of them throughput grows "
+        f"{_range(gain, high)} times"))
 
 
 def scalability_above(measure: Measure, better, worse, place):
@@ -388,7 +442,7 @@ def scalability_above(measure: Measure, better, worse, place):
         values = ", ".join(f"{name} {statistics.median(s.values()):.3f}" for name, s in scores.items() if s)
         return Verdict(_against_band(ratio, 1.0, None), f"scores: {values}; ratio {ratio}")
 
-    return judge
+    return _ruled(judge, lambda subject: f"mean of speed-up(t) / t of {better} above that of {worse}")
 
 
 def trade_off(one: Measure, other: Measure, at=full):
@@ -416,7 +470,8 @@ def trade_off(one: Measure, other: Measure, at=full):
             return Verdict(OPEN, text)
         return Verdict(HOLDS if found[-1] < 0 else AGAINST, text)
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"rank correlation of {one.name} and {other.name} negative in every round, and beyond chance"))
 
 
 def _rank_correlation(xs, ys) -> float:
@@ -440,7 +495,7 @@ def says(measure: Measure, yes: bool, of=SUBJECT, at=everywhere):
             return Verdict(OPEN, text)
         return Verdict(HOLDS if found[0] == yes else AGAINST, text)
 
-    return judge
+    return _ruled(judge, lambda subject: f"{measure.name} of {_name(of, subject)}: {'yes' if yes else 'no'} in every run")
 
 
 def majority(names, judge):
@@ -459,7 +514,8 @@ def majority(names, judge):
         answer = HOLDS if len(groups[HOLDS]) > half else AGAINST if len(groups[AGAINST]) >= half else OPEN
         return _among(data, names, None, Verdict(answer, text), doubtful=answer)
 
-    return judge_majority
+    return _ruled(judge_majority, lambda subject: (
+        f"of more than half of {_listed(names)} that are there: {rule_of(judge, 'it')}"))
 
 
 def _deviations(measure, one, other, low, high, at, relative=False):
@@ -481,7 +537,9 @@ def _deviations(measure, one, other, low, high, at, relative=False):
         span = Ratio(n, ratio / certainty, ratio, ratio * certainty)
         return Verdict(_against_band(span, low, high), f"{what}, {a}/{b}: {span}")
 
-    return _about_rounds(judge)
+    return _ruled(_about_rounds(judge), lambda subject: (
+        f"{'relative ' * relative}standard deviation of {measure.name} over the rounds, of "
+        f"{_name(one, subject)} {_times(low, high)} that of {_name(other, subject)}"))
 
 
 def steady(measure: Measure, one, other, factor, at=everywhere):
@@ -508,7 +566,9 @@ def below_range(measure: Measure, than, of=SUBJECT, at=everywhere, worst=False):
             return Verdict(OPEN, text)
         return Verdict(HOLDS if value < span else AGAINST, text)
 
-    return _about_rounds(judge)
+    return _ruled(_about_rounds(judge), lambda subject: (
+        f"{'slowest' if worst else 'mean'} {measure.name} of {_name(of, subject)} below what lies between the "
+        f"fastest and the slowest round of {than}"))
 
 
 def fact_less(key, than, of=SUBJECT, by=1.0):
@@ -525,7 +585,8 @@ def fact_less(key, than, of=SUBJECT, by=1.0):
         answer = HOLDS if all(mine < by * value for value in theirs.values()) else AGAINST
         return _among(data, than, one, Verdict(answer, text), there=list(theirs))
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"{key} of {_name(of, subject)} {_times(None, by)} that of {_listed(than, _name(of, subject))}"))
 
 
 def fact_ratio(upper, lower, low, high, of=SUBJECT):
@@ -544,7 +605,8 @@ def fact_ratio(upper, lower, low, high, of=SUBJECT):
         return Verdict(HOLDS if holds else AGAINST,
                        f"{one}: {' + '.join(upper)} {sums[0]:,.0f}, {' + '.join(lower)} {sums[1]:,.0f}")
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"{' + '.join(upper)} of {_name(of, subject)} {_times(low, high)} its {' + '.join(lower)}"))
 
 
 def fact_largest(key, parts, of=SUBJECT, place=1):
@@ -564,7 +626,10 @@ def fact_largest(key, parts, of=SUBJECT, place=1):
         return Verdict(HOLDS if larger == place - 1 else AGAINST,
                        f"{one}: " + ", ".join(f"{part} {value:,.0f}" for part, value in shown.items()))
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"{key} of {_name(of, subject)}: "
+        + ("the largest" if place == 1 else f"number {place} by size")
+        + (f" of all that begin with {parts!r}" if isinstance(parts, str) else f" of {_listed(parts)}")))
 
 
 def fact_not_below_best(key, among, factor, of=SUBJECT):
@@ -581,7 +646,9 @@ def fact_not_below_best(key, among, factor, of=SUBJECT):
         found = Verdict(HOLDS if mine >= factor * theirs[best] else AGAINST, text)
         return _among(data, among, one, found, doubtful=AGAINST, there=list(theirs))
 
-    return judge
+    return _ruled(judge, lambda subject: (
+        f"{key} of {_name(of, subject)} {_times(factor, None)} that of the best of "
+        f"{_listed(among, _name(of, subject))}"))
 
 
 def fact_within(key, low=None, high=None, of=SUBJECT):
@@ -595,7 +662,7 @@ def fact_within(key, low=None, high=None, of=SUBJECT):
         inside = (low is None or value >= low) and (high is None or value <= high)
         return Verdict(HOLDS if inside else AGAINST, f"{one}: {key} {number(value)}")
 
-    return judge
+    return _ruled(judge, lambda subject: f"{key} of {_name(of, subject)} {_range(low, high)}")
 
 
 def if_known(judge, reason):
@@ -607,7 +674,7 @@ def if_known(judge, reason):
         except NoData as error:
             return Verdict(Answer.CANNOT_BE_SHOWN_HERE, f"{reason} ({error})")
 
-    return judge_if_known
+    return _ruled(judge_if_known, lambda subject: rule_of(judge, subject))
 
 
 def all_of(*judges):
@@ -616,7 +683,7 @@ def all_of(*judges):
     def judge(data, subject):
         return _join([one(data, subject) for one in judges])
 
-    return judge
+    return _ruled(judge, lambda subject: "; ".join(filter(None, (rule_of(one, subject) for one in judges))))
 
 
 _WITHOUT_NUMBERS = set()

@@ -108,6 +108,7 @@ def _judged(claim, data):
 
     return {
         "name": claim.name, "text": claim.text, "place": claim.place, "own": claim.own, "subject": claim.subject,
+        "rule": verdicts.rule(claim),
         **of(claim.subject),
         "beside": {name: of(name) for name in claim.beside},
     }

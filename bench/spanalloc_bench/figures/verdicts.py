@@ -88,6 +88,12 @@ def _simulated(claim: Claim, data: Data, subject) -> str:
     return f"; simulated, by the lock path: {'; '.join(texts)}" if texts else ""
 
 
+def rule(claim: Claim) -> str:
+    """What the verdict goes by; empty where nothing could decide it."""
+    found = judges.rule_of(claim.judge, claim.subject or "it")
+    return found + f"; from {claim.cores} cores on" * (bool(found) and claim.cores > 1)
+
+
 def verdict(claim: Claim, data: Data, subject=None) -> Verdict:
     """What becomes of the claim, on its own subject or on another one."""
     subject = claim.subject if subject is None else subject
