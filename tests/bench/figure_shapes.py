@@ -227,12 +227,15 @@ def future(name, point):
 
 def ideas(name, point):
     """What each idea of SuperMalloc gives, and what it costs."""
-    time = {"supermalloc-powers-of-two": 3.0, "supermalloc-no-offset": 2.0, "supermalloc-no-cpu-caches": 4.0,
-            "supermalloc-no-global-cache": 1.5, "supermalloc-no-prefetch": 1.03}.get(name, 1.0)
+    time = {"supermalloc-powers-of-two": 3.0, "supermalloc-no-offset": 2.0, "supermalloc-no-prefetch": 1.03}.get(name, 1.0)
     memory = {"supermalloc-no-offset": 0.9, "supermalloc-aligned-to-8": 0.85}.get(name, 1.0)
     return {"elapsed": time, "memory": 10 * MIB * memory,
             "metrics": {"rss_over_live_mean": 1.8 if name == "supermalloc-powers-of-two" else 1.5,
                         "rss_over_live_freed90": 9.0 if name == "supermalloc-first-fit" else 5.0}}
+
+
+less_of_caches = variants({"supermalloc-no-prefetch": (1.03, 1.0), "supermalloc-no-cpu-caches": (4.0, 1.0),
+                           "supermalloc-no-global-cache": (1.5, 1.0)}, malloc_test)
 
 
 def xalan(name, point):
@@ -251,7 +254,7 @@ SHAPES = {
     "scalloc-13a": span_pool, "scalloc-13b": span_pool,
     "scalloc-14a": variants({"scalloc-lazy-reclaim": (1.0, 1.25)}, threadtest),
     "scalloc-14b": variants({"scalloc-lazy-reclaim": (1.0, 1.25)}, threadtest),
-    "supermalloc-5": contention, "supermalloc-6": variants({"supermalloc-no-prefetch": (1.03, 1.0)}, malloc_test), "supermalloc-7": malloc_test, "supermalloc-8": malloc_test,
+    "supermalloc-5": contention, "supermalloc-6": less_of_caches, "supermalloc-7": less_of_caches, "supermalloc-8": malloc_test,
     "supermalloc-9": database, "supermalloc-10": ghostscript, "supermalloc-11": larson_latency,
     "supermalloc-12": superserver, "supermalloc-13": chain,
     "supermalloc-ablations": ideas,

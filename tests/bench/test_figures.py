@@ -15,7 +15,7 @@ from figure_shapes import (  # noqa: E402
     BY_PARAMETERS, CANNOT, CORES, MIB, REVERSES, ROUNDS, SHAPES, data_of, inverted, keys, measured, noise, sample, samples_of,
     threadtest, virtual_spans,
 )
-from spanalloc_bench.figures import calls, codesize, judges, simulated, steps, verdicts  # noqa: E402
+from spanalloc_bench.figures import calls, codesize, judges, records, simulated, steps, verdicts  # noqa: E402
 from spanalloc_bench.figures.catalogue import FIGURES, PAPERS  # noqa: E402
 from spanalloc_bench.figures.data import Data, NoData  # noqa: E402
 from spanalloc_bench.figures.figure import MEMORY, NET_MEMORY, PROCESS, TIME, Answer  # noqa: E402
@@ -474,6 +474,13 @@ class GuardTest(unittest.TestCase):
         self.assertNotIn("40 cores:", found.evidence)
         self.assertNotIn("1 round", found.evidence)
         self.assertNotIn("simulated, by", verdicts.verdict(claim, Data(figure, 2, samples)).evidence)
+        # So is a variant, which is judged where it ran in turn.
+        figure, claim = self.claim("supermalloc-7/cpu-caches")
+        samples, apart = samples_of(figure, [SHAPES[figure.id]], 2)
+        lines += [{"row": "supermalloc-no-cpu-caches", "cores": cores, "cycles": 800.0 / cores} for cores in (2, 4, 8)]
+        data = records.data_of(figure, 2, {}, {}, {}, (), samples, apart, lines)
+        self.assertIn("; simulated, by the lock path: 8 cores: time of supermalloc [1, 2, 4 producers] against "
+                      "supermalloc-no-cpu-caches 0.125", verdicts.verdict(claim, data).evidence)
         # Of how runs differ one simulation says nothing; on enough cores nobody asks it.
         for key, cores in (("supermalloc-8/similar-variance", 2), ("supermalloc-8/mean-below-dlmallocs-variance", 2),
                            ("supermalloc-7/locks-fast-too", CORES)):

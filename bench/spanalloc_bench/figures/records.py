@@ -41,7 +41,7 @@ def data_of(figure: Figure, cores, machine, missing, facts, given, samples, apar
         # What the process alone needs is the same beside both.
         shared = {row.case.id for row in figure.stand_ins(cores)} if figure.stand_ins else set()
         together = [*apart, *(sample for sample in samples if sample.case in shared)]
-        variants = Data(figure, cores, together, missing, machine=machine)
+        variants = Data(figure, cores, together, missing, machine=machine, simulations=simulations)
     return Data(figure, cores, samples, missing, facts, machine, variants, given, simulations)
 
 

@@ -1,7 +1,7 @@
 """What single ideas of SuperMalloc are worth: the engine in turn with itself without one of them.
 
-The paper takes out one only, the prefetching (Figure 6). Of others it says what they are for, or what they cost: such claims
-are judged here; what it does not say is marked as ours. Each config is a few lines of src/engines/supermalloc/config.hpp.
+The paper takes out one only, the prefetching (Figure 6, where caches less stand beside it). Of others it says what they are
+for, or what they cost: such claims are judged here; what it does not say is marked as ours. Each config is a few lines of src/engines/supermalloc/config.hpp.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from spanalloc_bench.figures.figure import MEMORY, NET_MEMORY, TIME, Claim, Figu
 
 PAPER = supermalloc.PAPER
 SUPERMALLOC, NO_PREFETCH = supermalloc.SUPERMALLOC, supermalloc.NO_PREFETCH
-FIRST_FIT, POWERS, NO_OFFSET, NO_CPU, NO_GLOBAL, ALIGNED_TO_8 = (
-    f"{SUPERMALLOC}-{what}" for what in ("first-fit", "powers-of-two", "no-offset", "no-cpu-caches", "no-global-cache",
-                                         "aligned-to-8"))
-CONFIGS = (NO_PREFETCH, FIRST_FIT, POWERS, NO_OFFSET, NO_CPU, NO_GLOBAL, ALIGNED_TO_8)
+FIRST_FIT, POWERS, NO_OFFSET, ALIGNED_TO_8 = (
+    f"{SUPERMALLOC}-{what}" for what in ("first-fit", "powers-of-two", "no-offset", "aligned-to-8"))
+CONFIGS = (NO_PREFETCH, FIRST_FIT, POWERS, NO_OFFSET, ALIGNED_TO_8)
 
 PHASES = metric("rss_over_live_mean", "", "memory over live bytes, mean of the phases")
 FREED = metric("rss_over_live_freed90", "", "memory over live bytes when 90 % is freed")
-# Parts of the figure; of malloc-test there are two, whose names begin alike.
-ONE, MANY, SERVER, CHURN, MEDIUM, LARGE_WORDS, LARGE, SMALL = (
-    "malloc-test, 1 producer", "malloc-test, as many producers as cores", "SuperServer", "churn",
-    "first words, 4000 bytes", "first words, 100,000 bytes", "large objects", "threadtest, 40 bytes")
+# Parts of the figure.
+SERVER, CHURN, MEDIUM, LARGE_WORDS, LARGE, SMALL = (
+    "SuperServer", "churn", "first words, 4000 bytes", "first words, 100,000 bytes", "large objects", "threadtest, 40 bytes")
 
 
 def _small():
@@ -33,7 +31,6 @@ def _small():
 
 def _points(cores):
     return [
-        Point(workloads.malloc_test(1), "", ONE), Point(workloads.malloc_test(max(2, cores)), "", MANY),
         Point(workloads.superserver(max(2, min(cores, 8))), "", SERVER), Point(beyond.fragmentation(), "", CHURN),
         Point(beyond.first_words(4000, 1000, 5_000_000), "", MEDIUM),
         Point(beyond.first_words(100_000, 500, 5_000_000), "", LARGE_WORDS),
@@ -61,9 +58,9 @@ def _less_than(measure, config, *places, by=1.0):
 FIGURE = Figure(
     "supermalloc-ablations", "supermalloc", "Ablations", "What single ideas of the paper are worth",
     "Ours, no figure of the paper: the engine in turn with itself without one of its ideas, where that could matter. The "
-    "folio at the lowest address instead of the fullest; powers of two instead of primes; no random offset; one cache for "
-    "all CPUs; no global cache; bins of 24, 40 and 56 bytes, aligned to 8 bytes; no prefetching. malloc-test and "
-    "SuperServer as in Figures 6 and 12; a churn of 32 MiB through six phases of sizes; random reads of the first words of "
+    "folio at the lowest address instead of the fullest; powers of two instead of primes; no random offset; bins of 24, 40 and "
+    "56 bytes, aligned to 8 bytes; no prefetching. (Its caches, and prefetching in malloc-test: Figures 6 and 7.) SuperServer "
+    "as in Figure 12; a churn of 32 MiB through six phases of sizes; random reads of the first words of "
     "objects of one size; large objects of 16 to 64 KiB at random replacement; 100,000 objects of 40 bytes.",
     (
         _claim("fullest-fit-empties", "Fullest fit: in theory this should help empty out nearly empty pages so that they "
@@ -83,11 +80,6 @@ FIGURE = Figure(
         _claim("offset-wastes", "It can result in at most 25 % internal fragmentation, and on average wastes only 12.5 % "
                "(here: memory in large objects at most 1.25 times that without).", "§5",
                j.within(MEMORY, None, 1.25, to=NO_OFFSET, at=_at(LARGE)), NO_OFFSET),
-        _claim("cpu-caches", "Instead of paying for all the cache-coherence traffic of a global structure, a per-CPU one "
-               "pays only the cost of the lock (here: malloc-test takes less time than with one cache for all CPUs).", "§8",
-               _less_than(TIME, NO_CPU, MANY), NO_CPU, cores=supermalloc.SCALING_CORES),
-        _claim("global-cache", "The global cache, of which many objects move in constant time, spares the lock of the bin: "
-               "malloc-test takes less time than without.", _OURS, _less_than(TIME, NO_GLOBAL, ONE, MANY), NO_GLOBAL),
         _claim("eight-bytes-fit-better", "Removing the sizes between increases internal fragmentation (here: of objects of 40 "
                "bytes, aligned to 16 bytes instead of 8).", "§3",
                j.less(NET_MEMORY, j.SUBJECT, of=ALIGNED_TO_8, at=_at(SMALL)), ALIGNED_TO_8),
