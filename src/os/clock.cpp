@@ -31,12 +31,25 @@ constexpr std::uintptr_t kCountedClock = 1;
 constexpr std::uintptr_t kStillClock = 2;
 constinit Atomic<std::uintptr_t> known_clock{kNotAsked};
 
+constexpr std::uint64_t kNoTime = UINT64_MAX;
+
+// kNoTime: it does not know. (Linux's own function needs no system call for this clock, and does not fail. On
+// systems that only resemble Linux it may be nothing but the system call, which a filter may refuse.)
+std::uint64_t ms_by(std::uintptr_t clock) {
+  timespec now{};
+  if (reinterpret_cast<ClockFunction>(clock)(CLOCK_MONOTONIC_COARSE, &now) != 0) return kNoTime;
+  return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1000000;
+}
+
 SPANALLOC_COLD std::uintptr_t find_clock() {
   static constexpr const char* kChoices[] = {"kernel", "counted", "still"};
   const auto choice = static_cast<Clock>(option_choice("CLOCK", kChoices, 3, 0, "kernel, counted or still"));
   std::uintptr_t clock = kCountedClock;
   if (choice == Clock::kStill) clock = kStillClock;
-  if (choice == Clock::kKernel) clock = max_of(address_of(vdso_function(kClockName)), kCountedClock);
+  if (const std::uintptr_t kernels = address_of(vdso_function(kClockName));
+      choice == Clock::kKernel && kernels != 0 && ms_by(kernels) != kNoTime) {
+    clock = kernels;
+  }
   known_clock.store_relaxed(clock);
   return clock;
 }
@@ -51,6 +64,16 @@ std::uintptr_t clock_in_use() {
 constexpr std::uint64_t kLooksAMs = 16;
 constinit Atomic<std::uint64_t> looks{0};  // relaxed: nothing follows from its value but time
 
+// What the kernel's clock told last, so that time does not go back.
+constinit Atomic<std::uint64_t> last_ms{0};
+
+// The kernel's clock is refused from now on.
+SPANALLOC_COLD std::uint64_t count_from_now_on() {
+  looks.store_relaxed(last_ms.load_relaxed() * kLooksAMs);
+  known_clock.store_relaxed(kCountedClock);
+  return last_ms.load_relaxed();
+}
+
 void wait_for(std::uint64_t ns) {
   // Nobody changes it, and nobody is woken: what ends the wait is the time.
   static constinit Atomic<std::uint32_t> word{0};
@@ -64,10 +87,12 @@ std::uint64_t now_ms() {
   const std::uintptr_t clock = clock_in_use();
   if (clock == kCountedClock) return looks.fetch_add_relaxed(1) / kLooksAMs;
   if (clock == kStillClock) return 0;
-  timespec now{};
-  // Of this clock the kernel's function never makes a system call, and cannot fail.
-  (void)reinterpret_cast<ClockFunction>(clock)(CLOCK_MONOTONIC_COARSE, &now);
-  return static_cast<std::uint64_t>(now.tv_sec) * 1000 + static_cast<std::uint64_t>(now.tv_nsec) / 1000000;
+  const std::uint64_t now = ms_by(clock);
+  if (SPANALLOC_UNLIKELY(now == kNoTime)) return count_from_now_on();
+  // It moves every few milliseconds: mostly nothing is written. (A later time may be overwritten by an
+  // earlier one that another thread was told: by no more than that.)
+  if (last_ms.load_relaxed() != now) last_ms.store_relaxed(now);
+  return now;
 }
 
 void yield() {
@@ -84,11 +109,14 @@ void sleep_ms(std::uint64_t ms) {
   wait_for(ms * 1'000'000);
 }
 
-// The kernel compares the word before it would wait, which this is no time for.
+// The kernel reads the word, and goes on only if it finds what it was told to expect there. That is no value
+// that a page is likely to begin with: where it is found the thread sleeps, for at least as long as its timer
+// slack, however short a time-out it gives.
 bool can_be_read(const std::uint32_t* word) {
+  constexpr long kUnlikely = 0x5AC3965B;
   const timespec none{};
-  return system_call(SYS_futex, argument(word), FUTEX_WAIT | FUTEX_PRIVATE_FLAG, 0, argument(&none)) !=
-         -EFAULT;
+  return system_call(SYS_futex, argument(word), FUTEX_WAIT | FUTEX_PRIVATE_FLAG, kUnlikely,
+                     argument(&none)) != -EFAULT;
 }
 
 }  // namespace spanalloc::os

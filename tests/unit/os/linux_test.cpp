@@ -181,6 +181,25 @@ TEST(Os, RemapMovesAPartOfAMapping) {
   os::release(to, 3 * kOld);
 }
 
+TEST(Os, AskingWhetherAPageCanBeReadNeverWaits) {
+  if (test::kEmulated) GTEST_SKIP() << "the emulator's own threads wait, too";
+  auto* page = static_cast<std::uint32_t*>(os::map(os::page_size(), os::page_size()));
+  ASSERT_NE(page, nullptr);
+  rusage before{};
+  rusage after{};
+  ASSERT_EQ(getrusage(RUSAGE_THREAD, &before), 0);
+  for (int i = 0; i < 100; ++i) {
+    *page = i < 50 ? 0 : ~0u;
+    EXPECT_TRUE(os::can_be_read(page));
+  }
+  ASSERT_EQ(getrusage(RUSAGE_THREAD, &after), 0);
+  EXPECT_LT(after.ru_nvcsw - before.ru_nvcsw, 50) << "how often the thread has slept";
+  ASSERT_EQ(mprotect(page, os::page_size(), PROT_NONE), 0);
+  EXPECT_FALSE(os::can_be_read(page));
+  os::release(page, os::page_size());
+  EXPECT_FALSE(os::can_be_read(page));
+}
+
 TEST(Os, RemapOfSeveralMappingsIsRefused) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator has mappings of its own";
   auto* all = static_cast<char*>(os::map(2 * kMiB, 4096));
