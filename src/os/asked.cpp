@@ -69,7 +69,7 @@ struct Marks {
   Atomic<std::uint32_t> is_known;   // 1 in the process that has written it; 0: nobody has told of this child
   Atomic<std::uint32_t> is_salted;  // 1: this process draws other numbers than its parent and its siblings
 };
-// nullptr: the kernel is older than Linux 4.14, or an emulator.
+// nullptr: the kernel is older than Linux 4.14, or there is an emulator in its place.
 constinit Atomic<Marks*> marks{nullptr};
 constinit Atomic<int> noted_process{0};  // then: its number
 constinit Atomic<std::uint32_t> forks{0};
@@ -79,6 +79,9 @@ constinit Atomic<std::uint64_t> child_salt{0};
 
 void map_marks() {
   if (marks.load_relaxed() != nullptr) return;
+  // Emulators of a kernel that have no vDSO (QEMU's up to 8.1, Valgrind's) may say that they will clear the
+  // page, and do not.
+  if (getauxval(AT_SYSINFO_EHDR) == 0) return;
   void* page = map(page_size(), page_size());
   if (page == nullptr) return;
   const long error =
