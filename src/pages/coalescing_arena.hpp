@@ -511,7 +511,8 @@ class CoalescingArena {
     const std::size_t open = open_granules();
     if (open == none_found_.open && count >= none_found_.count) return;
     none_found_ = {open, count};
-    if (has_memory(count) || range_.is_locked() || !Calls::would_grant(os::page_size())) return;
+    // In this order: where new memory is locked a question about it would make all of it resident.
+    if (range_.is_locked() || has_memory(count) || !Calls::would_grant(os::page_size())) return;
     none_found_ = {};
     note_limit({open + count, !has_addresses(count)});
   }
@@ -544,7 +545,8 @@ class CoalescingArena {
       as_addresses = limit == os::address_space_limit();
     }
     if (asked == 0) return false;
-    return !(as_addresses ? has_addresses(asked) : has_memory(asked)) || range_.is_locked();
+    // Nothing is asked where new memory is locked: all that the kernel grants would be resident at once.
+    return range_.is_locked() || !(as_addresses ? has_addresses(asked) : has_memory(asked));
   }
 
   // Under grow_lock_. New address space for `count` granules; true: try again, something has changed.

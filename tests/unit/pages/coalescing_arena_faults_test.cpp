@@ -466,6 +466,36 @@ TEST_F(CoalescingArenaTest, ALimitThatIsRaisedIsForgotten) {
   }
 }
 
+// All that it was granted would be resident at once.
+TEST_F(CoalescingArenaTest, NothingIsAskedAboutALimitWhereNewMemoryIsLocked) {
+  if (test::kUnderAsan || test::kUnderTsan || test::kEmulated) {
+    GTEST_SKIP() << "the memory of a sanitizer or emulator cannot be locked";
+  }
+  if (mlockall(MCL_FUTURE) != 0) GTEST_SKIP() << "this process may not lock its memory";
+  munlockall();
+  test::in_child([this] {
+    set_bits("45");
+    const rlimit limit{256 * kMiB, RLIM_INFINITY};
+    ASSERT_EQ(setrlimit(RLIMIT_DATA, &limit), 0);
+    os::ask();
+    start();
+    fill_up(*arena);
+    ASSERT_TRUE(arena->is_tight());
+    const rlimit none{RLIM_INFINITY, RLIM_INFINITY};
+    ASSERT_EQ(setrlimit(RLIMIT_DATA, &none), 0);
+    ASSERT_EQ(mlockall(MCL_FUTURE), 0);
+    Calls::recording = true;
+    arena->look_at_limit();
+    Calls::recording = false;
+    for (const Calls::Call& call : Calls::record) {
+      EXPECT_FALSE(call.kind == Calls::kOpenAt && call.address == 0) << call.bytes;
+    }
+    munlockall();
+    arena->look_at_limit();
+    EXPECT_FALSE(arena->is_tight());
+  });
+}
+
 void expect_opened_as_used(FaultyArena& arena, ArenaTenant& tenant) {
   const std::size_t before = arena.statistics().opened_bytes;
   for (int i = 0; i < 8; ++i) ASSERT_NE(tenant.take_growing(3).first, 0u);
