@@ -49,13 +49,14 @@ inline Resized Frontend<Config>::resize(void* p, std::size_t n) {
 }
 
 // A block outside the arena. It keeps the room that it got for growing, and what it was larger before, as
-// long as that is less than a third of it, or so (a size that goes back and forth would cost two calls each
-// time, and the page faults). One that grows after it was made smaller comes back into the arena, where what
-// it gives and takes stays warm.
+// long as that is less than a third of it, or so, and at most 32 MiB (a size that goes back and forth would
+// cost two calls each time, and the page faults). One that grows after it was made smaller comes back into
+// the arena, where what it gives and takes stays warm.
 template <class Config>
 SPANALLOC_COLD inline Resized Frontend<Config>::resize_outside(void* p, std::size_t usable, std::size_t n) {
   if (n > kMaxRequest || n <= Config::kMaxBlock) return {nullptr, usable};
-  if (n <= usable && n >= usable / 16 * 11) return {p, usable};
+  constexpr std::size_t kMostKept = 32 * kMiB;
+  if (n <= usable && n >= usable / 16 * 11 && usable - n <= kMostKept) return {p, usable};
   if (n > usable && n <= Pages::kMostThatComesBack && pages->outside.was_larger(p)) {
     pages->comes_back_from_outside(n);
     return {nullptr, usable};
