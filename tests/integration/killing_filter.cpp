@@ -14,6 +14,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -33,6 +34,9 @@
 #endif
 
 namespace {
+
+// MADV_GUARD_INSTALL and MADV_GUARD_REMOVE: how glibc 2.42 and later guard the stacks of threads.
+constexpr std::uint32_t kGuardInstall = 102;
 
 using Arguments = std::vector<std::string>;
 
@@ -77,6 +81,7 @@ std::vector<Rule> rules() {
       {SYS_rt_sigprocmask},
       {SYS_rt_sigaction},
       {SYS_exit},
+      {SYS_madvise, {2, but(1), kGuardInstall}},
       // of processes
       {SYS_exit_group},
       {SYS_wait4},
@@ -257,6 +262,21 @@ void use_forks() {
   for (std::thread& thread : others) thread.join();
 }
 
+// Until nothing more is given, small and large; then all of it goes back.
+void use_up() {
+  for (const std::size_t size : {1u << 20, 3000u}) {
+    std::vector<void*> blocks;
+    blocks.reserve(1'000'000);
+    while (void* p = malloc(size)) {
+      CHECK(blocks.size() < blocks.capacity(), "no limit is met");
+      memset(p, 1, 16);
+      blocks.push_back(p);
+    }
+    for (void* p : blocks) free(p);
+    malloc_trim(0);
+  }
+}
+
 void use_everything() {
   prove_filter();
   use_all();
@@ -276,6 +296,39 @@ void used_heap(const Arguments&) {
   use_all();
   kill_at_other_calls();
   use_everything();
+}
+// A limit that stands from the start on is known; one that comes later is met. (A range that is reserved
+// before it comes is no matter of addresses any more: what is opened in it is data.)
+void set_limit(int resource, std::size_t bytes) {
+  const rlimit limit{bytes, RLIM_INFINITY};
+  CHECK(setrlimit(resource, &limit) == 0, "setrlimit: %s", strerror(errno));
+}
+std::size_t data_in_use() {
+  std::size_t pages = 0;  // the sixth number
+  FILE* statm = fopen("/proc/self/statm", "r");
+  CHECK(statm != nullptr && fscanf(statm, "%*u %*u %*u %*u %*u %zu", &pages) == 1, "no /proc/self/statm");
+  fclose(statm);
+  return pages * static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+}
+void under_limit(const Arguments&) {
+  harness::require_library_malloc();
+  use_small(10);
+  kill_at_other_calls();
+  prove_filter();
+  use_all();
+  use_forks();
+  use_up();
+  // (What was opened for one size does not serve every other size in each engine.)
+  use_small(2);
+}
+void limit_at_start(const Arguments&) {
+  const auto outcome = harness::run_self({"under_limit"}, [] { set_limit(RLIMIT_AS, 1u << 30); });
+  harness::expect_success(outcome, "under a limit from the start on");
+}
+void later_limit(const Arguments& arguments) {
+  use_all();
+  set_limit(RLIMIT_DATA, data_in_use() + (std::size_t{600} << 20));
+  under_limit(arguments);
 }
 void other_thread(const Arguments&) {
   harness::require_library_malloc();
@@ -314,6 +367,9 @@ void run_with(const char* name, const char* value, const char* one) {
 void decay_at_once(const Arguments&) {
   run_with("SPANALLOC_DECAY_MS", "0", "used_heap");
 }
+void background(const Arguments&) {
+  run_with("SPANALLOC_BACKGROUND", "1", "used_heap");
+}
 void counted_clock(const Arguments&) {
   run_with("SPANALLOC_CLOCK", "counted", "main_thread");
 }
@@ -341,7 +397,11 @@ int main(int argc, char** argv) {
                             {"used_heap", used_heap},
                             {"other_thread", other_thread},
                             {"forks_child", forks_child},
+                            {"under_limit", under_limit},
+                            {"limit_at_start", limit_at_start},
+                            {"later_limit", later_limit},
                             {"decay_at_once", decay_at_once},
+                            {"background", background},
                             {"counted_clock", counted_clock},
                             {"misuse", misuse}});
 }
