@@ -108,6 +108,14 @@ class OutcomeTest(unittest.TestCase):
             self.assertEqual([[a.name for a in row] for _, row in run._rows(shared, contenders(None, both[1]), {})],
                              [list(both[1].allocators)])
 
+    def test_many_facts_are_rows(self):
+        from spanalloc_bench.figures import draw
+
+        for figure, keys_, wanted in (("supermalloc-1", 3, (1 + 3, 2)), ("supermalloc-14", 20, (1 + 2, 20))):
+            facts = {(name, f"fact {i}"): float(i) for name in ("supermalloc", "supermalloc-original") for i in range(keys_)}
+            (table,) = draw.tables(Data(FIGURES[figure], 2, [], facts=facts))
+            self.assertEqual((len(table.columns), table.row_count), wanted)
+
     def test_a_papers_name_stands_for_its_figures(self):
         from spanalloc_bench import figures
         from spanalloc_bench.figures import run

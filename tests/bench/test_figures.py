@@ -469,24 +469,24 @@ class GuardTest(unittest.TestCase):
         data = Data(figure, 2, samples, simulations=lines)
         found = verdicts.verdict(claim, data)
         self.assertEqual(found.answer, Answer.CANNOT_BE_SHOWN_HERE)  # a curve is no verdict
-        self.assertIn("; simulated, by the lock path: 8 cores: time of supermalloc [1, 2, 4 producers] against jemalloc 0.5, "
+        self.assertIn("; simulated (ours by its locks): 8 cores: time of supermalloc [1, 2, 4 producers] against jemalloc 0.5, "
                       "tbbmalloc 0.333, hoard 0.25, dlmalloc 0.2; 16 cores: ", found.evidence)
         self.assertNotIn("40 cores:", found.evidence)
         self.assertNotIn("1 round", found.evidence)
-        self.assertNotIn("simulated, by", verdicts.verdict(claim, Data(figure, 2, samples)).evidence)
+        self.assertNotIn("simulated (ours", verdicts.verdict(claim, Data(figure, 2, samples)).evidence)
         # So is a variant, which is judged where it ran in turn.
         figure, claim = self.claim("supermalloc-7/cpu-caches")
         samples, apart = samples_of(figure, [SHAPES[figure.id]], 2)
         lines += [{"row": "supermalloc-no-cpu-caches", "cores": cores, "cycles": 800.0 / cores} for cores in (2, 4, 8)]
         data = records.data_of(figure, 2, {}, {}, {}, (), samples, apart, lines)
-        self.assertIn("; simulated, by the lock path: 8 cores: time of supermalloc [1, 2, 4 producers] against "
+        self.assertIn("; simulated (ours by its locks): 8 cores: time of supermalloc [1, 2, 4 producers] against "
                       "supermalloc-no-cpu-caches 0.125", verdicts.verdict(claim, data).evidence)
         # Of how runs differ one simulation says nothing; on enough cores nobody asks it.
         for key, cores in (("supermalloc-8/similar-variance", 2), ("supermalloc-8/mean-below-dlmallocs-variance", 2),
                            ("supermalloc-7/locks-fast-too", CORES)):
             figure, claim = self.claim(key)
             data = Data(figure, cores, samples_of(figure, [SHAPES[figure.id]], cores)[0], simulations=lines)
-            self.assertNotIn("simulated, by", verdicts.verdict(claim, data).evidence, key)
+            self.assertNotIn("simulated (ours", verdicts.verdict(claim, data).evidence, key)
 
     def test_simulations_are_read_from_the_figures_folder(self):
         def row(allocator, cores, length, cycles, operations=1000):

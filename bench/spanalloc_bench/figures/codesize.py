@@ -40,6 +40,7 @@ _ORIGINAL_MODULES = {
     "bins": ("objsizes.cc",), "mmap interface": ("makechunk.cc",), "POSIX interface": ("malloc.cc",),
 }
 ORIGINAL = "supermalloc-original"
+_LARGEST, _ARENAS = 5, "arena.c"  # of jemalloc's files
 _SOURCE = (".c", ".cc", ".cpp", ".h", ".hpp")
 # Of a peer that comes as a crate: its files that are the allocator, in the sources that the crate carries.
 _CRATE_FOLDERS = {"jemalloc": ("src", os.path.join("include", "jemalloc"))}
@@ -176,9 +177,9 @@ def supermalloc_modules(places, allocators):
             if part:
                 found[name, f"lines: {part}"] = _count_lines(paths)
                 found[name, CHARACTERS + part] = _count_bytes(paths)
-    for path in fetched_sources("jemalloc"):
-        if path.endswith(".c"):
-            found["jemalloc", f"lines: {os.path.basename(path)}"] = _count_lines([path])
+    files = {os.path.basename(path): _count_lines([path]) for path in fetched_sources("jemalloc") if path.endswith(".c")}
+    largest = sorted(files, key=files.get, reverse=True)[:_LARGEST]
+    found.update({("jemalloc", f"lines: {name}"): files[name] for name in files if name in largest or name == _ARENAS})
     modules = fetched_sources("hoard")
     if modules:
         short = sum(_count_lines([path]) <= SHORT_LINES for path in modules)

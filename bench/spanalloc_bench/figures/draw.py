@@ -183,14 +183,26 @@ def _short(reason):
     return reason.partition(":")[0]
 
 
+MOST_COLUMNS = 8
+
+
 def _facts_table(data):
-    keys = list(dict.fromkeys(key for _, key in data.facts))
+    """A row a contender; where there are many facts a row a fact."""
+    keys, names = list(dict.fromkeys(key for _, key in data.facts)), list(dict.fromkeys(name for name, _ in data.facts))
+
+    def fact(name, key):
+        return number(data.facts[name, key]) if (name, key) in data.facts else "-"
+
     table = Table(box=box.SIMPLE_HEAD, header_style="bold")
     table.add_column("", min_width=_longest(data))
-    for key in keys:
-        table.add_column(key, justify="right")
-    for name in data.measured():
-        table.add_row(name, *(number(data.facts[name, key]) if (name, key) in data.facts else "-" for key in keys))
+    for heading in names if len(keys) > MOST_COLUMNS else keys:
+        table.add_column(heading, justify="right")
+    if len(keys) > MOST_COLUMNS:
+        for key in keys:
+            table.add_row(key, *(fact(name, key) for name in names))
+    else:
+        for name in data.measured():
+            table.add_row(name, *(fact(name, key) for key in keys))
     for name, reason in data.missing.items():
         table.add_row(escape(name), escape(_short(reason)), style="dim")
     return table

@@ -85,7 +85,7 @@ def _simulated(claim: Claim, data: Data, subject) -> str:
     found = ((cores, _asked(claim, part, subject)) for cores, part in simulated.data(data.figure, data.simulations).items())
     texts = [f"{cores} cores: {seen.text.replace(ONE_ROUND, '')}" for cores, seen in found
              if not seen.evidence.startswith(_NO_NUMBERS)]
-    return f"; simulated, by the lock path: {'; '.join(texts)}" if texts else ""
+    return f"; simulated (ours by its locks): {'; '.join(texts)}" if texts else ""
 
 
 def rule(claim: Claim) -> str:
