@@ -257,7 +257,7 @@ class FolioHeap {
   }
 
   // Of which so many objects were out before: to the list of how many are now.
-  void relist(BinNumber b, const Bin& bin, FolioCell* cell, std::uint32_t out_before) {
+  SPANALLOC_INLINE void relist(BinNumber b, const Bin& bin, FolioCell* cell, std::uint32_t out_before) {
     const std::uint32_t from = list_of(bin, out_before);
     const std::uint32_t to = list_of(bin, cell->out);
     if (!Config::kFullestFit && from == to) return;
