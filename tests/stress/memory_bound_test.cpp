@@ -396,6 +396,42 @@ TEST_F(MemoryBoundTest, WhatAThreadGathers) {
   }
 }
 
+// Many threads free all blocks but one of 12 spans of another's each, and sleep.
+TEST_F(MemoryBoundTest, WhatAllThreadsGather) {
+  constexpr std::size_t kThreads = 32, kSpans = 12, kSize = 32 * kKiB;
+  const std::size_t a_span = Classes::info(Classes::of(kSize)).blocks;
+  std::vector<void*> blocks(kThreads * kSpans * a_span);
+  owned = std::make_unique<test::OwnedHeap<>>();
+  owned->heap.deallocate(owned->heap.allocate(1));
+  std::barrier<> gate(kThreads + 1);
+  std::vector<std::jthread> threads;
+  for (std::size_t k = 0; k < kThreads; ++k) {
+    threads.emplace_back([&, k] {
+      owned->heap.deallocate(owned->heap.allocate(1));  // it has a LAB, so it gathers
+      gate.arrive_and_wait();                           // all threads stand
+      gate.arrive_and_wait();                           // the blocks do
+      for (std::size_t i = 0; i < kSpans * a_span; ++i) {
+        if (i % a_span != 0) owned->heap.deallocate(blocks[k * kSpans * a_span + i]);
+      }
+      gate.arrive_and_wait();
+      gate.arrive_and_wait();
+    });
+  }
+  gate.arrive_and_wait();
+  start();
+  for (void*& p : blocks) p = allocate_written(kSize);
+  gate.arrive_and_wait();
+  gate.arrive_and_wait();
+  owned->heap.trim();
+  const std::size_t live = kThreads * kSpans * kSize;
+  std::printf("%zu threads that have freed another's blocks of %zu KiB hold %.1f MiB (bound %zu)\n", kThreads,
+              kSize / kKiB, static_cast<double>(taken() - live) / kMiB, Standard::kMostGathered / kMiB);
+  EXPECT_LE(taken(), live + Standard::kMostGathered + MemoryBound::kProcess + kThreads * MemoryBound::kState);
+  gate.arrive_and_wait();
+  threads.clear();
+  for (std::size_t i = 0; i < blocks.size(); i += a_span) owned->heap.deallocate(blocks[i]);
+}
+
 // --- The documented tables ---------------------------------------------------------------------------------
 
 std::string mib(std::size_t bytes) {

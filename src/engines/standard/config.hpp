@@ -44,6 +44,9 @@ struct Standard {
   static constexpr std::uint32_t kReusablePermille = 125;
   /// Frees of another thread's blocks are gathered span by span, up to this many.
   static constexpr std::uint32_t kMaxRun = 32;
+  /// And each thread up to its part of so many bytes. Nobody can use them before they are given back, and a
+  /// thread may fall asleep first.
+  static constexpr std::size_t kMostGathered = 32 * kMiB;
   /// What a row of the span-pool keeps for a core until the next tick; beyond it spans go down to the page
   /// layer. So much that a program whose live memory comes and goes by tens of MiB finds its spans as it left
   /// them; who needs another size gets them before memory is touched that was not (Heap::drain_for). The rows

@@ -264,15 +264,22 @@ template <class Config>
   // (Hints, as `word` is. Of a hot span others may free whatever its owner does.)
   const std::uint32_t unpublished = word.state() == SpanState::kParked ? span->unpublished() : 0;
   const std::uint32_t out = word.outstanding() > unpublished ? word.outstanding() - unpublished : 0;
-  const auto most = static_cast<std::uint32_t>(min_of(out, Config::kMaxRun));
+  const std::size_t size = Classes::info(span->class_id()).block_size;
+  auto most = static_cast<std::uint32_t>(min_of(out, Config::kMaxRun));
+  // A thread's part is the smaller the more threads there are: each may fall asleep on what it has gathered.
+  const std::size_t threads = heap->live_labs.load_relaxed();
+  if (SPANALLOC_UNLIKELY((lab->runs.bytes + most * size) * threads > Config::kMostGathered)) {
+    flush_next_run();
+    const std::size_t part = Config::kMostGathered / threads;
+    most = static_cast<std::uint32_t>(min_of(most, (part - min_of(lab->runs.bytes, part)) / size));
+  }
   if (most <= 1) return publish_run(span, block, block, 1);
   link_to(block, no_block());
   run.blocks.set(span->shown);
   run.free_list.store_relaxed(block);
   run.oldest = block;
-  run.quota = most;
   run.left.store_relaxed(most - 1);
-  ++lab->runs.holding;
+  lab->runs.begin(run, most, size);
   pages->show_in_map(*map, span, run);
 }
 
@@ -297,8 +304,7 @@ template <class Config>
   const std::uint32_t count = run.count();
   SPANALLOC_ASSERT(count != 0 && lab->runs.holding != 0);
   const SpanRef span = pages->span(run.number);
-  run.quota = 0;
-  --lab->runs.holding;
+  lab->runs.end(run, Classes::info(span->class_id()).block_size);
   pages->hide_in_map(*map, span, run);
   check_run(span, run, count);  // if it is damaged it is nobody's now
   publish_run(span, run.free_list.load_relaxed(), run.oldest, count);

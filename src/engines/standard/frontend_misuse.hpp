@@ -130,8 +130,7 @@ template <class Config>
 SPANALLOC_COLD inline void Frontend<Config>::lose_if_first(SpanRef span, Block* block) {
   if (lab == nullptr || is_link(block, link_of(block), Classes::info(span->class_id()).virtual_span)) return;
   if (RemoteRun& run = lab->runs.of(span.number); run.holds(span.number)) {
-    run.quota = 0;
-    --lab->runs.holding;
+    lab->runs.end(run, Classes::info(span->class_id()).block_size);
     pages->hide_in_map(*map, span, run);
   }
   lab->loans.for_each([&](ClassId, Loan& loan) {

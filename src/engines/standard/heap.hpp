@@ -243,8 +243,8 @@ class Heap {
   /// A span for class `c` of one block, from the core's own stack alone; and the calling thread's LAB gets
   /// spares of that class at once, up to half of what it may have. None: the stack is empty.
   FreshSpan take_pooled_singles(ClassId c, Lab& lab, unsigned core);
-  /// take_spares() of all LABs, or of `at_most` of them, in turn.
-  void take_all_spares(unsigned core, std::uint32_t at_most = UINT32_MAX);
+  /// take_spares() of all LABs, or of `at_most` of them, in turn, but of the thread with this mark.
+  void take_all_spares(unsigned core, std::uint32_t at_most = UINT32_MAX, const void* but_of = nullptr);
 
   /// Of the thread that has `lab` (nullptr: of one without).
   unsigned core_of(const Lab* lab) const {

@@ -110,7 +110,12 @@ inline FreshSpan Heap<Config>::take_open(ClassId c, Reuse reuse) {
 template <class Config>
 inline FreshSpan Heap<Config>::take_warm_or_open(ClassId c, unsigned core) {
   if (const FreshSpan fresh = take_open(c, Reuse::kDirtyOnly)) return fresh;
-  // Before memory is touched that was not: what the pool keeps for other rows.
+  // Before memory is touched that was not: what other threads keep that have freed such blocks, and may be
+  // asleep; what the pool keeps for other rows.
+  if (Classes::is_single(c)) {
+    take_all_spares(core, kVictimsAMiss, os::thread_mark());
+    if (const FreshSpan fresh = take_pooled(c, core)) return fresh;
+  }
   if (const GranuleCount wanted{Classes::info(c).granules};
       drain_for(wanted, core, kDrainedAMiss * wanted.count)) {
     if (const FreshSpan fresh = take_open(c, Reuse::kDirtyOnly)) return fresh;
@@ -633,14 +638,17 @@ SPANALLOC_COLD inline bool Heap<Config>::thin_parked(Thin which, std::size_t at_
 }
 
 template <class Config>
-SPANALLOC_COLD inline void Heap<Config>::take_all_spares(unsigned core, std::uint32_t at_most) {
+SPANALLOC_COLD inline void Heap<Config>::take_all_spares(unsigned core, std::uint32_t at_most,
+                                                         const void* but_of) {
   if (!is_started()) return;
   const std::size_t count = index_of(pages_.end_of_labs());
   const std::size_t steps = min_of(count, at_most);
   std::uint32_t next = next_victim_.fetch_add_relaxed(static_cast<std::uint32_t>(steps));
   for (std::size_t i = 0; i < steps; ++i, ++next) {
     const LabNumber number{static_cast<std::uint32_t>(next % count)};
-    if (pages_.has_lab(number)) take_spares(pages_.lab_at(number), core);
+    if (!pages_.has_lab(number)) continue;
+    Lab& lab = pages_.lab_at(number);
+    if (but_of == nullptr || lab.thread.load_relaxed() != address_of(but_of)) take_spares(lab, core);
   }
 }
 

@@ -34,6 +34,7 @@ struct RemoteRuns {
 
   RemoteRun runs[kRuns];
   std::uint32_t holding = 0;  ///< runs that hold a block
+  std::size_t bytes = 0;      ///< of the blocks that these may hold
   std::uint32_t next = 0;     ///< whose turn it is to be given back
   std::uint32_t turn = 0;     ///< which of two runs the next span takes that has neither
 
@@ -44,6 +45,17 @@ struct RemoteRuns {
   }
   /// The one that a span may have which has none.
   RemoteRun& take_turn(SpanNumber span) { return (&first_of(span))[++turn % 2]; }
+  /// It holds its first block, of `size` bytes.
+  void begin(RemoteRun& run, std::uint32_t quota, std::size_t size) {
+    run.quota = quota;
+    bytes += quota * size;
+    ++holding;
+  }
+  void end(RemoteRun& run, std::size_t size) {
+    bytes -= run.quota * size;
+    run.quota = 0;
+    --holding;
+  }
   /// None may hold a block, or they are lost.
   void forget() {
     for (RemoteRun& run : runs) {
@@ -51,6 +63,7 @@ struct RemoteRuns {
       run.quota = 0;
     }
     holding = 0;
+    bytes = 0;
   }
 
  private:
