@@ -1,11 +1,18 @@
-// How much of what large blocks and spans of one block have left stays in memory when nobody passes by any
-// more: what exceeds the bound is purged by the free that exceeds it, not by a tick of the decay clock.
+// How much of what large blocks have left stays in memory when nobody passes by any more: what exceeds the
+// bound is purged by the free that exceeds it, not by a tick of a decay clock.
 //
-//   dirty <= 32 MiB + live / 4 + regretted       of such blocks, in granules
+//   dirty <= 32 MiB + live / 4            of such blocks, in granules
+//   or, where that is more,
+//   dirty <= min(32 MiB + live / 4 + regretted, 2 * height - live)
 //
 // A program that frees much and takes it again at once would pay for each of its pages anew. So what is taken
 // from clean memory soon after as much was purged for the bound has been purged in vain: twice as much more
 // may stay from then on, 256 MiB at most, an eighth less with each tick.
+//
+// But live and dirty together are no more than twice what was live at a time of late, the height: where sizes
+// differ much of it lies in pieces that fit nothing, and what is beyond serves nobody. What is live goes up
+// and down, and where it was highest is noted when it has sunk by 32 MiB, or to the half: a higher one is the
+// height from then on, a lower one brings it down by a sixteenth of the difference.
 //
 // All are hints. What small blocks take of the dirty memory is not counted, so that `dirty` may be too much;
 // each tick knows better, and so does a purge that finds less than it looks for.
@@ -17,7 +24,7 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 
-namespace spanalloc::standard {
+namespace spanalloc {
 
 /// Thread-safe, zero-initialisable. Relaxed throughout: nothing follows from the counts but when to purge.
 template <std::size_t kGranule>
@@ -28,7 +35,7 @@ class WarmBound {
 
   /// `dirty` of them were dirty.
   void taken(std::size_t granules, std::size_t dirty) {
-    live_.fetch_add_relaxed(granules);
+    rise(granules);
     if (dirty != 0) dirty_.fetch_sub_relaxed(dirty);
     const std::size_t purged = purged_.load_relaxed();
     if (purged == 0) return;
@@ -37,15 +44,15 @@ class WarmBound {
     regretted_.store_relaxed(min_of(regretted_.load_relaxed() + 2 * in_vain, kMostRegretted));
   }
   void given(std::size_t granules, bool zero) {
-    live_.fetch_sub_relaxed(granules);
+    sink(granules);
     if (!zero) dirty_.fetch_add_relaxed(granules);
   }
   /// A span in use, or in the pool, became one of one block, or ceases to be one.
   void changed(std::size_t granules, bool to_one_block) {
     if (to_one_block) {
-      live_.fetch_add_relaxed(granules);
+      rise(granules);
     } else {
-      live_.fetch_sub_relaxed(granules);
+      sink(granules);
     }
   }
   void purged(std::size_t granules) { dirty_.fetch_sub_relaxed(granules); }
@@ -53,6 +60,8 @@ class WarmBound {
     purged(granules);
     purged_.fetch_add_relaxed(granules);
   }
+  /// So much is live, after a fork.
+  void live_is(std::size_t granules) { live_.store_relaxed(granules); }
   /// So much is dirty, of whatever blocks.
   void dirty_is(std::size_t granules) { dirty_.store_relaxed(granules); }
   void tick(std::size_t dirty) {
@@ -67,11 +76,27 @@ class WarmBound {
   /// Granules that should be purged.
   std::size_t excess() const {
     const std::size_t dirty = at_least_0(dirty_.load_relaxed());
-    const std::size_t most = kAlways + live() / 4 + regretted_.load_relaxed();
-    return dirty - min_of(dirty, most);
+    const std::size_t live = this->live();
+    const std::size_t least = kAlways + live / 4;
+    if (dirty <= least) return 0;
+    const std::size_t twice = 2 * height_.load_relaxed();
+    const std::size_t wanted = min_of(least + regretted_.load_relaxed(), twice - min_of(twice, live));
+    return dirty - min_of(dirty, max_of(least, wanted));
   }
 
  private:
+  void rise(std::size_t granules) {
+    const std::size_t live = at_least_0(live_.fetch_add_relaxed(granules) + granules);
+    if (live > highest_.load_relaxed()) highest_.store_relaxed(live);
+  }
+  void sink(std::size_t granules) {
+    const std::size_t live = at_least_0(live_.fetch_sub_relaxed(granules) - granules);
+    const std::size_t highest = highest_.load_relaxed();
+    if (highest == 0 || (live > highest / 2 && highest - live < kAlways)) return;
+    const std::size_t height = height_.load_relaxed();
+    height_.store_relaxed(highest >= height ? highest : height - (height - highest) / 16);
+    highest_.store_relaxed(0);
+  }
   static std::size_t at_least_0(std::size_t count) {
     return static_cast<std::ptrdiff_t>(count) < 0 ? 0 : count;
   }
@@ -80,6 +105,8 @@ class WarmBound {
   Atomic<std::size_t> dirty_{0};
   Atomic<std::size_t> purged_{0};  // for the bound, since the last tick
   Atomic<std::size_t> regretted_{0};
+  Atomic<std::size_t> highest_{0};  // that was live since one was noted; 0: only less since
+  Atomic<std::size_t> height_{0};
 };
 
-}  // namespace spanalloc::standard
+}  // namespace spanalloc

@@ -1,9 +1,9 @@
 // How much large blocks may leave warm: counts, without any memory.
-#include "engines/standard/warm_bound.hpp"
+#include "pages/warm_bound.hpp"
 
 #include <gtest/gtest.h>
 
-namespace spanalloc::standard {
+namespace spanalloc {
 namespace {
 
 using Bound = WarmBound<64 * kKiB>;
@@ -51,6 +51,44 @@ TEST(WarmBound, RegretIsBounded) {
   EXPECT_EQ(bound.excess(), 100000 - Bound::kAlways - Bound::kMostRegretted * 7 / 8);
 }
 
+// However much was purged in vain.
+TEST(WarmBound, TwiceOfWhatWasLiveMayStay) {
+  Bound bound;
+  const auto take_and_give = [&](std::size_t granules) {
+    bound.taken(granules, 0);
+    bound.given(granules, false);
+    bound.purged_for_bound(bound.excess());
+  };
+  const auto stays = [&] {
+    bound.dirty_is(100000);
+    return 100000 - bound.excess();
+  };
+  for (int i = 0; i < 20; ++i) take_and_give(1600);
+  EXPECT_EQ(stays(), 3200u);
+  bound.taken(1000, 0);
+  EXPECT_EQ(stays(), 2200u) << "with what is live";
+  bound.given(1000, false);
+  take_and_give(2000);
+  EXPECT_EQ(stays(), 4000u) << "a higher one counts at once";
+  for (int i = 0; i < 100; ++i) take_and_give(800);
+  EXPECT_LT(stays(), 1700u) << "and is forgotten";
+  EXPECT_GE(stays(), 1600u);
+}
+
+// What the bound allows in any case tells nothing of what is live at a time.
+TEST(WarmBound, AfterSmallFallsTheHeightIsTheSame) {
+  Bound bound;
+  bound.purged_for_bound(8000);
+  bound.taken(8000, 0);
+  bound.given(4000, false);
+  for (int i = 0; i < 200; ++i) {
+    bound.given(500, false);
+    bound.taken(500, 500);
+  }
+  bound.dirty_is(100000);
+  EXPECT_EQ(100000 - bound.excess(), Bound::kAlways + 1000 + Bound::kMostRegretted);
+}
+
 TEST(WarmBound, CountsThatAreTooSmallAreNone) {
   Bound bound;
   bound.taken(10, 700);
@@ -61,4 +99,4 @@ TEST(WarmBound, CountsThatAreTooSmallAreNone) {
 }
 
 }  // namespace
-}  // namespace spanalloc::standard
+}  // namespace spanalloc
