@@ -110,7 +110,9 @@ def _judged(claim, data):
         "name": claim.name, "text": claim.text, "place": claim.place, "own": claim.own, "subject": claim.subject,
         "rule": verdicts.rule(claim),
         **of(claim.subject),
-        "beside": {name: of(name) for name in claim.beside},
+        # (One that has to be fetched first says nothing where nobody did.)
+        "beside": {name: of(name) for name in claim.beside
+                   if name in libraries.LIBRARIES or name in data.measured() or name in data.failed()},
     }
 
 

@@ -34,7 +34,7 @@ IN_TURN = (SUPERMALLOC, NO_PREFETCH, NO_CPU, NO_GLOBAL)
 
 def _claim(name, text, place, judge, **more):
     more.setdefault("subject", SUPERMALLOC)
-    more.setdefault("beside", ("standard", "scalloc"))
+    more.setdefault("beside", (ORIGINAL, "standard", "scalloc"))
     return Claim(name, text, place, judge, **more)
 
 
@@ -69,11 +69,11 @@ FIGURE_1 = Figure(
                j.fact_less(codesize.TEXT, OTHERS, by=0.5)),
         _claim("half-the-lines", "SuperMalloc uses less than half as much code as the alternatives: lines of code (by "
                "Figure 1 0.63 times DLmalloc's, 0.41 times TBBmalloc's).", "Abstract, Figure 1",
-               j.if_known(j.fact_less(codesize.LINES, OTHERS, by=0.5), _NO_SOURCE), beside=()),
+               j.if_known(j.fact_less(codesize.LINES, OTHERS, by=0.5), _NO_SOURCE), beside=(ORIGINAL,)),
         _claim("fewest-lines", "SuperMalloc is the smallest of the five: 3,934 lines against 6,280 to 22,230.", "Figure 1",
-               j.if_known(j.fact_less(codesize.LINES, OTHERS), _NO_SOURCE), beside=()),
+               j.if_known(j.fact_less(codesize.LINES, OTHERS), _NO_SOURCE), beside=(ORIGINAL,)),
         _claim("fewest-bytes", "SuperMalloc is the smallest of the five: 127K of source against 221K to 624K.", "Figure 1",
-               j.if_known(j.fact_less(codesize.BYTES, OTHERS), _NO_SOURCE), beside=()),
+               j.if_known(j.fact_less(codesize.BYTES, OTHERS), _NO_SOURCE), beside=(ORIGINAL,)),
     ),
     lambda cores: [], ALL, (), Panel("bars", "allocator"), rounds=0, facts=codesize.sizes,
 )
@@ -85,21 +85,21 @@ FIGURE_14 = Figure(
     "SuperMalloc's own last version, if `spanalloc bench peers --originals` has built it.",
     (
         _claim("caches-largest", "The biggest module is for managing the cache.", "§9 \"Complexity\"",
-               j.fact_largest("lines: caches", codesize.SUPERMALLOC_PARTS), beside=()),
+               j.fact_largest("lines: caches", codesize.SUPERMALLOC_PARTS), beside=(ORIGINAL,)),
         _claim("objects-as-large",
                "The code for the three size classes together is just a little larger than the cache "
                "management code (the paper's numbers: 952 to 841; here: 0.9 to 1.5 times).", "§9 \"Complexity\"",
                j.fact_ratio(("lines: small objects", "lines: medium and large objects", "lines: huge objects"),
-                            ("lines: caches",), 0.9, 1.5), beside=()),
+                            ("lines: caches",), 0.9, 1.5), beside=(ORIGINAL,)),
         _claim("interface-second", "The interface to make the standard POSIX calls is second biggest.",
-               "§9 \"Complexity\"", j.fact_largest("lines: POSIX interface", codesize.SUPERMALLOC_PARTS, place=2), beside=()),
+               "§9 \"Complexity\"", j.fact_largest("lines: POSIX interface", codesize.SUPERMALLOC_PARTS, place=2), beside=(ORIGINAL,)),
         _claim("locks-as-large-as-bins", "The code for invoking locks or hardware transactional memory, and the "
                "metaprogram that computes the bin sizes, are each about 350 lines (357 and 332; here: at most twice as "
                "much the one as the other).", "§9 \"Complexity\"",
-               j.fact_ratio(("lines: atomicity and locks",), ("lines: bins",), 0.5, 2.0), beside=()),
+               j.fact_ratio(("lines: atomicity and locks",), ("lines: bins",), 0.5, 2.0), beside=(ORIGINAL,)),
         _claim("mmap-interface-small", "The code for interfacing to mmap is 123 lines, of the cache management 841 "
                "(here: at most a quarter of it).", "§9 \"Complexity\"",
-               j.fact_ratio(("lines: mmap interface",), ("lines: caches",), None, 0.25), beside=()),
+               j.fact_ratio(("lines: mmap interface",), ("lines: caches",), None, 0.25), beside=(ORIGINAL,)),
         _others("jemalloc-modules", "JEmalloc's biggest module manages its arenas, 2,577 lines, for what SuperMalloc "
                 "has 1,793 (here: the largest of its files is arena.c).", "§9 \"Complexity\"",
                 j.if_known(j.fact_largest("lines: arena.c", "lines: ", of="jemalloc"), _NO_SOURCE)),

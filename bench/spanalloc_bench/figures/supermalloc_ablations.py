@@ -87,7 +87,7 @@ FIGURE = Figure(
         _claim("prefetch-serves", "Prefetching makes SuperServer no slower (within 3 %).", _OURS,
                j.within(TIME, None, 1.03, to=NO_PREFETCH, at=_at(SERVER)), NO_PREFETCH),
     ),
-    _points, (), (TIME, MEMORY, NET_MEMORY, PHASES, FREED), Panel("bars", "workload", log_y=True),
+    _points, ("glibc",), (TIME, MEMORY, NET_MEMORY, PHASES, FREED), Panel("bars", "workload", log_y=True),
     stand_ins=lambda cores: [process_alone(_small(), objects=1, rounds=1)], variants=(SUPERMALLOC, *CONFIGS),
     seconds_a_run=0.6,
 )
