@@ -252,8 +252,8 @@ void scenario(FaultyArena& arena, ArenaTenant& tenant) {
 
 class CoalescingArenaRefusals : public CoalescingArenaTest {
  protected:
-  // The scenario with call k refused.
-  void refuse_one(bool reserved, std::size_t k) {
+  // The scenario with call k refused. False: it made fewer calls.
+  bool refuse_one(bool reserved, std::size_t k) {
     start(reserved);
     bool refused = false;
     bool lost = false;
@@ -266,7 +266,6 @@ class CoalescingArenaRefusals : public CoalescingArenaTest {
     };
     scenario(*arena, *tenant);
     Calls::refuses = nullptr;
-    EXPECT_TRUE(refused);
     const std::size_t lost_granules = arena->statistics().lost_bytes / kGranule;
     EXPECT_EQ(lost_granules != 0, lost);
     expect_books(*arena, *tenant, lost_granules);
@@ -274,6 +273,7 @@ class CoalescingArenaRefusals : public CoalescingArenaTest {
     expect_books(*arena, *tenant, lost_granules);
     if (!lost) expect_all_can_be_had();
     Calls::release_all();
+    return refused;
   }
   // And for nothing new space must be opened.
   void expect_all_can_be_had() {
@@ -297,9 +297,11 @@ TEST_F(CoalescingArenaRefusals, AnyCallOfTheKernelMayBeRefused) {
     EXPECT_EQ(Calls::count[Calls::kClose] > 0, reserved);
     EXPECT_EQ(Calls::count[Calls::kRelease] > 0, !reserved);
     Calls::release_all();
-    for (std::size_t k = 0; k < calls.size() && !HasFailure(); ++k) {
+    // Where the range lies, which differs, decides whether an alignment costs a call or two more.
+    constexpr std::size_t kDiffers = 3;
+    for (std::size_t k = 0; k < calls.size() + kDiffers && !HasFailure(); ++k) {
       SCOPED_TRACE((reserved ? "reserved, call " : "unreserved, call ") + std::to_string(k));
-      refuse_one(reserved, k);
+      EXPECT_TRUE(refuse_one(reserved, k) || k + kDiffers >= calls.size());
     }
   }
 }
