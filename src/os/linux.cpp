@@ -81,14 +81,20 @@ Placed map_exactly(void* address, std::size_t bytes, int protection, int flags) 
   return map_in_parts(start, bytes, protection, flags);
 }
 
+// What was given back last: there may be room for as much again. (A hint: any thread's will do.)
+constinit Atomic<std::uintptr_t> released_last{0};
+
 // Where memory is so short that more than is needed is not granted: a bit below the place that the kernel
-// chooses for it, where mostly nothing is.
-void* map_aligned_below(std::size_t bytes, std::size_t alignment, int protection, int flags) {
+// chooses for it, where mostly nothing is; or where something was given back last.
+void* map_aligned_exactly(std::size_t bytes, std::size_t alignment, int protection, int flags) {
   void* any = try_map(nullptr, bytes, protection, flags);
   if (any == nullptr || address_of(any) % alignment == 0) return any;
   munmap(any, bytes);
-  void* place = pointer_to(align_down(address_of(any), alignment));
-  return map_exactly(place, bytes, protection, flags) == Placed::kYes ? place : nullptr;
+  for (const std::uintptr_t near : {address_of(any), released_last.load_relaxed()}) {
+    void* place = pointer_to(align_down(near, alignment));
+    if (place != nullptr && map_exactly(place, bytes, protection, flags) == Placed::kYes) return place;
+  }
+  return nullptr;
 }
 
 // Maps with any alignment: over-maps and cuts the ends off.
@@ -98,7 +104,7 @@ void* map_aligned(std::size_t bytes, std::size_t alignment, int protection, int 
   if (bytes > SIZE_MAX - alignment) return nullptr;
   const std::size_t slack = alignment - page;
   void* raw = try_map(nullptr, bytes + slack, protection, flags);
-  if (raw == nullptr) return map_aligned_below(bytes, alignment, protection, flags);
+  if (raw == nullptr) return map_aligned_exactly(bytes, alignment, protection, flags);
   const std::uintptr_t begin = address_of(raw);
   const std::uintptr_t aligned = align_up(begin, alignment);
   if (aligned != begin) munmap(raw, aligned - begin);
@@ -137,7 +143,9 @@ Placed open_at(void* address, std::size_t bytes) {
 
 bool release(void* address, std::size_t bytes) {
   ErrnoGuard keep;
-  return munmap(address, bytes) == 0;
+  if (munmap(address, bytes) != 0) return false;
+  released_last.store_relaxed(address_of(address));
+  return true;
 }
 
 void* map(std::size_t bytes, std::size_t alignment) {

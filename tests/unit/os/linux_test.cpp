@@ -107,6 +107,8 @@ TEST(Os, MapsAlignedInWhatALimitLeaves) {
   if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "a sanitizer needs its address space";
   if (test::kEmulated) GTEST_SKIP() << "the emulator does not enforce limits on address space";
   test::in_child([] {
+    // (There is such a place, wherever the kernel has put everything else.)
+    os::release(os::reserve(2 * kMiB, 16 * kMiB), 2 * kMiB);
     ASSERT_TRUE(test::leave_address_space(2 * kMiB));
     for (const std::size_t bytes : {kMiB + kMiB / 2, std::size_t{4096}}) {
       void* p = os::map(bytes, 16 * kMiB);
