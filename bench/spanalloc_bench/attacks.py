@@ -32,16 +32,19 @@ LISTED_S = 600
 
 REFUSED, CAUGHT, NO_ANSWER, UNNOTICED, HANG, CRASH, HARM, FAILED = (
     "refused", "caught", "untried", "unnoticed", "hang", "crash", "harm", "failed")
-# "unnoticed" stands between an allocator that stops an attack and one that goes astray.
-WORST_LAST = (NO_ANSWER, REFUSED, CAUGHT, UNNOTICED, HANG, CRASH, HARM, FAILED)
+# "unnoticed" stands between an allocator that stops an attack and one that goes astray. What says nothing about the
+# allocator hides no run that does.
+WORST_LAST = (NO_ANSWER, FAILED, REFUSED, CAUGHT, UNNOTICED, HANG, CRASH, HARM)
 MEANINGS = {
     REFUSED: "the process was ended by the allocator at the very call that was wrong",
     CAUGHT: "the allocator ended it later, before any harm was seen",
     HARM: "a block was handed out twice, over another one, misaligned, or where the program has its own data",
-    CRASH: "the process was ended by the processor (SIGSEGV and the like): something wrong had been followed",
+    CRASH: "the process was ended by a signal other than SIGABRT: mostly SIGSEGV, where something wrong had been followed; "
+           "but some allocators end a process by SIGILL or SIGTRAP",
     HANG: "it came to no end within {hang_s:g} s",
     UNNOTICED: "neither the allocator nor the program noticed anything: ignored, lost, or not harmful yet",
     NO_ANSWER: "cannot be tried with this allocator",
+    FAILED: "the program itself went wrong: nothing is known",
 }
 HARMFUL = {
     "twice", "overlapping", "misaligned", "unmapped", "program's-own", "tells-heap-address", "tells-stack-address",
@@ -367,11 +370,12 @@ def table(rows, meta) -> tuple[list[str], list[tuple[str, list[list[str]]]]]:
 
 # What is counted: the end of an attack with one size. What only tells, or shows where memory lies, is not misuse.
 COUNTED = (((REFUSED, CAUGHT), "noticed: the allocator ended the process, by a message or abort()"),
-           ((CRASH,), "ended by SIGSEGV and the like, unnoticed by the allocator"),
+           ((CRASH,), "ended by a signal other than SIGABRT"),
            ((HANG,), "came to no end"),
            ((UNNOTICED,), "unnoticed, without harm so far"),
            ((HARM,), "harm"),
-           ((NO_ANSWER, FAILED), "cannot be tried"))
+           ((NO_ANSWER,), "cannot be tried"),
+           ((FAILED,), "the program itself went wrong"))
 NOT_COUNTED = ("what memory tells", "where memory lies")
 
 
@@ -382,12 +386,18 @@ def tally(rows, meta) -> list[list[str]]:
     for row in rows:
         key = (row.attack, row.size, row.allocator)
         worst_of[key] = max(worst_of.get(key, row.outcome), row.outcome, key=WORST_LAST.index)
-    lines = []
-    for outcomes, title in COUNTED:
-        counts = [sum(worst_of.get((attack["name"], size, name)) in outcomes for attack in asked for size in attack["sizes"])
-                  for name in meta["allocators"]]
-        lines.append([title, *map(str, counts)])
-    return lines
+    ends = {name: [] for name in meta["allocators"]}
+    for name, of_it in ends.items():
+        for attack in asked:
+            for size in attack["sizes"]:
+                key = (attack["name"], size, name)
+                if key not in worst_of:
+                    raise ValueError(f"no outcome of {attack['name']} with {size} bytes on {name}: the record is not whole")
+                of_it.append(worst_of[key])
+    counts = [[sum(end in outcomes for end in of_it) for of_it in ends.values()] for outcomes, _ in COUNTED]
+    # Each attack is in one line, and no more than that.
+    assert all(sum(column) == len(of_it) for column, of_it in zip(zip(*counts, strict=True), ends.values(), strict=True))
+    return [[title, *map(str, line)] for (_, title), line in zip(COUNTED, counts, strict=True)]
 
 
 def _tally_heading(meta):

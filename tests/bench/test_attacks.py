@@ -102,6 +102,13 @@ class TableTest(unittest.TestCase):
         self.assertEqual(attacks.worst(rows[:1]), "caught")
         self.assertEqual(attacks.worst([]), "")
 
+    def test_a_run_that_says_nothing_hides_none_that_does(self):
+        for nothing in (FAILED, NO_ANSWER):
+            for outcome in (REFUSED, CAUGHT, UNNOTICED, HANG, CRASH, HARM):
+                rows = self.rows("other", (64, outcome, 4), (64, nothing, 1))
+                self.assertEqual(attacks.worst(rows), outcome + "*")
+        self.assertEqual(attacks.worst(self.rows("other", (64, FAILED, 4), (64, NO_ANSWER, 1))), "failed*")
+
     def test_harms_of_two_kinds_are_one_outcome(self):
         rows = [Row("first", 64, "other", HARM, word, 2) for word in ("twice", "overlapping")]
         self.assertEqual(attacks.worst(rows), "harm")
@@ -117,17 +124,18 @@ class TableTest(unittest.TestCase):
     def test_form(self):
         rows = [*self.rows("standard", (64, REFUSED, 5), (400, REFUSED, 5), (30000, REFUSED, 5)),
                 *self.rows("other", (64, HARM, 4), (64, CRASH, 1), (400, CAUGHT, 5), (30000, CAUGHT, 5)),
+                *self.rows("mine", (64, HANG, 1), (400, HANG, 1), (30000, HANG, 1)),
                 Row("tells", 64, "standard", UNNOTICED, "tells-nothing", 5),
                 Row("tells", 64, "other", HARM, "tells-library-address", 5)]
         headings, groups = attacks.table(rows, META)
         self.assertEqual(headings, ["attack", "standard", "other", "mine"])
         self.assertEqual(groups, [
-            ("freed twice", [["a, a", "refused", "harm* (64); caught (400, 30k)", ""]]),
+            ("freed twice", [["a, a", "refused", "harm* (64); caught (400, 30k)", "hang"]]),
             ("what memory tells", [["addresses", "none", "library", ""]]),
         ])
         text = attacks.markdown(rows, META)
         self.assertIn("| freed twice | standard<br>1.2 | other<br>3.4-5 | mine |\n|---|---|---|---|\n"
-                      "| a, a | refused | **harm**\\* (64)<br>caught (400, 30k) |  |\n", text)
+                      "| a, a | refused | **harm**\\* (64)<br>caught (400, 30k) | hang |\n", text)
         self.assertIn("A system, Linux 6.1.0, glibc 2.36, commit 0123456789, 2026-11-23.", text)
         for line in text.splitlines():
             if line.startswith("|"):
@@ -136,13 +144,22 @@ class TableTest(unittest.TestCase):
     def test_each_attack_is_counted_once_by_its_worst_end(self):
         rows = [*self.rows("standard", (64, REFUSED, 4), (64, CAUGHT, 1), (400, REFUSED, 5), (30000, NO_ANSWER, 5)),
                 *self.rows("other", (64, HARM, 1), (64, CRASH, 4), (400, CRASH, 5), (30000, CAUGHT, 4), (30000, CRASH, 1)),
+                *self.rows("mine", (64, HARM, 4), (64, FAILED, 1), (400, UNNOTICED, 4), (400, NO_ANSWER, 1), (30000, FAILED, 5)),
                 Row("tells", 64, "other", HARM, "tells-library-address", 5)]
         counted = attacks.tally(rows, META)
-        self.assertEqual([line[1:3] for line in counted],
-                         [["2", "0"], ["0", "2"], ["0", "0"], ["0", "0"], ["0", "1"], ["1", "0"]])
+        self.assertEqual([line[1:] for line in counted],
+                         [["2", "0", "0"], ["0", "2", "0"], ["0", "0", "0"], ["0", "0", "1"], ["0", "1", "1"],
+                          ["1", "0", "0"], ["0", "0", "1"]])
         self.assertIn("noticed", counted[0][0])
-        self.assertIn("SIGSEGV", counted[1][0])
+        self.assertIn("other than SIGABRT", counted[1][0])
         self.assertIn("| of 3 attacks (each size is one) |", attacks.markdown(rows, META))
+
+    def test_a_record_with_an_attack_missing_is_not_counted(self):
+        rows = [row for name in META["allocators"] for row in self.rows(name, (64, HARM, 5), (400, HARM, 5), (30000, HARM, 5))]
+        self.assertEqual(attacks.tally(rows, META)[4][1:], ["3", "3", "3"])
+        for gone in range(len(rows)):
+            with self.assertRaisesRegex(ValueError, "no outcome of first"):
+                attacks.tally(rows[:gone] + rows[gone + 1:], META)
 
     def test_it_takes_its_place_in_a_document_once(self):
         text = "before\n<!-- attacks:begin -->\nold\n<!-- attacks:end -->\nbehind\n"
