@@ -49,7 +49,8 @@ class NestedBlocks {
     const std::uintptr_t chunk = align_down(address_of(p), kChunk);
     const Slot* slot = first_slot([=](const Slot& of) {
       const std::uintptr_t address = of.address.load_acquire();
-      return address > kBusy && (address == address_of(p) || (address == chunk && of.is_chunk()));
+      return address > kBusy && (address & kKept) == 0 &&
+             (address == address_of(p) || (address == chunk && of.is_chunk()));
     });
     if (slot == nullptr) return 0;
     if (!slot->is_chunk()) return slot->what.load_relaxed();
