@@ -317,8 +317,12 @@ struct KernelAction {
 // is left by longjmp. Then what comes next writes over the frame's marks, or does not come as deep in the
 // stack as a signal's frame reaches, or the stack is gone. Or it is a frame that is deeper and has not
 // written where the marks are: then SIGABRT is not blocked any more, as it is while its handler runs, if
-// siglongjmp was used and the handler has not asked for SA_NODEFER. (If none of these tells, the process ends
-// with the second report, without the handler.)
+// siglongjmp was used and the handler has not asked for SA_NODEFER. If none of these tells, the process ends
+// with the second report, without the handler. So it does
+//   - if the thread itself has blocked SIGABRT: siglongjmp brings that mask back;
+//   - with the ninth report in a row of which only the mask tells: ever deeper in a stack, or on stacks each
+//     below the one before, of which none is used again.
+// A handler that lets SIGABRT through and comes back with a misuse looks the same, and must come to an end.
 class Report {
  public:
   Report() {
@@ -339,16 +343,10 @@ class Report {
   Report& operator=(const Report&) = delete;
 
   static bool is_in_handler() {
-    const Report* const report = newest_.frame;
-    if (report == nullptr) return false;
-    const std::uintptr_t here = address_of(__builtin_frame_address(0));
-    const bool on_signals = newest_.has_for_signals(here);
-    const bool was_on_signals = newest_.has_for_signals(address_of(report));
-    if (was_on_signals && !on_signals) return false;
-    if (was_on_signals == on_signals && here + kLeastSignalFrame > address_of(report)) return false;
-    if (!is_readable(&report->marks_[0]) || !is_readable(&report->marks_[kMarks - 1])) return false;
-    for (const std::uint64_t& mark : report->marks_) {
-      if (*const_cast<const volatile std::uint64_t*>(&mark) != mark_of(&mark)) return false;
+    if (newest_.frame == nullptr) return false;
+    if (!is_below_newest()) {
+      newest_.let_through = 0;
+      return false;
     }
     // (A handler may let SIGABRT through, and so be called again, but not for ever.)
     return !newest_.blocks || is_blocked() || ++newest_.let_through > kMostLetThrough;
@@ -359,13 +357,28 @@ class Report {
   static constexpr std::size_t kMarks = 128;
   static constexpr unsigned kMostLetThrough = 8;
 
+  // As far as stack and marks tell: the newest report's frame stands, and the thread has gone on below it.
+  static bool is_below_newest() {
+    const Report* const report = newest_.frame;
+    const std::uintptr_t here = address_of(__builtin_frame_address(0));
+    const bool on_signals = newest_.has_for_signals(here);
+    const bool was_on_signals = newest_.has_for_signals(address_of(report));
+    if (was_on_signals && !on_signals) return false;
+    if (was_on_signals == on_signals && here + kLeastSignalFrame > address_of(report)) return false;
+    if (!is_readable(&report->marks_[0]) || !is_readable(&report->marks_[kMarks - 1])) return false;
+    for (const std::uint64_t& mark : report->marks_) {
+      if (*const_cast<const volatile std::uint64_t*>(&mark) != mark_of(&mark)) return false;
+    }
+    return true;
+  }
+
   // Not in the frame, which may be gone.
   struct Newest {
     const Report* frame;
     std::uintptr_t signals_at;
     std::size_t signals_size;
-    unsigned let_through;
-    bool blocks;  // the handler, as it runs, SIGABRT
+    unsigned let_through;  // reports in a row of which the mask alone has told that they are not in it
+    bool blocks;           // the handler, as it runs, SIGABRT
 
     bool has_for_signals(std::uintptr_t address) const { return address - signals_at < signals_size; }
   };

@@ -459,7 +459,7 @@ void second_fault_on_disarmed_stack_ends(const Arguments&) {
   }
 }
 
-// One that lets SIGABRT through is called again, but not for ever.
+// One that lets SIGABRT through is called again, eight times, but not for ever.
 void handler_that_unblocks(int) {
   entered = entered + 1;
   if (entered > 100) say_and_exit(93);
@@ -478,6 +478,8 @@ void fault_in_unblocking_handler_ends(const Arguments&) {
     double_free(64);
   });
   CHECK(outcome.killed_by(SIGABRT), "%s", outcome.describe().c_str());
+  // A line of each misuse: one before the first call, one in each of nine.
+  CHECK(std::count(outcome.err.begin(), outcome.err.end(), '\n') == 10, "%s", outcome.describe().c_str());
 }
 
 // The misuse again, from deeper in the stack, in a frame that has written nothing where the first report was.
@@ -499,6 +501,19 @@ void handler_is_called_again(const Arguments&) {
     _exit(entered == 2 ? 3 : 96);
   });
   CHECK(in_hole.exited(3), "a deeper frame: %s", in_hole.describe().c_str());
+  // However often, with others between of which the stack tells that no handler runs.
+  const auto in_many_holes = harness::run_forked([] {
+    alarm(harness::kSecondsToHang);
+    set_handler(&handler_that_jumps);
+    for (volatile int i = 0; i < 20; i = i + 1) {
+      entered = 0;
+      if (sigsetjmp(back, 1) == 0) double_free(64);
+      if (entered == 1 && sigsetjmp(back, 1) == 0) misuse_below_a_hole(64);
+      if (entered != 2) _exit(96);
+    }
+    _exit(3);
+  });
+  CHECK(in_many_holes.exited(3), "again and again: %s", in_many_holes.describe().c_str());
   const auto stack_is_gone = harness::run_forked([] {
     alarm(harness::kSecondsToHang);
     set_handler(&handler_that_jumps);
