@@ -18,7 +18,8 @@ struct Supermalloc {
   /// Whether what a critical section will touch is asked for before its lock is taken (section 8).
   static constexpr bool kPrefetch = true;
   /// Whether objects come from the fullest folio that has one free (section 3), or from the one at the lowest
-  /// address (first fit, as in jemalloc); that one is found by a walk, which bounds nothing.
+  /// address (first fit, as in jemalloc), an empty one only where no other has an object free; that one is
+  /// found by a walk, which bounds nothing.
   static constexpr bool kFullestFit = true;
   /// Whether medium sizes are prime numbers of cache lines (section 4), or powers of two.
   static constexpr bool kPrimeSizes = true;

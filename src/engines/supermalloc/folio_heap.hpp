@@ -158,8 +158,8 @@ class FolioHeap {
   }
 
   /// Which list of its bin a folio is in of which so many objects are out: that of its number of free ones.
-  /// Where the fullest one is not looked for, all that are neither full nor empty are in one, in the order of
-  /// their addresses.
+  /// Where the fullest one is not looked for, all that are neither full nor empty are in one. That one, and
+  /// that of the empty ones, are in the order of their addresses then.
   static constexpr std::uint32_t list_of(const Bin& bin, std::uint32_t out) {
     const std::uint32_t free = bin.folio_objects - out;
     return Config::kFullestFit || free == 0 || out == 0 ? free : 1;
@@ -264,8 +264,9 @@ class FolioHeap {
     lists(b).remove(heads(b), cell, from);
     enlist(b, cell, to);
   }
-  void enlist(BinNumber b, FolioCell* cell, std::uint32_t list) {
-    if (Config::kFullestFit || list != 1) return lists(b).add(heads(b), cell, list);
+  // (Nothing is looked for among the full ones.)
+  SPANALLOC_INLINE void enlist(BinNumber b, FolioCell* cell, std::uint32_t list) {
+    if (Config::kFullestFit || list == 0) return lists(b).add(heads(b), cell, list);
     lists(b).add_by_address(heads(b), cell, list);
   }
 
@@ -368,7 +369,7 @@ class FolioHeap {
         set_committed(b, cell, false);
         bytes += bin.folio_bytes;
       }
-      lists(b).add(heads(b), cell, bin.folio_objects);
+      enlist(b, cell, list_of(bin, 0));
     }
     return bytes;
   }

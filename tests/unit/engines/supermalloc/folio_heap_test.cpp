@@ -141,8 +141,31 @@ TEST_F(SupermallocFolioHeapFirstFit, TheFolioAtTheLowestAddressServes) {
   put(b, {folios[2].begin(), folios[2].begin() + 1});
   put(b, folios[3]);
   EXPECT_EQ(cell_of(b, take(b, 1)[0]), cell_of(b, folios[2][0]));
-  EXPECT_EQ(cell_of(b, take(b, 1)[0]), cell_of(b, folios[3][0]));
+  EXPECT_EQ(cell_of(b, take(b, 1)[0]), cell_of(b, folios[1][0]));
   checked(heap_);
+}
+
+// In whatever order they became empty, one at a time or together.
+TEST_F(SupermallocFolioHeapFirstFit, TheEmptyFolioAtTheLowestAddressServes) {
+  const BinNumber b = Bins::for_folios(64);
+  auto folios = take_whole_folios(b, 5);
+  for (const std::size_t i : {3u, 0u, 4u, 2u, 1u}) put(b, folios[i]);
+  EXPECT_EQ(fullness(b), (Fullness{{Bins::of(b).folio_objects, 5}}));
+  checked(heap_);
+  const auto expect_in_order = [&] {
+    for (std::size_t i = 0; i < 5; ++i) {
+      EXPECT_EQ(cell_of(b, take(b, Bins::of(b).folio_objects)[0]), cell_of(b, folios[i][0])) << i;
+    }
+  };
+  expect_in_order();
+  std::vector<FreeObject*> last;
+  for (const std::size_t i : {1u, 4u, 0u, 3u, 2u}) {
+    put(b, {folios[i].begin() + 1, folios[i].end()});
+    last.push_back(folios[i][0]);
+  }
+  put(b, last);
+  checked(heap_);
+  expect_in_order();
 }
 
 TEST_F(SupermallocFolioHeap, OneRequestIsServedByTheFullestOnes) {
