@@ -3,6 +3,7 @@
 // in whatever way it goes on: by its first thread, by another one that was made without a call of malloc, by
 // both at once, while one of them forks.
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -274,11 +275,20 @@ void fork_again(const Arguments&) {
   }
 }
 
-// Another thread is putting away what was left while the child's first one forks, at any step of it: it is in
-// its first call, as the child of that fork sees. So often as is asked for, of a bounded number of forks.
+// Another thread is putting away what was left while the child's first one forks, at any step of it: it has
+// not come back from its first call, as the child of that fork sees. (It may have been about to enter it.)
+// How often that is so is up to luck: what every such child does is judged, and where too few are met within
+// a bounded number of forks the test says that, and is skipped.
 constexpr int kMet = 0, kHasNotMet = 3;
+int cpu_count() {
+  cpu_set_t mine;
+  CHECK(sched_getaffinity(0, sizeof mine, &mine) == 0, "sched_getaffinity");
+  return CPU_COUNT(&mine);
+}
 void fork_meanwhile(const Arguments&) {
   harness::require_library_malloc();
+  if (cpu_count() < 2)
+    harness::skip("no thread is in the middle of a call where another one runs: it takes two CPUs");
   ParkedThreads threads(8);
   int met = 0;
   int tries = 0;
@@ -287,8 +297,11 @@ void fork_meanwhile(const Arguments&) {
                      : harness::is_full_run()                             ? 100
                                                                           : 10;
   for (; met < wanted; ++tries) {
-    CHECK(tries < 10000 + 1000 * wanted, "of %d forks only %d were beside the other thread's first call",
+    if (tries == 10000 + 1000 * wanted) {
+      harness::skip(
+          "of %d forks, all of them right, %d came before the end of the other thread's first call: too few",
           tries, met);
+    }
     const pid_t child = fork_child();
     if (child == 0) {
       std::atomic<int> begun{0};
@@ -322,7 +335,7 @@ void fork_meanwhile(const Arguments&) {
     }
     met += await_code(child, "child that forks meanwhile", kHasNotMet) == kMet;
   }
-  printf("%d of %d forks were beside the other thread's first call\n", met, tries);
+  printf("%d of %d forks came before the end of the other thread's first call\n", met, tries);
 }
 
 }  // namespace
