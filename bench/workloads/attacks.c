@@ -3,6 +3,7 @@
 //   attacks NAME [SIZE]     prints "attacking" before what is wrong, "returned" when that has come back, and
 //                           in its last line one word of what was observed; an allocator that notices ends
 //                           it before
+//   attacks around SIZE     what is in use when attacks with blocks of SIZE begin: sizes and how many
 //   attacks list            names, groups, sizes, repetitions and titles, tab-separated
 //
 // `spanalloc bench attacks` runs them under every allocator and classifies their ends. In C and without
@@ -138,15 +139,15 @@ enum { kAround = 64 };
 static void take_around(void) {
   for (int i = 0; i < kAround; i++) *(volatile byte*)take() = 1;
 }
+static const size_t kSizesAround[] = {64, 400, 2000, 30000, 100000, 4000000};
 static void take_around_of_every_size(void) {
-  static const size_t kSizes[] = {64, 400, 2000, 30000, 100000, 4000000};
   for (int i = 0; i < kAround; i++) {
-    for (size_t s = 0; s < sizeof kSizes / sizeof *kSizes; s++) {
-      if (kSizes[s] == block_size) continue;
-      byte* volatile p = malloc(kSizes[s]);
+    for (size_t s = 0; s < sizeof kSizesAround / sizeof *kSizesAround; s++) {
+      if (kSizesAround[s] == block_size) continue;
+      byte* volatile p = malloc(kSizesAround[s]);
       require(p != NULL, "no memory");
       *p = 1;
-      is_own(p, kSizes[s]);
+      is_own(p, kSizesAround[s]);
     }
   }
   take_around();
@@ -716,6 +717,21 @@ static const struct {
 };
 enum { kCount = sizeof kAttacks / sizeof *kAttacks };
 
+// What is in use when the attacks with blocks of block_size begin, by the notes of it, to be compared.
+static _Noreturn void tell_around(void) {
+  take_around_of_every_size();
+  printf("%zu", block_size);
+  size_t of_this_size = 0;
+  for (size_t at = 0; at < kEntries; at++) of_this_size += entries[at].block != 0;
+  printf(" %zu\n", of_this_size);
+  for (size_t s = 0; s < sizeof kSizesAround / sizeof *kSizesAround; s++) {
+    size_t of_it = 0;
+    for (unsigned i = 0; i < own_count; i++) of_it += own[i].end - own[i].begin == kSizesAround[s];
+    if (of_it != 0) printf("%zu %zu\n", kSizesAround[s], of_it);
+  }
+  exit(0);
+}
+
 int main(int argc, char** argv) {
   const char* const name = argc >= 2 ? argv[1] : "--help";
   if (strcmp(name, "list") == 0) {
@@ -726,6 +742,7 @@ int main(int argc, char** argv) {
     return 0;
   }
   block_size = argc == 3 ? strtoul(argv[2], NULL, 10) : 64;
+  if (strcmp(name, "around") == 0 && argc == 3 && block_size >= 64) tell_around();
   for (int i = 0; i < kCount && argc <= 3 && block_size >= 64 && block_size <= 64000000; i++) {
     if (strcmp(name, kAttacks[i].name) == 0) {
       take_around_of_every_size();
@@ -736,9 +753,9 @@ int main(int argc, char** argv) {
   const int asked = strcmp(name, "--help") == 0;
   fprintf(
       asked ? stdout : stderr,
-      "usage: attacks NAME [SIZE] | list\n"
+      "usage: attacks NAME [SIZE] | around SIZE | list\n"
       "Attacks the allocator that it runs under, with blocks of SIZE (64 to 64000000, default 64) bytes,\n"
-      "and prints what came of it, with 64 blocks of every size in use around. `attacks list` prints the\n"
-      "names.\n");
+      "and prints what came of it, with 64 blocks of every size in use around. `attacks around` prints\n"
+      "these, `attacks list` the names.\n");
   return asked ? 0 : 2;
 }

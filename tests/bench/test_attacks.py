@@ -198,13 +198,11 @@ class AttackTest(unittest.TestCase):
 
     def test_blocks_of_every_size_are_in_use_around(self):
         # Else the first pages of a fresh heap would stand in for the allocator.
-        source = os.path.join(SOURCE, "bench", "workloads", "attacks.c")
-        with open(source, encoding="utf-8") as file:
-            text = file.read()
-        self.assertIn("kAround = 64", text)
-        around = text[text.index("take_around_of_every_size(void)"):].partition("};")[0]
         sizes = {size for attack in attacks.catalogue(PLACES) for size in attack.sizes}
-        self.assertEqual({int(word) for word in around.partition("{64")[2].strip(", ").split(", ") if word} | {64}, sizes)
+        for size in (*sizes, 1000):
+            told = subprocess.run([PROGRAM, "around", str(size)], capture_output=True, text=True, check=True).stdout
+            in_use = dict(map(int, line.split()) for line in told.splitlines())
+            self.assertEqual(in_use, dict.fromkeys(sizes | {size}, 64))
 
     def test_two_attacks_on_glibc(self):
         if allocators.named(PLACES, "glibc").missing:
