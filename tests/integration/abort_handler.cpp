@@ -505,7 +505,8 @@ void handler_is_called_again(const Arguments&) {
   const auto in_many_holes = harness::run_forked([] {
     alarm(harness::kSecondsToHang);
     set_handler(&handler_that_jumps);
-    for (volatile int i = 0; i < 20; i = i + 1) {
+    static int i;  // survives the jumps
+    for (i = 0; i < 20; ++i) {
       entered = 0;
       if (sigsetjmp(back, 1) == 0) double_free(64);
       if (entered == 1 && sigsetjmp(back, 1) == 0) misuse_below_a_hole(64);

@@ -192,9 +192,10 @@ template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::zero_by_purging(const FreshSpan& fresh, GranuleCount granules) {
   if (granules.count < kLookAtLeast) return false;
   const std::uint32_t first = index_of(fresh.span.number);
+  LargeHabits& habits = pages_.large_habits;
+  if (!habits.wants_look_to_clear(granules.count)) return pages_.arena.purge_taken(first, granules.count);
   const std::size_t used = pages_.arena.sample_used(first, granules.count, LargeHabits::kUsed);
-  return pages_.large_habits.clears_by_purging(granules.count, used) &&
-         pages_.arena.purge_taken(first, granules.count);
+  return habits.clears_by_purging(granules.count, used) && pages_.arena.purge_taken(first, granules.count);
 }
 
 // A span of 64 KiB granules may be almost twice as large as its block. In clean memory that costs nothing; in

@@ -13,14 +13,16 @@
 // and only every 2nd, 4th, 8th ... 32nd is looked at. Once there is more, the pages go, and so do those of
 // the next 1, 2, 4 ... 64 sparse ones, before one may stay again. Of huge blocks no sparse one stays, as
 // what it has in memory may be much; but zeroes may have been written, too. Where nothing else was found
-// eight times in a row, they stay, and every 32nd is looked at: so who fills them with zeroes has the page
+// eight times in a row, they stay, and every 64th is looked at: so who fills them with zeroes has the page
 // faults of the first few only.
 //
 // Clearing brings all of a block to memory: whether the program needs more than a word of it, no look can
 // tell afterwards. So the 64th clearing gives the pages back, whatever the look. Was that in vain, because so
 // much comes back that clearing would have taken less time, the next try is 128, 256 ... 1024 later. (The
 // page fault after a purge takes as long as to clear fifteen pages and more. Of huge blocks memory counts,
-// not time: the 16th is tried, and less than a quarter is not in vain.)
+// not time: the 16th is tried, and less than a quarter is not in vain. And as each look takes the page faults
+// of its sample where nothing is used, only every 64th is looked at once eight in a row held nothing; the
+// others' pages go unseen.)
 #pragma once
 
 #include <cstddef>
@@ -76,8 +78,13 @@ class LargeHabits {
     return goes;
   }
 
-  /// A block is to read as zero, and so much of it is in memory. True: its pages are to go.
+  /// A block is to read as zero. False: its pages are to go, whatever a look would find.
+  bool wants_look_to_clear(std::size_t granules) {
+    return granules < huge_ || cleared_zeroes_[place_of(granules)].wants_look();
+  }
+  /// So much of it is in memory. True: its pages are to go.
   bool clears_by_purging(std::size_t granules, std::size_t look) {
+    if (granules >= huge_) (void)cleared_zeroes_[place_of(granules)].stay(look);
     Word& word = cleared_[place_of(granules)];
     Cleared habit = Cleared::from(word.load_relaxed());
     const bool huge = granules >= huge_;
@@ -137,7 +144,7 @@ class LargeHabits {
 
    private:
     static constexpr std::uint32_t kInARow = 8;
-    static constexpr std::uint32_t kUnseen = 31;
+    static constexpr std::uint32_t kUnseen = 63;
     Word word_{0};  // looks in a row; above kInARow: as many blocks less are not looked at
   };
 
@@ -167,6 +174,7 @@ class LargeHabits {
   Word freed_[kPlaces] = {};
   Word cleared_[kPlaces] = {};
   Zeroes zeroes_[kPlaces] = {};
+  Zeroes cleared_zeroes_[kPlaces] = {};
 };
 
 }  // namespace spanalloc::standard
