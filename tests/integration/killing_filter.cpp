@@ -86,6 +86,8 @@ std::vector<Rule> rules() {
       {SYS_exit_group},
       {SYS_wait4},
       {SYS_write},
+      // of ../support/keep_core.cpp, in a child (limits that the library might ask for are others)
+      {SYS_prlimit64, {1, kAll, RLIMIT_CORE}},
       // of a second filter
       {SYS_prctl},
       {SYS_seccomp},
