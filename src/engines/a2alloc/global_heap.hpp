@@ -21,7 +21,6 @@
 #include "os/os.hpp"
 #include "pages/bump_arena.hpp"
 #include "pages/growing_table.hpp"
-#include "pages/warm_bound.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc::a2alloc {
@@ -77,11 +76,8 @@ class GlobalHeap {
     Piece* taken = run + in_front;
     const std::size_t behind = run->count - in_front - count;
     const bool is_zero = run->zero;
-    const std::size_t dirty = run->dirty;
-    const std::size_t before = min_of(dirty, in_front), taken_dirty = min_of(dirty - before, count);
-    if (in_front != 0) add_free(run, in_front, is_zero, before);
-    if (behind != 0) add_free(taken + count, behind, is_zero, dirty - before - taken_dirty);
-    warm_bound_.taken(count, taken_dirty);
+    if (in_front != 0) add_free(run, in_front, is_zero);
+    if (behind != 0) add_free(taken + count, behind, is_zero);
     SPANALLOC_ASSERT(taken->kind.load_relaxed() == Kind::kInside && taken->heap.load_relaxed() == nullptr);
     taken->count = static_cast<std::uint32_t>(count);
     taken->kind.store_relaxed(kind);
@@ -121,16 +117,14 @@ class GlobalHeap {
       poison(pointer_to(run->start + count * kPiece), rest * kPiece);
       run->count = static_cast<std::uint32_t>(count);
       counts_.large -= rest;
-      give_free(run + count, rest);
+      add_free(run + count, rest, false);
       return true;
     }
     Piece* next = run + run->count;
     const std::size_t wanted = count - run->count;
     if (!is_known(next) || next->kind.load_relaxed() != Kind::kFree || next->count < wanted) return false;
     remove_free(next);
-    const std::size_t dirty = min_of(std::size_t{next->dirty}, wanted);
-    if (next->count > wanted) add_free(next + wanted, next->count - wanted, next->zero, next->dirty - dirty);
-    warm_bound_.taken(wanted, dirty);
+    if (next->count > wanted) add_free(next + wanted, next->count - wanted, next->zero);
     run->count = static_cast<std::uint32_t>(count);
     counts_.large += wanted;
     unpoison(p, count * kPiece);
@@ -144,10 +138,7 @@ class GlobalHeap {
     for (Piece* run = free_.first(); run != nullptr; run = run->next) {
       if (run->zero || !os::purge(pointer_to(run->start), run->count * kPiece)) continue;
       run->zero = any = true;
-      counts_.dirty -= run->dirty;
-      run->dirty = 0;
     }
-    warm_bound_.tick(counts_.dirty);
     return any;
   }
 
@@ -250,10 +241,9 @@ class GlobalHeap {
       number += count;
     }
     free_again(first_free, end);
-    warm_bound_.live_is(counts_.superblocks + counts_.large + counts_.heap_records);
   }
   void free_again(std::size_t first, std::size_t end) {
-    if (first < end) add_free(&table_[first], end - first, false, end - first);
+    if (first < end) add_free(&table_[first], end - first, false);
   }
 
   static bool is_free_end(const Piece& piece) {
@@ -272,21 +262,7 @@ class GlobalHeap {
     SPANALLOC_ASSERT(counts_.of(kind) >= run->count);  // G3
     counts_.of(kind) -= run->count;
     counts_.large_objects -= kind == Kind::kLarge;
-    give_free(run, run->count);
-  }
-
-  // What is free and in memory serves the next one without a page fault. What is too much of it goes, of what
-  // has made it so.
-  void give_free(Piece* run, std::size_t count) {
-    warm_bound_.given(count, false);
-    warm_bound_.dirty_is(counts_.dirty + count);
-    std::size_t excess = min_of(warm_bound_.excess(), count);
-    if (SPANALLOC_UNLIKELY(excess != 0)) {
-      const std::uintptr_t end = run->start + count * kPiece;
-      if (!os::purge(pointer_to(end - excess * kPiece), excess * kPiece)) excess = 0;
-      warm_bound_.purged_for_bound(excess);
-    }
-    add_free(run, count, excess == count, count - excess);
+    add_free(run, run->count, false);
   }
 
   Piece* find(std::size_t count) {
@@ -333,18 +309,17 @@ class GlobalHeap {
     counts_.known += spare_ + 1 - known;
     counts_.lost += spare_ - known;
     spare_ = 0;
-    return add_free(piece, 1, true, 0);
+    return add_free(piece, 1, true);
   }
 
   // Merges a free run with its free neighbours and lists it; returns the run that comes of it.
-  Piece* add_free(Piece* run, std::size_t count, bool zero, std::size_t dirty) {
+  Piece* add_free(Piece* run, std::size_t count, bool zero) {
     SPANALLOC_ASSERT(lock_.is_mine() && !is_free_end(*run));
     counts_.free += count;
     run->kind.store_relaxed(Kind::kInside);
     Piece* right = run + count;
     if (is_known(right) && right->kind.load_relaxed() == Kind::kFree) {
       zero = zero && right->zero;
-      dirty += right->dirty;
       count += right->count;
       unlist(right);
     }
@@ -353,14 +328,11 @@ class GlobalHeap {
     if (is_free_end(*left)) {
       run = run - left->count;
       zero = zero && run->zero;
-      dirty += run->dirty;
       count += run->count;
       unlist(run);
     }
     run->count = static_cast<std::uint32_t>(count);
     run->zero = zero;
-    run->dirty = static_cast<std::uint32_t>(dirty);
-    counts_.dirty += dirty;
     run->kind.store_relaxed(Kind::kFree);
     if (count > 1) {
       run[count - 1].count = static_cast<std::uint32_t>(count);
@@ -372,7 +344,7 @@ class GlobalHeap {
     return run;
   }
 
-  // Takes a free run out of the books; count, zero and dirty stay readable.
+  // Takes a free run out of the books; count and zero stay readable.
   void remove_free(Piece* run) {
     SPANALLOC_ASSERT(counts_.free >= run->count);  // G3
     counts_.free -= run->count;
@@ -383,7 +355,6 @@ class GlobalHeap {
     SPANALLOC_ASSERT(run->count == 1 || run[run->count - 1].kind.load_relaxed() == Kind::kFreeTail);
     run[run->count - 1].kind.store_relaxed(Kind::kInside);
     run->kind.store_relaxed(Kind::kInside);
-    counts_.dirty -= run->dirty;
     free_.remove(run, kSuperblockLinks<Config>);
   }
 
@@ -395,7 +366,6 @@ class GlobalHeap {
   SuperblockList<Config> free_;
   std::uint32_t spare_ = 0;
   PieceCounts counts_;
-  WarmBound<kPiece> warm_bound_;
 };
 
 }  // namespace spanalloc::a2alloc

@@ -12,7 +12,6 @@ namespace spanalloc::a2alloc {
 struct PieceCounts {
   std::size_t known = 0;
   std::size_t free = 0;
-  std::size_t dirty = 0;  // of the free ones: so many are in memory, as far as is known
   std::size_t superblocks = 0;
   std::size_t large = 0;
   std::size_t heap_records = 0;
@@ -34,8 +33,7 @@ struct PieceCounts {
     }
   }
   bool add_up() const {
-    return known == free + superblocks + large + heap_records + lost + lost_to_fork &&
-           large_objects <= large && dirty <= free;
+    return known == free + superblocks + large + heap_records + lost + lost_to_fork && large_objects <= large;
   }
 };
 

@@ -70,9 +70,6 @@ struct alignas(kCacheLine) Superblock {
   std::uint32_t used = 0;
   std::uint32_t live = 0;
   std::uint32_t bound = 0;
-  // Under the global heap's lock, of free pieces: so many are in memory, as far as is known. First fit takes
-  // from the front, so those in front count as the ones that are.
-  std::uint32_t dirty = 0;
   std::uintptr_t start = 0;  // constant
 
   /// Empty: one free block. For a superblock that is in no heap yet.

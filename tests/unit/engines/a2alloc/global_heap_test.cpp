@@ -8,8 +8,6 @@
 
 #include "address_limit.hpp"
 #include "engines/a2alloc/test_support.hpp"
-#include "memory_use.hpp"
-#include "random.hpp"
 #include "sanitizers.hpp"
 
 namespace spanalloc {
@@ -142,57 +140,6 @@ TEST_F(A2allocGlobalHeap, ZeroedLargeObjectsAfterDirtyOnes) {
     EXPECT_TRUE(heap->trim());
     EXPECT_FALSE(heap->trim());
   }
-}
-
-// A page of each object is written, so that it is in memory.
-void write_pages(void* p, std::size_t bytes) {
-  for (std::size_t at = 0; at < bytes; at += os::page_size()) static_cast<char*>(p)[at] = 1;
-}
-
-// More than 32 MiB and a quarter of what is live goes back as it becomes free, as far as the free has it:
-// what stayed while much was live stays.
-TEST_F(A2allocGlobalHeap, WhatAPeakHasLeftIsBounded) {
-  constexpr std::size_t kObjects = 8, kBytes = 25 * kMiB;
-  test::OwnHeap<A2allocReport> heap;
-  void* objects[kObjects];
-  for (void*& p : objects) write_pages(p = heap->allocate(kBytes), kBytes);
-  for (void* p : objects) heap->deallocate(p);
-  checked(heap);
-  constexpr std::size_t kLeft = 32 * kMiB + kObjects * kBytes / 4;
-  EXPECT_LE(heap->global_heap().counts().dirty, kLeft / kPiece);
-  EXPECT_LE(test::resident_pages(objects[0], kObjects * kBytes), kLeft / os::page_size());
-}
-
-// Sizes that differ each time leave no more than twice the largest.
-TEST_F(A2allocGlobalHeap, BuffersOfManySizesLeaveABoundedPart) {
-  constexpr std::size_t kMost = 60 * kMiB;
-  test::OwnHeap<A2allocReport> heap;
-  test::Random random(test::seed_of(1));
-  for (int i = 0; i < 60; ++i) {
-    const std::size_t bytes = kMiB + random.below(kMost - kMiB);
-    void* p = heap->allocate(bytes);
-    write_pages(p, bytes);
-    void* small = heap->allocate(1000);  // cuts the arena in pieces
-    heap->deallocate(p);
-    EXPECT_LE(heap->global_heap().counts().dirty, 2 * kMost / kPiece);
-    if (i % 10 != 0) heap->deallocate(small);
-  }
-  checked(heap);
-}
-
-// One that is taken again at once stays from the third time on: no page of it is touched anew.
-TEST_F(A2allocGlobalHeap, WhatIsTakenAgainAndAgainStays) {
-  constexpr std::size_t kBytes = 100 * kMiB;
-  test::OwnHeap<A2allocReport> heap;
-  for (int i = 0; i < 10; ++i) {
-    void* p = heap->allocate(kBytes);
-    if (i >= 2) {
-      EXPECT_EQ(test::resident_pages(p, kBytes), kBytes / os::page_size()) << i;
-    }
-    write_pages(p, kBytes);
-    heap->deallocate(p);
-  }
-  checked(heap);
 }
 
 // In a process with a limit on its address space, of which this heap has had nothing yet.
