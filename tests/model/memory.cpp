@@ -49,6 +49,7 @@ void Memory::begin_execution() {
     threads_[t].buffer.clear();
     threads_[t].view.clear();
     threads_[t].read_since_spin.clear();
+    cpus_[t] = {};
   }
 }
 
@@ -226,6 +227,15 @@ bool Memory::drain_all() {
     drain(t);
   }
   return any;
+}
+
+void Memory::leave_cpu(unsigned thread, unsigned cpu) {
+  drain(thread);
+  join(cpus_[cpu].clock, release_clock(thread));
+  join(cpus_[cpu].view, threads_[thread].view);
+}
+void Memory::enter_cpu(unsigned thread, unsigned cpu) {
+  acquire(threads_[thread], cpus_[cpu].clock, &cpus_[cpu].view);
 }
 
 void Memory::fork() {

@@ -66,6 +66,9 @@ class Memory {
   /// A fork: of the pending stores some have arrived, as far as they may overtake each other; the others
   /// never will.
   void fork();
+  /// A kernel takes a thread off its CPU, and gives it to another one, which sees all that was done there.
+  void leave_cpu(unsigned thread, unsigned cpu);
+  void enter_cpu(unsigned thread, unsigned cpu);
   /// A spinning thread does not read the same stale value for ever: what it read since it last spun catches
   /// up. True when that gave it something new to read.
   bool catch_up(unsigned thread);
@@ -140,6 +143,11 @@ class Memory {
   std::deque<Variable> variables_;
   std::vector<std::uint32_t> table_;  // 0: empty, otherwise 1 + index
   std::array<Thread, kMaxThreads> threads_;
+  struct Cpu {  // what has been done there
+    Clock clock{};
+    View view;
+  };
+  std::array<Cpu, kMaxThreads> cpus_;
 };
 
 /// Reads and writes `bytes` bytes of real memory.

@@ -6,6 +6,7 @@
 #include <sys/mman.h>
 
 #include <cstdlib>
+#include <cstring>
 
 #include "base/assert.hpp"
 #include "base/bits.hpp"
@@ -27,6 +28,7 @@ std::uintptr_t first_range = 0;
 std::size_t first_range_bytes = 0;
 std::size_t first_range_limit = SIZE_MAX;
 char* aligned_range = nullptr;
+unsigned cpus = 1;
 
 void ensure_range() {
   if (range != nullptr) return;
@@ -66,6 +68,10 @@ void forget_memory() {
   first_range = 0;
   first_range_limit = SIZE_MAX;
   mapped = kRangeBytes - kSmallBytes;
+}
+
+void count_cpus(unsigned count) {
+  cpus = count;
 }
 
 void limit_first_range(std::size_t bytes) {
@@ -117,7 +123,10 @@ std::size_t page_size() {
   return 4096;
 }
 unsigned cpu_count() {
-  return 1;
+  return model::cpus;
+}
+unsigned current_cpu() {
+  return model::this_cpu();
 }
 std::size_t address_space_limit() {
   return SIZE_MAX;
@@ -138,8 +147,8 @@ std::uint64_t random_bits() {
 std::uint64_t now_ms() {
   return 0;
 }
-std::uint64_t option_number(const char*, std::uint64_t, std::uint64_t, std::uint64_t fallback) {
-  return fallback;
+std::uint64_t option_number(const char* name, std::uint64_t, std::uint64_t, std::uint64_t fallback) {
+  return std::strcmp(name, "RSEQ") == 0 ? 1 : fallback;
 }
 
 void* reserve(std::size_t bytes, std::size_t alignment) {

@@ -41,6 +41,14 @@ class Explorer final : public MemoryHost {
   Memory& memory() { return memory_; }
   void per_thread_storage(void* address, std::size_t bytes);
   void show_storage_of(unsigned thread);
+  void run_on(unsigned thread, unsigned cpu);
+  unsigned this_cpu() const { return cpus_[running_]; }
+  void begin_sequence(std::jmp_buf* exit) { exits_[running_] = exit; }
+  void end_sequence() {
+    exits_[running_] = nullptr;
+    seen_cpus_[running_] = cpus_[running_];
+  }
+  unsigned last_seen_cpu() const { return seen_cpus_[running_]; }
 
  private:
   enum class State : unsigned char { runnable, spinning, finished };
@@ -60,6 +68,7 @@ class Explorer final : public MemoryHost {
   void count_step();
   void switch_threads();
   void resume(unsigned thread);
+  void enter_cpu(unsigned thread, bool may_move);
   static void thread_entry(unsigned thread);
   static void director_entry(unsigned job);
 
@@ -85,6 +94,14 @@ class Explorer final : public MemoryHost {
   State states_[kMaxThreads] = {};
   std::vector<Storage> storages_;
   unsigned shown_ = kDirector;  // whose copies are in place
+  // Where threads run, and who ran last on each CPU, if worlds have CPUs.
+  bool has_cpus_ = false;
+  unsigned migrations_ = 0;
+  unsigned cpus_[kMaxThreads + 1] = {};
+  unsigned seen_cpus_[kMaxThreads + 1] = {};
+  unsigned last_on_[kMaxThreads] = {};
+  std::jmp_buf* exits_[kMaxThreads + 1] = {};  // of the sequences that threads are in
+  bool must_leave_[kMaxThreads] = {};          // theirs, as soon as they go on
   Fiber scheduler_;
   Fiber fibers_[kMaxThreads + 1];
 };
@@ -149,7 +166,14 @@ void Explorer::run_execution() {
   memory_.begin_execution();
   depth_ = 0;
   failed_ = false;
-  preemptions_ = spurious_ = steps_ = idle_rounds_ = 0;
+  preemptions_ = spurious_ = steps_ = idle_rounds_ = migrations_ = 0;
+  has_cpus_ = false;
+  for (unsigned t = 0; t < kMaxThreads; ++t) {
+    cpus_[t] = seen_cpus_[t] = t;
+    last_on_[t] = kDirector;
+    exits_[t] = nullptr;
+    must_leave_[t] = false;
+  }
   storages_.clear();
   shown_ = kDirector;
   run_director(kConstruct);
@@ -163,6 +187,7 @@ void Explorer::run_execution() {
   fresh_ = true;
   trace("---- T%u runs", running_);
   show_storage_of(running_);
+  enter_cpu(running_, false);
   modelled = true;
   Fiber::switch_to(scheduler_, fibers_[running_]);
   modelled = false;
@@ -239,7 +264,44 @@ void Explorer::resume(unsigned thread) {
   running_ = thread;
   show_storage_of(thread);
   trace("---- T%u runs", thread);
+  enter_cpu(thread, true);
   Fiber::switch_to(fibers_[from], fibers_[thread]);
+  if (std::exchange(must_leave_[from], false)) {
+    trace("T%u  leaves its sequence", from);
+    std::jmp_buf& exit = *exits_[from];
+    end_sequence();
+    std::longjmp(exit, 1);
+  }
+}
+
+void Explorer::run_on(unsigned thread, unsigned cpu) {
+  has_cpus_ = true;
+  cpus_[thread] = seen_cpus_[thread] = cpu;
+}
+
+// A thread that goes on has the CPU from who was there last, whose sequence ends; so does its own if it
+// moves.
+void Explorer::enter_cpu(unsigned thread, bool may_move) {
+  if (!has_cpus_) return;
+  if (may_move && migrations_ != options_.migrations && choose(2) != 0) {
+    ++migrations_;
+    const unsigned to = cpus_[thread] == 0 ? 1 : 0;
+    trace("     ~ T%u moves to CPU %u", thread, to);
+    // (Where another thread has run since it has left already.)
+    if (last_on_[cpus_[thread]] == thread) {
+      last_on_[cpus_[thread]] = kDirector;
+      memory_.leave_cpu(thread, cpus_[thread]);
+    }
+    cpus_[thread] = to;
+    must_leave_[thread] = exits_[thread] != nullptr;
+  }
+  const unsigned last = std::exchange(last_on_[cpus_[thread]], thread);
+  if (last == thread) return;
+  if (last != kDirector) {
+    memory_.leave_cpu(last, cpus_[thread]);
+    if (exits_[last] != nullptr) must_leave_[last] = true;
+  }
+  memory_.enter_cpu(thread, cpus_[thread]);
 }
 
 void Explorer::per_thread_storage(void* address, std::size_t bytes) {
@@ -389,6 +451,21 @@ void per_thread_storage(void* address, std::size_t bytes) {
 }
 void act_as(unsigned thread) {
   explorer.show_storage_of(thread);
+}
+void run_on(unsigned thread, unsigned cpu) {
+  explorer.run_on(thread, cpu);
+}
+unsigned this_cpu() {
+  return explorer.this_cpu();
+}
+unsigned last_seen_cpu() {
+  return explorer.last_seen_cpu();
+}
+void begin_sequence(std::jmp_buf& exit) {
+  explorer.begin_sequence(&exit);
+}
+void end_sequence() {
+  explorer.end_sequence();
 }
 void name_variable(const void* address, const char* name) {
   explorer.memory().name(address, name);

@@ -19,6 +19,7 @@
 //   Result result = explore<World>({.memory = MemoryModel::tso, .preemptions = 2});
 #pragma once
 
+#include <csetjmp>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -46,6 +47,8 @@ struct Options {
   unsigned stale_loads = 2;
   /// How many weak compare-exchanges of an execution may fail for no reason, as LL/SC machines let them.
   unsigned spurious_failures = 0;
+  /// How often in an execution a thread may go on on another CPU, in worlds that have CPUs (run_on()).
+  unsigned migrations = 0;
   /// Operations in one execution before it counts as a livelock.
   unsigned max_steps = 2000;
   /// Each execution ends in a fork, taken at whatever step: the threads vanish where they stand, and
@@ -94,6 +97,17 @@ unsigned this_thread();
 void per_thread_storage(void* address, std::size_t bytes);
 /// In a World's constructor or at_rest(): puts the copies of `thread` in place, to act for it.
 void act_as(unsigned thread);
+/// In a World's constructor: threads run on CPUs 0 and 1, between which they may be moved; those of one CPU
+/// take turns there, and what one has done there the next one sees. Without, each has one of its own.
+void run_on(unsigned thread, unsigned cpu);
+/// Within a model: where the running thread is; and where it was at its last sequence's end, or its
+/// beginning.
+unsigned this_cpu();
+unsigned last_seen_cpu();
+/// Within a model, around a restartable sequence: until end_sequence() the thread goes on at `exit` as soon
+/// as another one has run on its CPU, or it has been moved to another CPU.
+void begin_sequence(std::jmp_buf& exit);
+void end_sequence();
 /// Names a variable in traces.
 void name_variable(const void* address, const char* name);
 /// Adds a line to the trace.

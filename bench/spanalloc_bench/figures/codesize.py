@@ -23,10 +23,10 @@ _BEHIND = {"libtbbmalloc_proxy.so": "libtbbmalloc.so"}
 _MODULES = {
     "caches": ("cache", "cpu_slots", "giving_back", "object_list"), "huge objects": ("huge",),
     "medium and large objects": ("large", "big_object"),
-    "small objects": ("folio",), "atomicity and locks": ("lock",), "bins": ("bin", "config"),
+    "small objects": ("folio",), "atomicity and locks": ("lock", "sequence", "rseq"), "bins": ("bin", "config"),
     "mmap interface": ("chunk_table",), "POSIX interface": ("allocator", "engine", "books", "census"),
 }
-_LOCKS = os.path.join("sync", "spin_lock.hpp")
+_LOCKS = (os.path.join("sync", "spin_lock.hpp"), os.path.join("os", "rseq.hpp"))
 # Of src/api what each library has beside its engine (src/api/CMakeLists.txt); of src/os and src/thread it has all.
 _OF_API = ("lib.cpp.in", "new_handler.cpp", "malloc_forwards.cpp", "operator_forwards.cpp", "dlopen.cpp", "pages_api_os.cpp")
 SUPERMALLOC = "supermalloc"
@@ -153,7 +153,7 @@ def supermalloc_files():
     folder = os.path.join(source, "engines", "supermalloc")
     paths = [os.path.join(folder, name) for name in sorted(os.listdir(folder)) if name.endswith(".hpp")]
     found = {}
-    for path in (*paths, os.path.join(source, _LOCKS)):
+    for path in (*paths, *(os.path.join(source, name) for name in _LOCKS)):
         name = os.path.basename(path)
         part = next((part for part, words in _MODULES.items() if any(word in name for word in words)), None)
         found.setdefault(part, []).append(path)

@@ -207,7 +207,9 @@ class Walker {
     for (BinNumber b = 0; b < TheBins::kCount; ++b) {
       cpus_.for_each_chain(b, [&](const Chain& chain) {
         demand(chain.count() <= TheBins::of(b).chain_lists, "a chain has too many lists", b);
-        for (std::uint32_t i = 0; i < chain.count(); ++i) walk_list(b, chain.at[i].first, chain.at[i].count);
+        for (std::uint32_t i = 0; i < chain.count(); ++i) {
+          walk_list(b, chain.heads()[i].first, chain.heads()[i].count);
+        }
       });
       demand(cpus_.is_global_in_order(b), "a global cache miscounts its chains", b);
       if (b >= TheBins::kFirstLarge) continue;

@@ -5,7 +5,7 @@
 // A thread looks where it runs, every sixteenth time, and takes that CPU's lock for the bin, which nobody
 // else is likely to want: it is held for a few instructions, and what they touch has been asked for before.
 // (The paper's transactions look at that lock first of all, which it calls subscribing early; here the lock
-// is taken first of all.)
+// is taken first of all.) Or it changes its CPU's chains by restartable sequences (cpu_sequences.hpp).
 //
 // A fork may leave a cache half changed: then the chains in it are dropped, with the objects in them, which
 // stay marked as out for good. They are counted.
@@ -18,9 +18,11 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "engines/supermalloc/bins.hpp"
+#include "engines/supermalloc/cpu_sequences.hpp"
 #include "engines/supermalloc/cpu_slots.hpp"
 #include "engines/supermalloc/object_list.hpp"
 #include "os/os.hpp"
+#include "os/rseq.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc::supermalloc {
@@ -28,19 +30,19 @@ namespace spanalloc::supermalloc {
 /// Memory of chains: used again for ever, given back by destroy() only. Zero-initialisable.
 class ChainPool {
  public:
-  /// An empty one; nullptr when memory is out.
-  Chain* make() {
+  /// An empty one; none when memory is out.
+  Chain make() {
     const LockGuard guard(lock_);
     // What a vanished thread has left of a block, or of the counts of it, is lost.
     if (SPANALLOC_UNLIKELY(guard.owner_died())) left_ = 0;
     if (left_ == 0) {
       auto* block = static_cast<Block*>(os::map(sizeof(Block), os::page_size()));
-      if (block == nullptr) return nullptr;
+      if (block == nullptr) return {};
       block->before = newest_;
       newest_ = block;
       left_ = kBlock;
     }
-    return &newest_->chains[--left_];
+    return Chain(&newest_->rooms[--left_]);
   }
   /// While nobody uses a chain.
   void destroy() {
@@ -56,8 +58,8 @@ class ChainPool {
  private:
   static constexpr std::size_t kBlock = 32;
   struct Block {
+    Chain::Room rooms[kBlock];
     Block* before;
-    Chain chains[kBlock];
   };
 
   SpinLock lock_;
@@ -84,13 +86,15 @@ class CpuCaches {
   bool start() {
     if (slots_.load_relaxed() != nullptr) return true;
     cpus_ = os::cpu_count();
-    const std::size_t slots = cpus_ * kBins * sizeof(Slot);
+    if (Config::kCpuCaches) sequences_.start();  // a cache that all CPUs share is changed under its lock
+    const std::size_t slots = slot_count() * kBins * sizeof(Slot);
     const std::size_t bytes = slots + kBins * stride() + CpuSlots::kBytes;
     auto* memory = static_cast<char*>(os::map(bytes, os::page_size()));
     if (memory == nullptr) return false;
     memory_bytes_ = bytes;
     shared_ = memory + slots;
-    slot_of_.start(cpus_, shared_ + kBins * stride());
+    slot_of_.start(cpus_, shared_ + kBins * stride(),
+                   sequences_.are_used() ? CpuSlots::Beyond::kNone : CpuSlots::Beyond::kShare);
     slots_.store_release(reinterpret_cast<Slot*>(memory));  // release: with the rest
     return true;
   }
@@ -98,44 +102,20 @@ class CpuCaches {
 
   /// A list of the bin, from this CPU or from all of them; an empty one: there is none.
   ObjectList take(BinNumber b) {
+    if (sequences_.are_used()) return take_restartably(b);
     Slot& slot = here(b);
-    if (Chain* chain = Config::kPrefetch ? one_with_lists(slot) : nullptr) chain->prefetch_pop();
+    if (ChainPlace* place = Config::kPrefetch ? one_with_lists(slot) : nullptr) place->prefetch_pop();
     const SlotGuard guard(*this, slot);
-    if (Chain* chain = one_with_lists(slot); chain != nullptr) return chain->pop();
-    if (!Config::kGlobalCache) return {};
-    Shared& shared = shared_of(b);
-    if (shared.count() == 0) return {};  // a hint: whoever fills one meanwhile is as if later
-    if (Config::kPrefetch) prefetch(shared);
-    const SharedGuard shared_guard(*this, shared);
-    const std::uint32_t filled = shared.count();
-    if (filled == 0) return {};
-    swap(slot.chains[0], shared.chains()[filled - 1]);
-    shared.filled.store_relaxed(filled - 1);
-    return slot.chains[0].load_relaxed()->pop();
+    return take_locked(slot, b);
   }
 
   /// Takes a list in. False: this CPU and all of them together have enough.
   bool put(BinNumber b, ObjectList list) {
+    if (sequences_.are_used()) return put_restartably(b, list);
     Slot& slot = here(b);
-    const std::uint32_t most = TheBins::of(b).chain_lists;
-    if (Chain* chain = Config::kPrefetch ? one_with_room(slot, most) : nullptr) chain->prefetch_push();
+    if (ChainPlace* place = Config::kPrefetch ? one_with_room(slot, b) : nullptr) place->prefetch_push();
     const SlotGuard guard(*this, slot);
-    for (ChainPlace& place : slot.chains) {
-      if (!has_chain(place)) return false;
-      if (place.load_relaxed()->count() >= most) continue;
-      place.load_relaxed()->push(list);
-      return true;
-    }
-    if (!Config::kGlobalCache) return false;
-    Shared& shared = shared_of(b);
-    if (Config::kPrefetch) prefetch(shared);
-    const SharedGuard shared_guard(*this, shared);
-    const std::uint32_t filled = shared.count();
-    if (filled == cpus_ || !has_chain(shared.chains()[filled])) return false;
-    swap(shared.chains()[filled], slot.chains[0]);
-    shared.filled.store_relaxed(filled + 1);
-    slot.chains[0].load_relaxed()->push(list);
-    return true;
+    return put_locked(slot, b, list);
   }
 
   /// f(list) for every list of the bin in any of the caches; of a cache that others fill meanwhile, for as
@@ -143,12 +123,12 @@ class CpuCaches {
   template <class F>
   void drain(BinNumber b, F&& f) {
     if (!is_started()) return;
-    for (unsigned cpu = 0; cpu < cpus_; ++cpu) {
+    for (unsigned i = 0; i < slot_count(); ++i) {
       for (std::uint32_t left = 2 * TheBins::of(b).chain_lists; left != 0; --left) {
         ObjectList list;
         {
-          const SlotGuard guard(*this, slot(cpu, b));
-          if (Chain* chain = one_with_lists(slot(cpu, b)); chain != nullptr) list = chain->pop();
+          const SlotGuard guard(*this, slot(i, b));
+          if (ChainPlace* place = one_with_lists(slot(i, b)); place != nullptr) list = place->pop();
         }
         if (list.is_empty()) break;
         f(list);
@@ -160,9 +140,9 @@ class CpuCaches {
       {
         const SharedGuard guard(*this, shared);
         if (const std::uint32_t filled = shared.count(); filled != 0) {
-          Chain* last = shared.chains()[filled - 1].load_relaxed();
-          list = last->pop();
-          if (last->is_empty()) shared.filled.store_relaxed(filled - 1);
+          ChainPlace& last = shared.chains()[filled - 1];
+          list = last.pop();
+          if (last.get().is_empty()) shared.filled.store_relaxed(filled - 1);
         }
       }
       if (list.is_empty()) break;
@@ -175,11 +155,11 @@ class CpuCaches {
   void for_each_chain(BinNumber b, F&& f) {
     if (!is_started()) return;
     const auto tell = [&](const ChainPlace& place) {
-      if (const Chain* chain = place.load_relaxed(); chain != nullptr && !chain->is_empty()) f(*chain);
+      if (const Chain chain = place.get(); !chain.is_empty()) f(chain);
     };
-    for (unsigned cpu = 0; cpu < cpus_; ++cpu) {
-      const SlotGuard guard(*this, slot(cpu, b));
-      for (const ChainPlace& place : slot(cpu, b).chains) tell(place);
+    for (unsigned i = 0; i < slot_count(); ++i) {
+      const SlotGuard guard(*this, slot(i, b));
+      for (const ChainPlace& place : slot(i, b).chains) tell(place);
     }
     Shared& shared = shared_of(b);
     const SharedGuard guard(*this, shared);
@@ -189,17 +169,20 @@ class CpuCaches {
   /// Objects in chains that a fork's child has dropped.
   std::size_t lost_to_fork() const { return lost_.load_relaxed(); }
 
+  /// Whether a CPU's chains are changed by restartable sequences. Constant once started.
+  bool uses_sequences() const { return sequences_.are_used(); }
+
   /// For the census: whether (C1) holds of the bin's global cache; and its count.
   bool is_global_in_order(BinNumber b) {
     Shared& shared = shared_of(b);
     const SharedGuard guard(*this, shared);
     for (std::uint32_t i = 0; i < cpus_; ++i) {
-      const Chain* chain = shared.chains()[i].load_relaxed();
-      if ((chain != nullptr && !chain->is_empty()) != (i < shared.count())) return false;
+      if (shared.chains()[i].get().is_empty() != (i >= shared.count())) return false;
     }
     return true;
   }
   Atomic<std::uint32_t>& filled(BinNumber b) { return shared_of(b).filled; }
+  ChainPlace& first_chain(BinNumber b) { return slot(0, b).chains[0]; }
 
   /// In a fork's child, first of all.
   void enter_child() {
@@ -207,7 +190,7 @@ class CpuCaches {
     slot_of_.enter_child();
     if (slots_.load_relaxed() == nullptr) return;
     for (BinNumber b = 0; b < kBins; ++b) {
-      for (unsigned cpu = 0; cpu < cpus_; ++cpu) slot(cpu, b).lock.abandon_if_owner_died();
+      for (unsigned i = 0; i < slot_count(); ++i) slot(i, b).lock.abandon_if_owner_died();
       shared_of(b).lock.abandon_if_owner_died();
     }
   }
@@ -219,9 +202,9 @@ class CpuCaches {
   }
 
  private:
-  // Under its lock; atomic for who comes for that and asks for what it will touch. A chain stays one.
-  using ChainPlace = Atomic<Chain*>;
-  // Lock and chains on lines of their own: who waits for the lock does not disturb its holder.
+  // Lock and chains on lines of their own: who waits for the lock does not disturb its holder. The chains
+  // change under the lock; those of a CPU with sequences by these, too, and under the lock when they are
+  // closed.
   struct alignas(kCacheLine) Slot {
     SpinLock lock;
     alignas(kCacheLine) ChainPlace chains[2];
@@ -238,13 +221,25 @@ class CpuCaches {
 
   class [[nodiscard]] SlotGuard {
    public:
-    SlotGuard(CpuCaches& caches, Slot& slot) : guard_(slot.lock) {
+    SlotGuard(CpuCaches& caches, Slot& slot)
+        : guard_(slot.lock), slot_(slot), closes_(caches.is_a_cpus(slot)) {
+      if (closes_) {
+        for (ChainPlace& place : slot.chains) place.close();
+      }
       if (SPANALLOC_LIKELY(!guard_.owner_died())) return;
       for (ChainPlace& place : slot.chains) caches.drop(place);
     }
+    ~SlotGuard() {
+      if (!closes_) return;
+      for (ChainPlace& place : slot_.chains) place.open();
+    }
+    SlotGuard(const SlotGuard&) = delete;
+    SlotGuard& operator=(const SlotGuard&) = delete;
 
    private:
     LockGuard guard_;
+    Slot& slot_;
+    const bool closes_;
   };
   class [[nodiscard]] SharedGuard {
    public:
@@ -260,22 +255,97 @@ class CpuCaches {
 
   // In a fork's child. (A chain that was changing places may be in both, and counted twice.)
   SPANALLOC_COLD void drop(ChainPlace& place) {
-    if (const Chain* chain = place.load_relaxed(); chain != nullptr)
-      lost_.fetch_add_relaxed(chain->objects());
-    place.store_relaxed(nullptr);
+    const Chain chain = place.get();
+    lost_.fetch_add_relaxed(chain.objects());
+    place.set(Chain().closed_if(chain.is_closed()));
+  }
+
+  ObjectList take_locked(Slot& slot, BinNumber b) {
+    if (ChainPlace* place = one_with_lists(slot); place != nullptr) return place->pop();
+    if (!Config::kGlobalCache) return {};
+    Shared& shared = shared_of(b);
+    if (shared.count() == 0) return {};  // a hint: whoever fills one meanwhile is as if later
+    if (Config::kPrefetch) prefetch(shared);
+    const SharedGuard shared_guard(*this, shared);
+    const std::uint32_t filled = shared.count();
+    if (filled == 0) return {};
+    swap(slot.chains[0], shared.chains()[filled - 1]);
+    shared.filled.store_relaxed(filled - 1);
+    return slot.chains[0].pop();
+  }
+  bool put_locked(Slot& slot, BinNumber b, ObjectList list) {
+    for (ChainPlace& place : slot.chains) {
+      if (!has_chain(place)) return false;
+      if (place.get().count() >= TheBins::of(b).chain_lists) continue;
+      place.push(list);
+      return true;
+    }
+    if (!Config::kGlobalCache) return false;
+    Shared& shared = shared_of(b);
+    if (Config::kPrefetch) prefetch(shared);
+    const SharedGuard shared_guard(*this, shared);
+    const std::uint32_t filled = shared.count();
+    if (filled == cpus_ || !has_chain(shared.chains()[filled])) return false;
+    swap(shared.chains()[filled], slot.chains[0]);
+    shared.filled.store_relaxed(filled + 1);
+    slot.chains[0].push(list);
+    return true;
+  }
+
+  // With sequences. What one of them does not do, for want of a list or of room, is done under the lock, by a
+  // thread that is on the slot's CPU when the chains are closed (S2). Who is interrupted too often, as by a
+  // debugger that stops at each instruction, or has no CPU with a slot, takes the one that is no CPU's.
+  ObjectList take_restartably(BinNumber b) {
+    for (unsigned tries = kTries; tries != 0; --tries) {
+      const unsigned cpu = os::sequence_cpu();
+      Slot& slot = this->slot(slot_of_.of(cpu), b);
+      if (!is_a_cpus(slot)) break;
+      ChainPlace* place = one_with_lists(slot);
+      if (place == nullptr && shared_of(b).count() == 0) return {};  // a hint, as above
+      if (const Chain seen = place == nullptr ? Chain() : place->get_in_order();
+          !seen.is_empty() && !seen.is_closed()) {
+        if (const ObjectList list = CpuSequences::pop(cpu, *place, seen); !list.is_empty()) return list;
+        continue;
+      }
+      const SlotGuard guard(*this, slot);
+      if (os::sequence_cpu() == cpu) return take_locked(slot, b);
+    }
+    Slot& nobodys = slot(cpus_, b);
+    const SlotGuard guard(*this, nobodys);
+    return take_locked(nobodys, b);
+  }
+  bool put_restartably(BinNumber b, ObjectList list) {
+    for (unsigned tries = kTries; tries != 0; --tries) {
+      const unsigned cpu = os::sequence_cpu();
+      Slot& slot = this->slot(slot_of_.of(cpu), b);
+      if (!is_a_cpus(slot)) break;
+      ChainPlace* place = one_with_room(slot, b);
+      if (const Chain seen = place == nullptr ? Chain() : place->get_in_order();
+          !seen.is_none() && !seen.is_closed() && seen.count() < TheBins::of(b).chain_lists) {
+        if (CpuSequences::push(cpu, *place, seen, list)) return true;
+        continue;
+      }
+      const SlotGuard guard(*this, slot);
+      if (os::sequence_cpu() == cpu) return put_locked(slot, b, list);
+    }
+    Slot& nobodys = slot(cpus_, b);
+    const SlotGuard guard(*this, nobodys);
+    return put_locked(nobodys, b, list);
   }
 
   // Of a CPU's two chains the one that a list comes from, and the one that it goes to; nullptr: none. Without
   // the lock a guess.
-  static Chain* one_with_lists(const Slot& slot) {
-    for (const ChainPlace& place : slot.chains) {
-      if (Chain* chain = place.load_relaxed(); chain != nullptr && !chain->is_empty()) return chain;
+  static ChainPlace* one_with_lists(Slot& slot) {
+    for (ChainPlace& place : slot.chains) {
+      if (!place.get().is_empty()) return &place;
     }
     return nullptr;
   }
-  static Chain* one_with_room(const Slot& slot, std::uint32_t most) {
-    for (const ChainPlace& place : slot.chains) {
-      if (Chain* chain = place.load_relaxed(); chain != nullptr && chain->count() < most) return chain;
+  static ChainPlace* one_with_room(Slot& slot, BinNumber b) {
+    for (ChainPlace& place : slot.chains) {
+      if (const Chain chain = place.get(); !chain.is_none() && chain.count() < TheBins::of(b).chain_lists) {
+        return &place;
+      }
     }
     return nullptr;
   }
@@ -285,27 +355,34 @@ class CpuCaches {
     const std::uint32_t filled = shared.count();
     prefetch_to_write(&shared.filled);
     for (std::uint32_t i = filled == 0 ? 0 : filled - 1; i <= filled && i < cpus_; ++i) {
+      const ChainPlace& place = shared.chains()[i];
       prefetch_to_write(&shared.chains()[i]);
-      Chain* chain = shared.chains()[i].load_relaxed();
-      if (chain != nullptr) chain->is_empty() ? chain->prefetch_push() : chain->prefetch_pop();
+      place.get().is_empty() ? place.prefetch_push() : place.prefetch_pop();
     }
   }
 
   // Whether there is a chain, or one can be made.
   bool has_chain(ChainPlace& place) {
-    if (SPANALLOC_LIKELY(place.load_relaxed() != nullptr)) return true;
-    Chain* made = pool_.make();
-    place.store_relaxed(made);
-    return made != nullptr;
+    const Chain before = place.get();
+    if (SPANALLOC_LIKELY(!before.is_none())) return true;
+    const Chain made = pool_.make();
+    place.set(made.closed_if(before.is_closed()));
+    return !made.is_none();
   }
-  // (A fork's child may find the chain of `from` in both, rather than in none.)
+  // (A fork's child may find the chain of `from` in both, rather than in none.) What is closed stays closed.
   static void swap(ChainPlace& to, ChainPlace& from) {
-    Chain* const before = to.load_relaxed();
-    to.store_relaxed(from.load_relaxed());
-    from.store_release(before);
+    const Chain before = to.get();
+    const Chain after = from.get();
+    to.set(after.closed_if(before.is_closed()));
+    from.set_in_order(before.closed_if(after.is_closed()));
   }
 
-  Slot& slot(unsigned cpu, BinNumber b) { return slots_.load_relaxed()[cpu * kBins + b]; }
+  // With sequences there is one more, which is no CPU's: it has nothing but its lock.
+  unsigned slot_count() const { return cpus_ + (sequences_.are_used() ? 1 : 0); }
+  Slot& slot(unsigned i, BinNumber b) { return slots_.load_relaxed()[i * kBins + b]; }
+  bool is_a_cpus(const Slot& slot) const {
+    return sequences_.are_used() && &slot < slots_.load_relaxed() + cpus_ * kBins;
+  }
   Slot& here(BinNumber b) { return slot(Config::kCpuCaches ? slot_of_.of(cpu()) : 0, b); }
   // Where the calling thread runs, or ran shortly before: a lock keeps whatever it takes together.
   static unsigned cpu() {
@@ -319,14 +396,16 @@ class CpuCaches {
 
   // To ask the kernel costs as much as the rest, and threads seldom move: the paper asks each 16th time.
   static constexpr std::uint32_t kUsesOfACpu = 16;
+  static constexpr unsigned kTries = 4;
   struct SeenCpu {
     unsigned cpu = 0;
     std::uint32_t uses_left = 0;
   };
   SPANALLOC_TLS static inline constinit thread_local SeenCpu seen_{};
 
-  Atomic<Slot*> slots_{nullptr};  // constant once started, with the four below
+  Atomic<Slot*> slots_{nullptr};  // constant once started, with the five below
   char* shared_ = nullptr;
+  CpuSequences sequences_;
   unsigned cpus_ = 0;
   std::size_t memory_bytes_ = 0;
   CpuSlots slot_of_;

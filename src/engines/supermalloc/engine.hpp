@@ -1,7 +1,7 @@
 // The engine of SuperMalloc (B. C. Kuszmaul, ISMM 2015), with locks. Read DESIGN.md beside this file first;
 // then bins.hpp, chunk_table.hpp, folios.hpp, folio_heap.hpp, object_list.hpp, thread_cache.hpp,
-// cpu_slots.hpp, cpu_caches.hpp, giving_back.hpp and allocator.hpp, in that order. This file makes the engine
-// of them that a library has: static functions over one allocator.
+// cpu_slots.hpp, cpu_sequences.hpp, cpu_caches.hpp, giving_back.hpp and allocator.hpp, in that order. This
+// file makes the engine of them that a library has: static functions over one allocator.
 #pragma once
 
 #include <cstddef>

@@ -66,40 +66,102 @@ struct ObjectList {
   bool is_empty() const { return is_end(first); }
 };
 
-/// Lists of one bin, of up to 1 MiB: what a CPU's cache and the global one hold. The lock of whoever has it
-/// gives access.
-struct Chain {
+/// Lists of one bin, of up to 1 MiB: what a CPU's cache and the global one hold. An array of their heads, and
+/// how many there are: together one word, so that a chain changes by one store. (cpu_sequences.hpp says what
+/// for.)
+class Chain {
+ public:
   // Of 1 MiB in lists of 8 KiB there would be 128; lists are whole objects, and may be just above 4 KiB.
   static constexpr std::uint32_t kMostLists = 255;
+  struct Room {
+    Plain<ObjectList> heads[kMostLists];
+  };
 
-  Atomic<std::uint32_t> lists{0};  // atomic for who comes for the lock and asks for what it will touch
-  ObjectList at[kMostLists];       // those behind `lists` are nothing
+  constexpr Chain() = default;  // none
+  /// An empty one.
+  explicit Chain(Room* room) : word_(address_of(room)) { SPANALLOC_ASSERT((word_ & ~kAddress) == 0); }
 
-  std::uint32_t count() const { return lists.load_relaxed(); }
+  bool is_none() const { return (word_ & kAddress) == 0; }
+  std::uint32_t count() const { return static_cast<std::uint32_t>(word_ >> kCountShift); }
   bool is_empty() const { return count() == 0; }
-  void push(ObjectList list) {
-    const std::uint32_t before = count();
-    SPANALLOC_ASSERT(before < kMostLists && !list.is_empty());
-    at[before] = list;
-    lists.store_relaxed(before + 1);
-  }
-  ObjectList pop() {
-    SPANALLOC_ASSERT(!is_empty());
-    const std::uint32_t last = count() - 1;
-    lists.store_relaxed(last);
-    return at[last];
-  }
-  /// Any time: asks for the place that push(), or pop(), uses if nobody comes first. (The count is read.)
-  void prefetch_push() { prefetch_to_write(&at[count()]); }
-  void prefetch_pop() {
-    const std::uint32_t lists_now = count();
-    prefetch_to_write(&at[lists_now - (lists_now != 0)]);
-  }
+  /// Those behind count() are nothing.
+  Plain<ObjectList>* heads() const { return pointer_to<Plain<ObjectList>>(word_ & kAddress); }
   std::size_t objects() const {
     std::size_t sum = 0;
-    for (std::uint32_t i = 0; i < count(); ++i) sum += at[i].count;
+    for (std::uint32_t i = 0; i < count(); ++i) {
+      const ObjectList list = heads()[i];
+      sum += list.count;
+    }
     return sum;
   }
+
+  /// The same chain when a list has come to its heads' end, or has left it.
+  Chain longer() const { return Chain(word_ + kOneList); }
+  Chain shorter() const { return Chain(word_ - kOneList); }
+
+  /// A closed one nobody changes but who has closed it.
+  bool is_closed() const { return (word_ & kClosed) != 0; }
+  Chain closed() const { return Chain(word_ | kClosed); }
+  Chain opened() const { return Chain(word_ & ~kClosed); }
+  Chain closed_if(bool closes) const { return closes ? closed() : opened(); }
+
+  std::uint64_t word() const { return word_; }
+  bool operator==(const Chain&) const = default;
+
+ private:
+  static constexpr unsigned kCountShift = 48;  // user addresses are shorter
+  static constexpr std::uint64_t kOneList = std::uint64_t{1} << kCountShift;
+  static constexpr std::uint64_t kClosed = 1;
+  static constexpr std::uint64_t kAddress = (kOneList - 1) & ~kClosed;
+
+  explicit Chain(std::uint64_t word) : word_(word) {}
+
+  std::uint64_t word_ = 0;
+};
+
+/// Where a chain is kept. Who may change it says the cache; anybody may look, and ask for what it will touch.
+class ChainPlace {
+ public:
+  Chain get() const { return chain_.load_relaxed(); }
+  void set(Chain chain) { chain_.store_relaxed(chain); }
+  /// With all that was done to it: its heads above all.
+  Chain get_in_order() const { return chain_.load_acquire(); }
+  void set_in_order(Chain chain) { chain_.store_release(chain); }
+
+  void push(ObjectList list) {
+    const Chain before = get();
+    SPANALLOC_ASSERT(!before.is_none() && before.count() < Chain::kMostLists && !list.is_empty());
+    before.heads()[before.count()] = list;
+    set(before.longer());
+  }
+  ObjectList pop() {
+    const Chain before = get();
+    SPANALLOC_ASSERT(!before.is_empty());
+    set(before.shorter());
+    return before.heads()[before.count() - 1];
+  }
+
+  /// From now on it changes by nobody else.
+  void close() {
+    // Acquire: with the lists that others have put there. Sequentially consistent: before the closing thread
+    // looks where it runs.
+    Chain seen = get();
+    while (!chain_.compare_exchange_strong_seq_cst(seen, seen.closed())) {
+    }
+  }
+  // Release: what was done to it meanwhile.
+  void open() { set_in_order(get().opened()); }
+
+  void prefetch_push() const { prefetch_to_write(&get().heads()[get().count()]); }
+  void prefetch_pop() const {
+    const std::uint32_t lists = get().count();
+    prefetch_to_write(&get().heads()[lists - (lists != 0)]);
+  }
+
+  void* word() { return &chain_; }
+
+ private:
+  Atomic<Chain> chain_{};
 };
 
 }  // namespace spanalloc::supermalloc

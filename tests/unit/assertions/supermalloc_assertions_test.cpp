@@ -71,14 +71,17 @@ TEST_F(SupermallocAssertionDeathTest, F2_AUsedFolioIsInOneListAndInTheRightOne) 
 }
 
 TEST_F(SupermallocAssertionDeathTest, AChainHoldsWholeListsAndNoMoreThanItHasRoomFor) {
-  const auto chain = std::make_unique<Chain>();
+  const auto room = std::make_unique<Chain::Room>();
+  supermalloc::ChainPlace place;
   FreeObject object{};
-  EXPECT_DEATH(chain->pop(), "!is_empty\\(\\)");
-  EXPECT_DEATH(chain->push({}), "!list.is_empty\\(\\)");
+  EXPECT_DEATH(place.push({&object, 1}), "!before.is_none\\(\\)");
+  place.set(Chain(room.get()));
+  EXPECT_DEATH(place.pop(), "!before.is_empty\\(\\)");
+  EXPECT_DEATH(place.push({}), "!list.is_empty\\(\\)");
   const auto push_too_many = [&] {
-    for (std::uint32_t i = 0; i <= Chain::kMostLists; ++i) chain->push({&object, 1});
+    for (std::uint32_t i = 0; i <= Chain::kMostLists; ++i) place.push({&object, 1});
   };
-  EXPECT_DEATH(push_too_many(), "before < kMostLists");
+  EXPECT_DEATH(push_too_many(), "before.count\\(\\) < Chain::kMostLists");
 }
 
 TEST_F(SupermallocAssertionDeathTest, AThreadsListChangesPlaceOnlyWithAnEmptyOne) {

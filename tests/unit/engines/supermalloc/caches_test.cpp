@@ -1,7 +1,6 @@
 // The three levels of caches of the supermalloc engine: which of them an object comes from and goes to, and
 // how much each holds.
 #include <gtest/gtest.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <atomic>
@@ -62,20 +61,11 @@ std::size_t out(test::OwnHeap<>& heap, BinNumber b) {
 }
 
 void run_on(unsigned cpu) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(cpu, &set);
-  ASSERT_EQ(sched_setaffinity(0, sizeof set, &set), 0);
+  test::run_on({cpu});
 }
 // Two CPUs that this process may use; the same one twice when there is but one.
 std::pair<unsigned, unsigned> two_cpus() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  EXPECT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
-  std::vector<unsigned> cpus;
-  for (unsigned cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
+  const std::vector<unsigned>& cpus = test::cpus_of_this_process();
   return {cpus.front(), cpus.back()};
 }
 
@@ -215,13 +205,14 @@ TEST_F(SupermallocCaches, TheGlobalCacheIsAStackOfChains) {
   EXPECT_TRUE(checked(heap).all_returned());
 }
 
-// A thread asks where it runs before its first use of a CPU's cache and then before every sixteenth: one that
-// moves meanwhile stays with the CPU it came from, and not for longer.
+// Under locks a thread asks where it runs before its first use of a CPU's cache and then before every
+// sixteenth: one that moves meanwhile stays with the CPU it came from, and not for longer.
 TEST_F(SupermallocCaches, AThreadThatMovesIsNoticedWithTheSixteenthUse) {
   const std::pair<unsigned, unsigned> both = two_cpus();
   if (both.first == both.second) GTEST_SKIP() << "it takes two CPUs";
   constexpr std::size_t kUses = 16;
   const test::Variable cpus("SPANALLOC_CPUS", "2");
+  const test::Variable locks("SPANALLOC_RSEQ", "0");
   test::OwnHeap<> heap;
   const BinNumber b = Bins::for_folios(3000);
   ASSERT_GT(Bins::of(b).chain_lists, 2 * kUses) << "one chain holds all lists";
@@ -274,7 +265,7 @@ TEST_F(SupermallocCaches, AListMovesByItsHead) {
   std::vector<const FreeObject*> links;
   heap->cpu_caches().for_each_chain(b, [&](const Chain& chain) {
     ASSERT_EQ(chain.count(), 1u);
-    for (const FreeObject* p = chain.at[0].first; !is_end(p); p = p->next) links.push_back(p);
+    for (const FreeObject* p = chain.heads()[0].first; !is_end(p); p = p->next) links.push_back(p);
   });
   ASSERT_EQ(links.size(), list);
   std::thread([&] {

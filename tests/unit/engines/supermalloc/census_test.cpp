@@ -331,17 +331,11 @@ TEST_F(SupermallocWalker, NamesWhatIsWrongWithCaches) {
     return [&cache, count, this] { cache.spare[cached_].count.store_relaxed(count); };
   });
   expect_noticed("a chain has too many lists", [&] {
-    const auto set = [this](std::uint32_t lists) {
-      std::uint32_t found = 0;
-      heap_->cpu_caches().for_each_chain(cached_, [&](const Chain& chain) {
-        found = chain.count();
-        const_cast<Chain&>(chain).lists.store_relaxed(lists);
-      });
-      return found;
-    };
-    const std::uint32_t before = set(Bins::of(cached_).chain_lists + 1);
-    EXPECT_EQ(before, 1u);
-    return [=] { set(before); };
+    supermalloc::ChainPlace& place = heap_->cpu_caches().first_chain(cached_);
+    const Chain before = place.get();
+    EXPECT_EQ(before.count(), 1u);
+    while (place.get().count() <= Bins::of(cached_).chain_lists) place.set(place.get().longer());
+    return [&place, before] { place.set(before); };
   });
   expect_noticed("a global cache miscounts its chains", [&] {
     heap_->cpu_caches().filled(cached_).store_relaxed(1);

@@ -15,7 +15,9 @@ using supermalloc::CpuSlots;
 
 class Slots {
  public:
-  explicit Slots(unsigned count) { slots_.start(count, memory_.data()); }
+  explicit Slots(unsigned count, CpuSlots::Beyond beyond = CpuSlots::Beyond::kShare) {
+    slots_.start(count, memory_.data(), beyond);
+  }
   unsigned of(unsigned cpu) { return slots_.of(cpu); }
 
  private:
@@ -45,6 +47,16 @@ TEST(SupermallocCpuSlots, MoreCpusThanSlotsShareThemEvenly) {
   EXPECT_EQ(shared, std::vector<unsigned>(3, 10));
   // Beyond all numbers that there are.
   EXPECT_EQ(slots.of(CpuSlots::kCpus + 5), slots.of(5));
+}
+
+// Where a slot must be one CPU's alone.
+TEST(SupermallocCpuSlots, MoreCpusThanSlotsHaveNoneIfNoneIsShared) {
+  Slots slots(3, CpuSlots::Beyond::kNone);
+  for (int round = 0; round < 2; ++round) {
+    for (unsigned cpu = 0; cpu < 30; ++cpu) EXPECT_EQ(slots.of(5 * cpu), cpu < 3 ? cpu : 3) << cpu;
+  }
+  EXPECT_EQ(slots.of(CpuSlots::kCpus), 3u) << "a number like that of the first one";
+  EXPECT_EQ(slots.of(static_cast<unsigned>(-1)), 3u) << "a thread that the kernel does not know";
 }
 
 TEST(SupermallocCpuSlots, ThreadsThatAskAtOnceFindTheSame) {

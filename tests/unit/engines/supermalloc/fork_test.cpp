@@ -277,6 +277,7 @@ TEST(SupermallocFork, WhatCachesOfVanishedThreadsHaveIsGivenBack) {
   SKIP_WHERE_THREADS_DO_NOT_FORK();
   const test::Variable bits("SPANALLOC_ARENA_BITS", "30");
   const test::Variable cpus("SPANALLOC_CPUS", "1");
+  const test::OneCpuForSequences bound;
   constexpr unsigned kThreads = 3;
   test::OwnHeap<> heap;
   std::atomic<unsigned> ready{0};
@@ -335,6 +336,7 @@ TEST(SupermallocFork, WhatACacheLosesIsCounted) {
   SKIP_WHERE_THREADS_DO_NOT_FORK();
   const test::Variable bits("SPANALLOC_ARENA_BITS", "32");
   const test::Variable cpus("SPANALLOC_CPUS", "1");
+  const test::OneCpuForSequences bound;
   const supermalloc::BinNumber b = Bins::for_folios(3000);
   const std::size_t list = Bins::of(b).list_objects;
   const std::size_t chain = Bins::of(b).chain_lists;

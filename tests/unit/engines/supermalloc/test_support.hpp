@@ -3,8 +3,11 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <cstdint>
+#include <cstdlib>
+#include <string>
 #include <vector>
 
 #include "base/bits.hpp"
@@ -53,10 +56,51 @@ void free_all(OwnHeap<Config>& heap, std::vector<void*>& objects) {
   objects.clear();
 }
 
+/// The CPUs that this process may run on when it is first asked.
+inline const std::vector<unsigned>& cpus_of_this_process() {
+  static const std::vector<unsigned> cpus = [] {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    EXPECT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
+    std::vector<unsigned> found;
+    for (unsigned cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
+      if (CPU_ISSET(cpu, &set)) found.push_back(cpu);
+    }
+    return found;
+  }();
+  return cpus;
+}
+inline void run_on(const std::vector<unsigned>& cpus) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  for (const unsigned cpu : cpus) CPU_SET(cpu, &set);
+  ASSERT_EQ(sched_setaffinity(0, sizeof set, &set), 0);
+}
+/// For as long as it lives the calling thread, and those that it starts, are on one CPU if the environment
+/// wants restartable sequences: then a heap that knows of one CPU has a cache for that one alone.
+class OneCpuForSequences {
+ public:
+  OneCpuForSequences() {
+    const char* wanted = std::getenv("SPANALLOC_RSEQ");
+    if (wanted == nullptr || wanted != std::string("1")) return;
+    run_on({cpus_of_this_process().front()});
+    is_bound_ = true;
+  }
+  ~OneCpuForSequences() {
+    if (is_bound_) run_on(cpus_of_this_process());
+  }
+  OneCpuForSequences(const OneCpuForSequences&) = delete;
+  OneCpuForSequences& operator=(const OneCpuForSequences&) = delete;
+
+ private:
+  bool is_bound_ = false;
+};
+
 /// Many heaps in one process: small arenas. One CPU, so that a test knows which caches it meets.
 class SupermallocTest : public ::testing::Test {
   Variable bits_{"SPANALLOC_ARENA_BITS", "32"};
   Variable cpus_{"SPANALLOC_CPUS", "1"};
+  OneCpuForSequences bound_;
 };
 
 }  // namespace spanalloc::test
