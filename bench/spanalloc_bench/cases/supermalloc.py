@@ -56,7 +56,7 @@ def vyukov(threads: int = 40, objects: int = 10_000, full: bool = False, quick: 
 
 def lock_contention(threads: int = 2, increments: int = 1_000_000, full: bool = False, quick: bool = False) -> Case:
     """SuperMalloc 8, Figure 5: metrics global_ns, per_cpu_ns, per_cpu_no_getcpu_ns, per_thread_ns, and of today
-    per_cpu_rseq_ns. It calls no allocator, so it runs under the C library's alone."""
+    per_cpu_rseq_ns, per_cpu_sequence_ns and per_cpu_sequence_swap_ns. It calls no allocator, so it runs under the C library's alone."""
     return Case(
         id=f"lock-contention-n{increments}.t{threads}", group="lock-contention",
         title=f"lock against contention, {_count(threads, 'thread')}", source="SuperMalloc 8, Figure 5",
