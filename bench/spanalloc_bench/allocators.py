@@ -18,10 +18,11 @@ BUILT_ONLY = ("snmalloc", "rpmalloc")  # Debian has none
 # What --ablations adds.
 ABLATIONS = tuple(name for name, library in libraries.LIBRARIES.items()
                   if "compared" in library.traits and name not in libraries.SHIPPED_CONFIGS)
-# The product under another setting, by name only.
+# Libraries under another setting, by name only.
 SETTINGS = {
     **{f"standard-thp-{use}": ("standard", (("SPANALLOC_THP", use),)) for use in ("always", "never")},
     "standard-background": ("standard", (("SPANALLOC_BACKGROUND", "1"),)),
+    "supermalloc-rseq": ("supermalloc", (("SPANALLOC_RSEQ", "1"),)),
 }
 FLOOR = "bump"
 MMAP = "mmap"

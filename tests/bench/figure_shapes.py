@@ -227,7 +227,7 @@ def future(name, point):
 
 def ideas(name, point):
     """What each idea of SuperMalloc gives, and what it costs."""
-    time = {"supermalloc-powers-of-two": 3.0, "supermalloc-no-offset": 2.0, "supermalloc-no-prefetch": 1.03}.get(name, 1.0)
+    time = {"supermalloc-powers-of-two": 3.0, "supermalloc-no-offset": 2.0, "supermalloc-no-prefetch": 1.03, "supermalloc-rseq": 0.8}.get(name, 1.0)
     memory = {"supermalloc-no-offset": 0.9, "supermalloc-aligned-to-8": 0.85}.get(name, 1.0)
     return {"elapsed": time, "memory": 10 * MIB * memory,
             "metrics": {"rss_over_live_mean": 1.8 if name == "supermalloc-powers-of-two" else 1.5,
@@ -235,7 +235,7 @@ def ideas(name, point):
 
 
 less_of_caches = variants({"supermalloc-no-prefetch": (1.03, 1.0), "supermalloc-no-cpu-caches": (4.0, 1.0),
-                           "supermalloc-no-global-cache": (1.5, 1.0)}, malloc_test)
+                           "supermalloc-no-global-cache": (1.5, 1.0), "supermalloc-rseq": (0.97, 1.0)}, malloc_test)
 
 
 def xalan(name, point):
@@ -377,8 +377,7 @@ BY_PARAMETERS = {f"scalloc-table1/{name}" for name in (
 CANNOT = {
     "scalloc-table1/xalan-sizes", "scalloc-table1/thread-local", "scalloc-5/application-benchmarks",
     "scalloc-7b/llalloc-peak", "scalloc-7b/six-threads", "scalloc-10a/no-contention", "scalloc-11/cache-misses",
-    *(f"supermalloc-6/{name}" for name in ("transactions-commit", "early-subscription", "mutexes-hardly-slower",
-                                           "hyperthreading")),
+    *(f"supermalloc-6/{name}" for name in ("transactions-commit", "early-subscription", "hyperthreading")),
     "supermalloc-8/original-is-noisy", "supermalloc-9/tbb-leaks", "supermalloc-9/jemalloc-pauses",
     "supermalloc-13/uncommitting-costs",
     *(f"a2alloc-7/cache-{kind}-{pair}" for kind in ("scratch", "thrash")

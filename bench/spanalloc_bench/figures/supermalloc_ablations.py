@@ -13,10 +13,10 @@ from spanalloc_bench.figures import supermalloc
 from spanalloc_bench.figures.figure import MEMORY, NET_MEMORY, TIME, Claim, Figure, Panel, Point, metric, process_alone
 
 PAPER = supermalloc.PAPER
-SUPERMALLOC, NO_PREFETCH = supermalloc.SUPERMALLOC, supermalloc.NO_PREFETCH
+SUPERMALLOC, NO_PREFETCH, RSEQ = supermalloc.SUPERMALLOC, supermalloc.NO_PREFETCH, supermalloc.RSEQ
 FIRST_FIT, POWERS, NO_OFFSET, ALIGNED_TO_8 = (
     f"{SUPERMALLOC}-{what}" for what in ("first-fit", "powers-of-two", "no-offset", "aligned-to-8"))
-CONFIGS = (NO_PREFETCH, FIRST_FIT, POWERS, NO_OFFSET, ALIGNED_TO_8)
+CONFIGS = (NO_PREFETCH, FIRST_FIT, POWERS, NO_OFFSET, ALIGNED_TO_8, RSEQ)
 
 PHASES = metric("rss_over_live_mean", "", "memory over live bytes, mean of the phases")
 FREED = metric("rss_over_live_freed90", "", "memory over live bytes when 90 % is freed")
@@ -59,7 +59,7 @@ FIGURE = Figure(
     "supermalloc-ablations", "supermalloc", "Ablations", "What single ideas of the paper are worth",
     "Ours, no figure of the paper: the engine in turn with itself without one of its ideas, where that could matter. The "
     "folio at the lowest address instead of the fullest; powers of two instead of primes; no random offset; bins of 24, 40 and "
-    "56 bytes, aligned to 8 bytes; no prefetching. (Its caches, and prefetching in malloc-test: Figures 6 and 7.) SuperServer "
+    "56 bytes, aligned to 8 bytes; no prefetching; and with restartable sequences (`SPANALLOC_RSEQ=1`). (Its caches, and prefetching in malloc-test: Figures 6 and 7.) SuperServer "
     "as in Figure 12; a churn of 32 MiB through six phases of sizes; random reads of the first words of "
     "objects of one size; large objects of 16 to 64 KiB at random replacement; 100,000 objects of 40 bytes.",
     (
@@ -84,6 +84,9 @@ FIGURE = Figure(
                "fragmentation (here: of 24, 40 and 56 bytes, which alignment to 16 bytes removes beyond the paper's 8; memory "
                "of objects of 40 bytes).", "§3",
                j.less(NET_MEMORY, j.SUBJECT, of=ALIGNED_TO_8, at=_at(SMALL)), ALIGNED_TO_8),
+        _claim("sequences-spare-locks", "Restartable sequences in place of a CPU's locks: less time in large objects, of which "
+               "a thread keeps few, and so goes to its CPU's caches often.", _OURS,
+               j.less(TIME, j.SUBJECT, of=RSEQ, at=_at(LARGE)), RSEQ),
         _claim("prefetch-serves", "Prefetching makes SuperServer no slower (within 3 %).", _OURS,
                j.within(TIME, None, 1.03, to=NO_PREFETCH, at=_at(SERVER)), NO_PREFETCH),
     ),
