@@ -87,21 +87,22 @@ struct TwoWords {
   "leaq 3b(%%rip), %[first]\n"                                \
   "movq %[first], 8(%[area])\n"                               \
   "1: cmpl %[cpu], 4(%[area])\n"                              \
+  "jne 5f\n"                                                  \
+  "cmpq %[seen], (%[word])\n"                                 \
   "jne 5f\n"
 #define SPANALLOC_SEQUENCE_END            \
   "lock cmpxchgq %[desired], (%[word])\n" \
   "2:\n"                                  \
   "5: movq $0, 8(%[area])\n"
 
-/// If the thread runs on `cpu` and `word` is `seen`: writes to `place`, then makes the word `desired`. False:
-/// the word was left alone. (The place may have been written to.)
+/// If the thread runs on `cpu`, and `word` is `seen`, both looked at inside of the sequence: writes to
+/// `place`; then makes the word, if it is `seen` still, `desired`. False: the word was left alone. (The place
+/// may have been written to.)
 [[gnu::always_inline]] inline bool write_and_swap(unsigned cpu, void* word, std::uint64_t seen,
                                                   std::uint64_t desired, void* place, TwoWords value) {
   bool done;
   std::uint64_t scratch;
   asm volatile(SPANALLOC_SEQUENCE_BEGIN
-               "cmpq %[seen], (%[word])\n"
-               "jne 5f\n"
                "movq %[one], (%[place])\n"
                "movq %[two], 8(%[place])\n" SPANALLOC_SEQUENCE_END
                : "=@ccz"(done), [first] "=&r"(scratch), [seen] "+a"(seen)
@@ -111,8 +112,7 @@ struct TwoWords {
   return done;
 }
 
-/// If the thread runs on `cpu`: reads from `place`; then makes the word, if it is `seen`, `desired`. False:
-/// the word was left alone, and the value is nothing.
+/// The same, but reads from `place`. False: the word was left alone, and the value is nothing.
 [[gnu::always_inline]] inline bool read_and_swap(unsigned cpu, void* word, std::uint64_t seen,
                                                  std::uint64_t desired, const void* place, TwoWords& value) {
   bool done;

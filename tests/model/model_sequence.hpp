@@ -14,6 +14,7 @@ struct SequenceFaults {
   bool are_not_restarted = false;     // whoever has run on the CPU meanwhile
   bool end_with_plain_store = false;  // of a word that has been looked at before
   bool look_once_where_they_run = false;
+  bool pops_do_not_look = false;  // at the word, before they read
 };
 inline SequenceFaults faults;
 
@@ -37,7 +38,7 @@ inline unsigned sequence_cpu() {
 }
 
 template <class Moves>
-bool run_sequence(unsigned cpu, void* word, std::uint64_t seen, std::uint64_t desired, bool looks_first,
+bool run_sequence(unsigned cpu, void* word, std::uint64_t seen, std::uint64_t desired, bool looks,
                   Moves moves) {
   if (!model::modelled) {  // a constructor
     moves();
@@ -48,8 +49,8 @@ bool run_sequence(unsigned cpu, void* word, std::uint64_t seen, std::uint64_t de
   if (setjmp(exit) != 0) return false;
   if (!model::faults.are_not_restarted) model::begin_sequence(exit);
   bool done = false;
-  if (model::this_cpu() == cpu &&
-      (!looks_first || model::atomic_load(word, 8, model::Order::relaxed) == seen)) {
+  // Acquire, as all loads of x86 are.
+  if (model::this_cpu() == cpu && (!looks || model::atomic_load(word, 8, model::Order::acquire) == seen)) {
     // Others may come between any two instructions.
     (void)model::atomic_load(word, 8, model::Order::relaxed);
     moves();
@@ -78,7 +79,7 @@ bool write_and_swap(unsigned cpu, void* word, std::uint64_t seen, std::uint64_t 
 template <class Place>
 bool read_and_swap(unsigned cpu, void* word, std::uint64_t seen, std::uint64_t desired, const Place* place,
                    TwoWords& value) {
-  return run_sequence(cpu, word, seen, desired, false, [&] {
+  return run_sequence(cpu, word, seen, desired, !model::faults.pops_do_not_look, [&] {
     if (model::modelled) model::plain_access(place, false);
     value = *reinterpret_cast<const TwoWords*>(place);
   });

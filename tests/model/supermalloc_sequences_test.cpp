@@ -22,23 +22,27 @@ using supermalloc::Chain;
 using supermalloc::FreeObject;
 using supermalloc::ObjectList;
 
-// Two lists a chain.
+// So many lists a chain, of an object each.
+template <unsigned kLists>
 struct ShortChains : Supermalloc {
-  static constexpr std::size_t kChainBytes = 32 * kKiB;
+  static constexpr std::size_t kChainBytes = kLists * 16 * kKiB;
 };
-using Bins = supermalloc::Bins<ShortChains>;
-constexpr supermalloc::BinNumber kBin = Bins::kFirstLarge;
-static_assert(Bins::of(kBin).chain_lists == 2 && Bins::of(kBin).list_objects == 1);
+constexpr supermalloc::BinNumber kBin = supermalloc::Bins<Supermalloc>::kFirstLarge;
 
-struct ChainsWorld {
+template <unsigned kChainLists>
+struct ChainsWorldOf {
+  using Config = ShortChains<kChainLists>;
+  static constexpr const supermalloc::Bin& kTheBin = supermalloc::Bins<Config>::of(kBin);
+  static_assert(kTheBin.is_large() && kTheBin.chain_lists == kChainLists && kTheBin.list_objects == 1);
+
   static constexpr unsigned kLists = 8;
 
-  supermalloc::CpuCaches<ShortChains> caches;
+  supermalloc::CpuCaches<Config> caches;
   FreeObject heads[kLists];      // one object a list, into which nobody looks
   Plain<unsigned> uses[kLists];  // by whoever has the list
   bool is_cached[kLists] = {};
 
-  ChainsWorld() {
+  ChainsWorldOf() {
     forget_memory();
     constexpr std::size_t kBytes = 64 * kKiB;  // another execution's
     std::memset(os::map(kBytes, os::page_size()), 0, kBytes);
@@ -83,6 +87,8 @@ struct ChainsWorld {
     for (const bool is_left : is_cached) MODEL_CHECK(!is_left);
   }
 };
+
+using ChainsWorld = ChainsWorldOf<2>;
 
 // Two threads of one CPU. What the one does may leave the chain's word as the other one has seen it.
 struct TakeAndTake : ChainsWorld {
@@ -245,6 +251,25 @@ struct ComesByTheLock : ChainsWorld {
     }
   }
 };
+// One has seen a full chain, long ago. It begins its sequence when the chain is another CPU's to change: of
+// the other thread, which was here behind its closing, and has been moved. That one has sent the chain to the
+// global cache meanwhile, and brings it back with another list.
+struct OldTakeAndChainsMove : ChainsWorldOf<1> {
+  static constexpr unsigned kThreads = 2;
+  OldTakeAndChainsMove() {
+    put({0, 1, 2});
+    run_on(0, 0);
+    run_on(1, 0);
+  }
+  void thread(unsigned self) {
+    if (self == 0) {
+      (void)take();
+    } else {
+      for (int i = 0; i < 3; ++i) (void)take();
+      put({3, 4, 5});
+    }
+  }
+};
 
 constexpr Options on_x86(unsigned preemptions, unsigned migrations = 0) {
   return {.memory = MemoryModel::tso, .preemptions = preemptions, .migrations = migrations};
@@ -259,6 +284,8 @@ TEST(SupermallocSequencesModel, WhatIsMissingIsFoundOut) {
   EXPECT_FINDS(PutAndLook, "is_", on_x86(2));
   faults = {.look_once_where_they_run = true};
   EXPECT_FINDS(ComesByTheLock, "race", on_x86(3, 1));
+  faults = {.pops_do_not_look = true};
+  EXPECT_FINDS(OldTakeAndChainsMove, "race", on_x86(3, 1));
   faults = {};
 }
 
@@ -280,6 +307,7 @@ TEST(SupermallocSequencesModel, ThreadsThatMoveLoseNothing) {
   EXPECT_HOLDS(ChainsComeBack, on_x86(bound(2, 3), bound(1, 2)));
   EXPECT_HOLDS(Moves, on_x86(bound(1, 2), 1));
   EXPECT_HOLDS(ComesByTheLock, on_x86(bound(2, 3), 1));
+  EXPECT_HOLDS(OldTakeAndChainsMove, on_x86(3, 1));
 }
 
 }  // namespace
