@@ -19,6 +19,14 @@
 
 #include "base/bits.hpp"
 
+#if defined(__SANITIZE_THREAD__)
+#define SPANALLOC_HAS_TSAN 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SPANALLOC_HAS_TSAN 1
+#endif
+#endif
+
 // Not there before glibc 2.35, nor in other C libraries. The offset is from the thread pointer; the size is 0
 // where the kernel refused, or a setting forbids.
 extern "C" {
@@ -30,7 +38,7 @@ extern "C" {
 namespace spanalloc::os {
 
 // Thread sanitizer sees no access of an assembler's instruction, and no order between threads of one CPU.
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+#if defined(__x86_64__) && !defined(SPANALLOC_HAS_TSAN)
 inline constexpr bool kHasSequences = true;
 #else
 inline constexpr bool kHasSequences = false;
@@ -53,9 +61,10 @@ inline volatile SequenceArea& sequence_area() {
   return *reinterpret_cast<volatile SequenceArea*>(static_cast<char*>(__builtin_thread_pointer()) +
                                                    __rseq_offset);
 }
-/// The CPU that the thread runs on at the moment of the look; no CPU's number: it has no sequences.
-inline unsigned sequence_cpu() {
-  return sequence_area().cpu_id;
+/// The CPU that the thread with this area runs on at the moment of the look; no CPU's number: it has no
+/// sequences.
+inline unsigned sequence_cpu(const volatile SequenceArea& area) {
+  return area.cpu_id;
 }
 
 /// Two words, which move together.
@@ -71,7 +80,12 @@ struct TwoWords {
 // is behind the signature that libc has told the kernel, and out of line. The zero flag, set, says that the
 // last instruction was run and found the word as it was: an address is never zero.
 //
+// (`asm inline`: or the compiler takes its lines for as many instructions when it decides what to inline.)
+//
 // The area is cleared behind it, so that the kernel reads no descriptor of a library that has been closed.
+//
+// No unwind information covers 4, as it lies in no function: a backtrace by a handler whose signal came
+// inside of a sequence ends there.
 #define SPANALLOC_SEQUENCE_BEGIN                              \
   ".pushsection .data.rel.ro.spanalloc,\"aw?\",@progbits\n"   \
   ".balign 32\n"                                              \
@@ -95,36 +109,38 @@ struct TwoWords {
   "2:\n"                                  \
   "5: movq $0, 8(%[area])\n"
 
-/// If the thread runs on `cpu`, and `word` is `seen`, both looked at inside of the sequence: writes to
-/// `place`; then makes the word, if it is `seen` still, `desired`. False: the word was left alone. (The place
-/// may have been written to.)
-[[gnu::always_inline]] inline bool write_and_swap(unsigned cpu, void* word, std::uint64_t seen,
-                                                  std::uint64_t desired, void* place, TwoWords value) {
+/// In the calling thread, whose area it is: if it runs on `cpu`, and `word` is `seen`, both looked at inside
+/// of the sequence: writes to `place`; then makes the word, if it is `seen` still, `desired`. False: the word
+/// was left alone. (The place may have been written to.)
+[[gnu::always_inline]] inline bool write_and_swap(volatile SequenceArea& area, unsigned cpu, void* word,
+                                                  std::uint64_t seen, std::uint64_t desired, void* place,
+                                                  TwoWords value) {
   bool done;
   std::uint64_t scratch;
-  asm volatile(SPANALLOC_SEQUENCE_BEGIN
-               "movq %[one], (%[place])\n"
-               "movq %[two], 8(%[place])\n" SPANALLOC_SEQUENCE_END
-               : "=@ccz"(done), [first] "=&r"(scratch), [seen] "+a"(seen)
-               : [area] "r"(&sequence_area()), [cpu] "r"(cpu), [word] "r"(word), [desired] "r"(desired),
-                 [place] "r"(place), [one] "r"(value.first), [two] "r"(value.second)
-               : "memory");
+  asm inline volatile(SPANALLOC_SEQUENCE_BEGIN
+                      "movq %[one], (%[place])\n"
+                      "movq %[two], 8(%[place])\n" SPANALLOC_SEQUENCE_END
+                      : "=@ccz"(done), [first] "=&r"(scratch), [seen] "+a"(seen)
+                      : [area] "r"(&area), [cpu] "r"(cpu), [word] "r"(word), [desired] "r"(desired),
+                        [place] "r"(place), [one] "r"(value.first), [two] "r"(value.second)
+                      : "memory");
   return done;
 }
 
 /// The same, but reads from `place`. False: the word was left alone, and the value is nothing.
-[[gnu::always_inline]] inline bool read_and_swap(unsigned cpu, void* word, std::uint64_t seen,
-                                                 std::uint64_t desired, const void* place, TwoWords& value) {
+[[gnu::always_inline]] inline bool read_and_swap(volatile SequenceArea& area, unsigned cpu, void* word,
+                                                 std::uint64_t seen, std::uint64_t desired, const void* place,
+                                                 TwoWords& value) {
   bool done;
   std::uint64_t first;
   std::uint64_t second;
-  asm volatile(SPANALLOC_SEQUENCE_BEGIN
-               "movq (%[place]), %[first]\n"
-               "movq 8(%[place]), %[second]\n" SPANALLOC_SEQUENCE_END
-               : "=@ccz"(done), [first] "=&r"(first), [second] "=&r"(second), [seen] "+a"(seen)
-               : [area] "r"(&sequence_area()), [cpu] "r"(cpu), [word] "r"(word), [desired] "r"(desired),
-                 [place] "r"(place)
-               : "memory");
+  asm inline volatile(
+      SPANALLOC_SEQUENCE_BEGIN
+      "movq (%[place]), %[first]\n"
+      "movq 8(%[place]), %[second]\n" SPANALLOC_SEQUENCE_END
+      : "=@ccz"(done), [first] "=&r"(first), [second] "=&r"(second), [seen] "+a"(seen)
+      : [area] "r"(&area), [cpu] "r"(cpu), [word] "r"(word), [desired] "r"(desired), [place] "r"(place)
+      : "memory");
   value = {first, second};
   return done;
 }
@@ -134,10 +150,12 @@ struct TwoWords {
 
 #else
 // Never called.
-inline bool write_and_swap(unsigned, void*, std::uint64_t, std::uint64_t, void*, TwoWords) {
+inline bool write_and_swap(volatile SequenceArea&, unsigned, void*, std::uint64_t, std::uint64_t, void*,
+                           TwoWords) {
   return false;
 }
-inline bool read_and_swap(unsigned, void*, std::uint64_t, std::uint64_t, const void*, TwoWords&) {
+inline bool read_and_swap(volatile SequenceArea&, unsigned, void*, std::uint64_t, std::uint64_t, const void*,
+                          TwoWords&) {
   return false;
 }
 #endif

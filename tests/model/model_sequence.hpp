@@ -31,9 +31,14 @@ struct TwoWords {
   std::uint64_t second;
 };
 
+struct SequenceArea {};
+inline volatile SequenceArea& sequence_area() {
+  static volatile SequenceArea area;
+  return area;
+}
 /// Where the running thread is; with `look_once_where_they_run` where it was when it last came out of a
 /// sequence.
-inline unsigned sequence_cpu() {
+inline unsigned sequence_cpu(const volatile SequenceArea&) {
   return model::faults.look_once_where_they_run ? model::last_seen_cpu() : model::this_cpu();
 }
 
@@ -69,16 +74,16 @@ bool run_sequence(unsigned cpu, void* word, std::uint64_t seen, std::uint64_t de
 }
 
 template <class Place>
-bool write_and_swap(unsigned cpu, void* word, std::uint64_t seen, std::uint64_t desired, Place* place,
-                    TwoWords value) {
+bool write_and_swap(volatile SequenceArea&, unsigned cpu, void* word, std::uint64_t seen,
+                    std::uint64_t desired, Place* place, TwoWords value) {
   return run_sequence(cpu, word, seen, desired, true, [&] {
     if (model::modelled) model::plain_access(place, true);
     *reinterpret_cast<TwoWords*>(place) = value;
   });
 }
 template <class Place>
-bool read_and_swap(unsigned cpu, void* word, std::uint64_t seen, std::uint64_t desired, const Place* place,
-                   TwoWords& value) {
+bool read_and_swap(volatile SequenceArea&, unsigned cpu, void* word, std::uint64_t seen,
+                   std::uint64_t desired, const Place* place, TwoWords& value) {
   return run_sequence(cpu, word, seen, desired, !model::faults.pops_do_not_look, [&] {
     if (model::modelled) model::plain_access(place, false);
     value = *reinterpret_cast<const TwoWords*>(place);

@@ -296,37 +296,39 @@ class CpuCaches {
   // thread that is on the slot's CPU when the chains are closed (S2). Who is interrupted too often, as by a
   // debugger that stops at each instruction, or has no CPU with a slot, takes the one that is no CPU's.
   ObjectList take_restartably(BinNumber b) {
+    volatile os::SequenceArea& area = os::sequence_area();
     for (unsigned tries = kTries; tries != 0; --tries) {
-      const unsigned cpu = os::sequence_cpu();
+      const unsigned cpu = os::sequence_cpu(area);
       Slot& slot = this->slot(slot_of_.of(cpu), b);
       if (!is_a_cpus(slot)) break;
       ChainPlace* place = one_with_lists(slot);
       if (place == nullptr && shared_of(b).count() == 0) return {};  // a hint, as above
       if (const Chain seen = place == nullptr ? Chain() : place->get_in_order();
           !seen.is_empty() && !seen.is_closed()) {
-        if (const ObjectList list = CpuSequences::pop(cpu, *place, seen); !list.is_empty()) return list;
+        if (const ObjectList list = CpuSequences::pop(area, cpu, *place, seen); !list.is_empty()) return list;
         continue;
       }
       const SlotGuard guard(*this, slot);
-      if (os::sequence_cpu() == cpu) return take_locked(slot, b);
+      if (os::sequence_cpu(area) == cpu) return take_locked(slot, b);
     }
     Slot& nobodys = slot(cpus_, b);
     const SlotGuard guard(*this, nobodys);
     return take_locked(nobodys, b);
   }
   bool put_restartably(BinNumber b, ObjectList list) {
+    volatile os::SequenceArea& area = os::sequence_area();
     for (unsigned tries = kTries; tries != 0; --tries) {
-      const unsigned cpu = os::sequence_cpu();
+      const unsigned cpu = os::sequence_cpu(area);
       Slot& slot = this->slot(slot_of_.of(cpu), b);
       if (!is_a_cpus(slot)) break;
       ChainPlace* place = one_with_room(slot, b);
       if (const Chain seen = place == nullptr ? Chain() : place->get_in_order();
           !seen.is_none() && !seen.is_closed() && seen.count() < TheBins::of(b).chain_lists) {
-        if (CpuSequences::push(cpu, *place, seen, list)) return true;
+        if (CpuSequences::push(area, cpu, *place, seen, list)) return true;
         continue;
       }
       const SlotGuard guard(*this, slot);
-      if (os::sequence_cpu() == cpu) return put_locked(slot, b, list);
+      if (os::sequence_cpu(area) == cpu) return put_locked(slot, b, list);
     }
     Slot& nobodys = slot(cpus_, b);
     const SlotGuard guard(*this, nobodys);

@@ -31,20 +31,25 @@ namespace spanalloc::supermalloc {
 /// Zero-initialisable: not used before start().
 class CpuSequences {
  public:
-  void start() { used_ = os::option_number("RSEQ", 0, 1, 0) == 1 && os::has_sequences(); }
+  /// Whether they are used where SPANALLOC_RSEQ is not set.
+  static constexpr bool kByDefault = false;
+
+  void start() { used_ = are_wanted() && os::has_sequences(); }
+  static bool are_wanted() { return os::option_number("RSEQ", 0, 1, kByDefault ? 1 : 0) == 1; }
   /// Constant once started.
   bool are_used() const { return os::kHasSequences && used_; }
 
-  /// If the thread runs on `cpu`, whose chain this is, and it still is what was seen, an open one with room:
-  /// takes the list in. False: it was left alone.
-  static bool push(unsigned cpu, ChainPlace& place, Chain seen, ObjectList list) {
-    return os::write_and_swap(cpu, place.word(), seen.word(), seen.longer().word(),
+  /// In the calling thread, whose area it is: if it runs on `cpu`, whose chain this is, and it still is what
+  /// was seen, an open one with room: takes the list in. False: it was left alone.
+  static bool push(volatile os::SequenceArea& area, unsigned cpu, ChainPlace& place, Chain seen,
+                   ObjectList list) {
+    return os::write_and_swap(area, cpu, place.word(), seen.word(), seen.longer().word(),
                               &seen.heads()[seen.count()], {address_of(list.first), list.count});
   }
   /// The same of an open one that is not empty: its last list, or an empty one.
-  static ObjectList pop(unsigned cpu, ChainPlace& place, Chain seen) {
+  static ObjectList pop(volatile os::SequenceArea& area, unsigned cpu, ChainPlace& place, Chain seen) {
     os::TwoWords head{};
-    if (!os::read_and_swap(cpu, place.word(), seen.word(), seen.shorter().word(),
+    if (!os::read_and_swap(area, cpu, place.word(), seen.word(), seen.shorter().word(),
                            &seen.heads()[seen.count() - 1], head)) {
       return {};
     }
