@@ -37,6 +37,7 @@ struct Answers {
   Atomic<std::size_t> address_space_limit{0};
   Atomic<std::size_t> memory_limit{0};
   Atomic<unsigned> cpus{0};
+  Atomic<unsigned> cpu_numbers{0};
   Atomic<unsigned> known{0};
 };
 constinit Answers answers;
@@ -47,14 +48,16 @@ std::size_t limit_of(int resource) {
   return error != 0 || limit.rlim_cur == RLIM64_INFINITY ? SIZE_MAX : limit.rlim_cur;
 }
 
-unsigned count_cpus() {
+void ask_for_cpus() {
   unsigned long mask[16384 / (8 * sizeof(unsigned long))] = {};  // the kernel refuses too short a mask
   unsigned count = 0;
   const long bytes = system_call(SYS_sched_getaffinity, 0, sizeof mask, argument(mask));
   for (std::size_t i = 0; bytes > 0 && i < static_cast<std::size_t>(bytes) / sizeof mask[0]; ++i) {
     count += static_cast<unsigned>(__builtin_popcountl(mask[i]));
   }
-  return count == 0 ? 1 : count;
+  answers.cpus.store_relaxed(count == 0 ? 1 : count);
+  // (Refused: as many as one word has.)
+  answers.cpu_numbers.store_relaxed(8 * static_cast<unsigned>(bytes > 0 ? bytes : long{sizeof mask[0]}));
 }
 
 const Answers& asked() {
@@ -219,7 +222,7 @@ void ask() {
   const std::size_t address_space = limit_of(RLIMIT_AS);
   answers.address_space_limit.store_relaxed(address_space);
   answers.memory_limit.store_relaxed(min_of(address_space, limit_of(RLIMIT_DATA)));
-  answers.cpus.store_relaxed(count_cpus());
+  ask_for_cpus();
   answers.known.store_release(1);
 }
 
@@ -244,6 +247,10 @@ void forget_memory_limit() {
 
 unsigned cpu_count() {
   return static_cast<unsigned>(option_number("CPUS", 1, 4096, asked().cpus.load_relaxed()));
+}
+
+unsigned cpu_numbers() {
+  return asked().cpu_numbers.load_relaxed();
 }
 
 unsigned current_cpu() {

@@ -84,6 +84,9 @@ void forget_memory_limit();
 /// Number of CPUs the process might run on then, at least 1. SPANALLOC_CPUS overrides it (simulated
 /// machines).
 unsigned cpu_count();
+/// CPUs that the machine might ever have are numbered below this, as far as the kernel said then: so long are
+/// its sets of CPUs.
+unsigned cpu_numbers();
 /// A random number that nobody can foretell who does not know the secret that was drawn then. In a fork's
 /// child others follow than in its parent and its siblings. (In a child of which no handlers of forks are
 /// told: from Linux 4.14 on.) With SPANALLOC_SEED the next one of a sequence that this number decides.

@@ -125,6 +125,9 @@ std::size_t page_size() {
 unsigned cpu_count() {
   return model::cpus;
 }
+unsigned cpu_numbers() {
+  return model::cpus;
+}
 unsigned current_cpu() {
   return model::this_cpu();
 }

@@ -87,13 +87,17 @@ class CpuCaches {
     if (slots_.load_relaxed() != nullptr) return true;
     cpus_ = os::cpu_count();
     if (Config::kCpuCaches) sequences_.start();  // a cache that all CPUs share is changed under its lock
+    // A cache of sequences is one CPU's alone, also of a CPU that the process is allowed later: there is one
+    // for each that the machine might have. Memory of what no thread comes to is not touched.
+    cpu_slots_ =
+        sequences_.are_used() ? static_cast<unsigned>(min_of(os::cpu_numbers(), CpuSlots::kCpus)) : cpus_;
     const std::size_t slots = slot_count() * kBins * sizeof(Slot);
     const std::size_t bytes = slots + kBins * stride() + CpuSlots::kBytes;
     auto* memory = static_cast<char*>(os::map(bytes, os::page_size()));
     if (memory == nullptr) return false;
     memory_bytes_ = bytes;
     shared_ = memory + slots;
-    slot_of_.start(cpus_, shared_ + kBins * stride(),
+    slot_of_.start(cpu_slots_, shared_ + kBins * stride(),
                    sequences_.are_used() ? CpuSlots::Beyond::kNone : CpuSlots::Beyond::kShare);
     slots_.store_release(reinterpret_cast<Slot*>(memory));  // release: with the rest
     return true;
@@ -123,17 +127,17 @@ class CpuCaches {
   template <class F>
   void drain(BinNumber b, F&& f) {
     if (!is_started()) return;
-    for (unsigned i = 0; i < slot_count(); ++i) {
+    for_each_slot(b, [&](Slot& slot) {
       for (std::uint32_t left = 2 * TheBins::of(b).chain_lists; left != 0; --left) {
         ObjectList list;
         {
-          const SlotGuard guard(*this, slot(i, b));
-          if (ChainPlace* place = one_with_lists(slot(i, b)); place != nullptr) list = place->pop();
+          const SlotGuard guard(*this, slot);
+          if (ChainPlace* place = one_with_lists(slot); place != nullptr) list = place->pop();
         }
         if (list.is_empty()) break;
         f(list);
       }
-    }
+    });
     Shared& shared = shared_of(b);
     for (std::uint32_t left = cpus_ * TheBins::of(b).chain_lists; left != 0; --left) {
       ObjectList list;
@@ -157,10 +161,10 @@ class CpuCaches {
     const auto tell = [&](const ChainPlace& place) {
       if (const Chain chain = place.get(); !chain.is_empty()) f(chain);
     };
-    for (unsigned i = 0; i < slot_count(); ++i) {
-      const SlotGuard guard(*this, slot(i, b));
-      for (const ChainPlace& place : slot(i, b).chains) tell(place);
-    }
+    for_each_slot(b, [&](Slot& slot) {
+      const SlotGuard guard(*this, slot);
+      for (const ChainPlace& place : slot.chains) tell(place);
+    });
     Shared& shared = shared_of(b);
     const SharedGuard guard(*this, shared);
     for (std::uint32_t i = 0; i < cpus_; ++i) tell(shared.chains()[i]);
@@ -190,7 +194,7 @@ class CpuCaches {
     slot_of_.enter_child();
     if (slots_.load_relaxed() == nullptr) return;
     for (BinNumber b = 0; b < kBins; ++b) {
-      for (unsigned i = 0; i < slot_count(); ++i) slot(i, b).lock.abandon_if_owner_died();
+      for_each_slot(b, [](Slot& slot) { slot.lock.abandon_if_owner_died(); });
       shared_of(b).lock.abandon_if_owner_died();
     }
   }
@@ -311,9 +315,8 @@ class CpuCaches {
       const SlotGuard guard(*this, slot);
       if (os::sequence_cpu(area) == cpu) return take_locked(slot, b);
     }
-    Slot& nobodys = slot(cpus_, b);
-    const SlotGuard guard(*this, nobodys);
-    return take_locked(nobodys, b);
+    const SlotGuard guard(*this, nobodys(b));
+    return take_locked(nobodys(b), b);
   }
   bool put_restartably(BinNumber b, ObjectList list) {
     volatile os::SequenceArea& area = os::sequence_area();
@@ -330,9 +333,8 @@ class CpuCaches {
       const SlotGuard guard(*this, slot);
       if (os::sequence_cpu(area) == cpu) return put_locked(slot, b, list);
     }
-    Slot& nobodys = slot(cpus_, b);
-    const SlotGuard guard(*this, nobodys);
-    return put_locked(nobodys, b, list);
+    const SlotGuard guard(*this, nobodys(b));
+    return put_locked(nobodys(b), b, list);
   }
 
   // Of a CPU's two chains the one that a list comes from, and the one that it goes to; nullptr: none. Without
@@ -379,11 +381,19 @@ class CpuCaches {
     from.set_in_order(before.closed_if(after.is_closed()));
   }
 
-  // With sequences there is one more, which is no CPU's: it has nothing but its lock.
-  unsigned slot_count() const { return cpus_ + (sequences_.are_used() ? 1 : 0); }
+  // With sequences there is one more, behind the CPUs', which is no CPU's: it has nothing but its lock.
+  unsigned slot_count() const { return cpu_slots_ + (sequences_.are_used() ? 1 : 0); }
   Slot& slot(unsigned i, BinNumber b) { return slots_.load_relaxed()[i * kBins + b]; }
+  Slot& nobodys(BinNumber b) { return slot(cpu_slots_, b); }
   bool is_a_cpus(const Slot& slot) const {
-    return sequences_.are_used() && &slot < slots_.load_relaxed() + cpus_ * kBins;
+    return sequences_.are_used() && &slot < slots_.load_relaxed() + cpu_slots_ * kBins;
+  }
+  // Those that may have been used. (One that is given to a CPU meanwhile is used as if later.)
+  template <class F>
+  void for_each_slot(BinNumber b, F&& f) {
+    const unsigned given = slot_of_.given();
+    for (unsigned i = 0; i < given; ++i) f(slot(i, b));
+    if (sequences_.are_used()) f(nobodys(b));
   }
   Slot& here(BinNumber b) { return slot(Config::kCpuCaches ? slot_of_.of(cpu()) : 0, b); }
   // Where the calling thread runs, or ran shortly before: a lock keeps whatever it takes together.
@@ -405,10 +415,11 @@ class CpuCaches {
   };
   SPANALLOC_TLS static inline constinit thread_local SeenCpu seen_{};
 
-  Atomic<Slot*> slots_{nullptr};  // constant once started, with the five below
+  Atomic<Slot*> slots_{nullptr};  // constant once started, with the six below
   char* shared_ = nullptr;
   CpuSequences sequences_;
-  unsigned cpus_ = 0;
+  unsigned cpus_ = 0;       // as many chains has the global cache
+  unsigned cpu_slots_ = 0;  // of the CPUs'
   std::size_t memory_bytes_ = 0;
   CpuSlots slot_of_;
   ChainPool pool_;

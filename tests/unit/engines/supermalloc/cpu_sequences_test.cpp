@@ -419,6 +419,31 @@ TEST_F(SupermallocSequences, WhoHasNoCpusChainsUsesThoseThatAreNoCpus) {
   EXPECT_EQ(child_.drained(), (std::vector<int>{5, 4, 2, 1, 0}));
 }
 
+// Also of a CPU that the process may use later, and on a machine that is simulated to have fewer.
+TEST_F(SupermallocSequences, EachCpuHasChainsOfItsOwnHoweverManyAreCounted) {
+  if (!has_two_cpus()) GTEST_SKIP() << "it takes two CPUs";
+  const test::Variable one("SPANALLOC_CPUS", "1");
+  Child late;
+  ASSERT_TRUE(late.caches.start());
+  std::thread([&] {
+    run_on(child_.here);
+    late.put(0);
+    run_on(child_.there);
+    late.put(1);
+    late.put(2);
+    EXPECT_EQ(late.take(), 2);
+    EXPECT_EQ(late.take(), 1);
+    EXPECT_EQ(late.take(), -1) << "what is another CPU's, or no CPU's";
+    late.put(1);
+  }).join();
+  std::thread([&] {
+    leave_sequences(static_cast<unsigned>(-1));
+    EXPECT_EQ(late.take(), -1) << "it went to the chains that are no CPU's";
+  }).join();
+  EXPECT_EQ(late.drained(), (std::vector<int>{0, 1}));
+  late.caches.destroy();
+}
+
 #endif
 
 }  // namespace

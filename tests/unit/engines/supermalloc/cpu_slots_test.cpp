@@ -19,6 +19,7 @@ class Slots {
     slots_.start(count, memory_.data(), beyond);
   }
   unsigned of(unsigned cpu) { return slots_.of(cpu); }
+  unsigned given() const { return slots_.given(); }
 
  private:
   std::vector<std::uint64_t> memory_ = std::vector<std::uint64_t>(CpuSlots::kBytes / sizeof(std::uint64_t));
@@ -53,7 +54,10 @@ TEST(SupermallocCpuSlots, MoreCpusThanSlotsShareThemEvenly) {
 TEST(SupermallocCpuSlots, MoreCpusThanSlotsHaveNoneIfNoneIsShared) {
   Slots slots(3, CpuSlots::Beyond::kNone);
   for (int round = 0; round < 2; ++round) {
-    for (unsigned cpu = 0; cpu < 30; ++cpu) EXPECT_EQ(slots.of(5 * cpu), cpu < 3 ? cpu : 3) << cpu;
+    for (unsigned cpu = 0; cpu < 30; ++cpu) {
+      EXPECT_EQ(slots.of(5 * cpu), cpu < 3 ? cpu : 3) << cpu;
+      EXPECT_EQ(slots.given(), round == 0 && cpu < 3 ? cpu + 1 : 3) << "what others need not look at";
+    }
   }
   EXPECT_EQ(slots.of(CpuSlots::kCpus), 3u) << "a number like that of the first one";
   EXPECT_EQ(slots.of(static_cast<unsigned>(-1)), 3u) << "a thread that the kernel does not know";
