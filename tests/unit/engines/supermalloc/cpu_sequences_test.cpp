@@ -6,7 +6,12 @@
 //
 // The thread is the only one of a child that the test traces. Its instructions are found by single steps,
 // with the kernel told to forget about its sequences, which no step would leave to their end. Then, for each
-// of them, a child runs into a trap that is planted there.
+// of them, a child runs into a trap that is planted there. (A thread that is stopped so loses its CPU each
+// time, whatever comes in between: the ways differ by that. A signal, and nothing but it, comes in
+// tests/integration/sequences.cpp.)
+//
+// And what is around a sequence: a thread that has looked at a chain and has not begun, while the chain is
+// somebody's to change who has looked where it is and has been moved.
 #include "engines/supermalloc/cpu_sequences.hpp"
 
 #include <gtest/gtest.h>
@@ -30,6 +35,7 @@
 #include "engines/supermalloc/cpu_caches.hpp"
 #include "engines/supermalloc/test_support.hpp"
 #include "environment.hpp"
+#include "os_calls.hpp"
 
 namespace spanalloc {
 namespace {
@@ -42,8 +48,10 @@ using Bins = supermalloc::Bins<Supermalloc>;
 
 #if defined(__x86_64__)
 
-// Many lists a chain, of one object each.
+// Many lists a chain, of one object each; and one list a chain.
 constexpr BinNumber kBin = Bins::kFirstLarge;
+constexpr BinNumber kShortest = Bins::kCount - 1;
+static_assert(Bins::of(kBin).chain_lists >= 8 && Bins::of(kShortest).chain_lists == 1);
 
 // A thread of any process; 0: the calling one.
 void run_on(unsigned cpu, pid_t thread = 0) {
@@ -79,22 +87,23 @@ enum class Way {
 struct Child {
   Caches caches;
   FreeObject objects[8];
+  BinNumber bin = kBin;
   unsigned here = 0;
   unsigned there = 0;
 
   enum { kX, kY, kV, kW, kZ, kP, kQ };
   ObjectList list(unsigned n) { return {&objects[n], 1}; }
   void put(unsigned n) {
-    if (!caches.put(kBin, list(n))) _exit(92);
+    if (!caches.put(bin, list(n))) _exit(92);
   }
   // Its number, -1: there was none.
   int take() {
-    const ObjectList taken = caches.take(kBin);
+    const ObjectList taken = caches.take(bin);
     return taken.is_empty() ? -1 : static_cast<int>(taken.first - objects);
   }
   std::vector<int> drained() {
     std::vector<int> numbers;
-    caches.drain(kBin, [&](ObjectList list) { numbers.push_back(static_cast<int>(list.first - objects)); });
+    caches.drain(bin, [&](ObjectList list) { numbers.push_back(static_cast<int>(list.first - objects)); });
     return numbers;
   }
 };
@@ -200,15 +209,73 @@ int judge(Child& child, Scene scene, int taken, bool counts_already) {
   _exit(judge(child, scene, taken, counts_already));
 }
 
+// Runs in the child, traced, in the bin of one list a chain. A thread of the same CPU answers twice: when it
+// has looked where it is, with the chains closed, and been moved; and when it has changed them, and is done.
+// In between it waits for the global cache's lock, which a third one holds.
+[[noreturn]] void run_child_that_has_seen_the_chain(Child& child, int request, int answer) {
+  const auto await_request = [=] {
+    if (char byte = 0; read(request, &byte, 1) != 1) _exit(95);
+  };
+  const auto tell = [=] {
+    if (const char byte = 1; write(answer, &byte, 1) != 1) _exit(93);
+  };
+  child.bin = kShortest;
+  run_on(child.here);
+  for (unsigned n = 0; n < 4; ++n) child.put(n);  // 3 and 1 in the CPU's chains, 0 and 2 in the global ones
+  std::atomic<bool> is_ready{false};
+  std::thread([&] {
+    run_on(child.here);
+    is_ready = true;
+    await_request();
+    // 3's chain goes to the global cache, and 2's comes.
+    if (child.take() != 3 || child.take() != 1 || child.take() != 2) _exit(96);
+    child.put(4);
+    child.put(5);
+    const auto holder = static_cast<pid_t>(syscall(SYS_gettid));
+    std::atomic<bool> is_held{false};
+    std::thread third([&] {
+      run_on(child.there);
+      unsigned chains = 0;
+      child.caches.for_each_chain(child.bin, [&](const supermalloc::Chain&) {
+        if (++chains != 3) return;  // the CPU's two, then the one that is global
+        const std::size_t yields = test::yields();
+        is_held = true;
+        while (test::yields() == yields) sched_yield();
+        run_on(child.there, holder);
+        tell();
+        await_request();
+      });
+      if (chains != 3) _exit(97);
+    });
+    while (!is_held) sched_yield();
+    child.put(6);  // both chains are full: 4's goes, and 3's comes back
+    third.join();
+    tell();
+  }).detach();
+  while (!is_ready) sched_yield();
+  leave_sequences(child.here);
+  if (ptrace(PTRACE_TRACEME, 0, nullptr, nullptr) != 0) _exit(94);
+  raise(SIGSTOP);
+  const int taken = act_once(child, Act::kTake);
+  raise(SIGSTOP);
+  if (taken != 6) _exit(40);  // 3 is the other thread's
+  _exit(child.drained() == std::vector<int>{5, 4, 0} ? 0 : 41);
+}
+
 // The tracer's side.
 class Traced {
  public:
-  Traced(Child& child, Scene scene, bool restarts, bool counts_already) {
+  /// What the child runs, with the ends of two pipes: where others are asked to interfere, where they answer.
+  explicit Traced(const std::function<void(int request, int answer)>& run) {
     EXPECT_EQ(pipe(request_), 0);
     EXPECT_EQ(pipe(answer_), 0);
     pid_ = fork();
-    if (pid_ == 0) run_child(child, scene, restarts, counts_already, request_[0], answer_[1]);
+    if (pid_ == 0) run(request_[0], answer_[1]);
   }
+  Traced(Child& child, Scene scene, bool restarts, bool counts_already)
+      : Traced([&, scene, restarts, counts_already](int request, int answer) {
+          run_child(child, scene, restarts, counts_already, request, answer);
+        }) {}
   ~Traced() {
     if (!has_ended_) {
       kill(pid_, SIGKILL);
@@ -276,8 +343,13 @@ class Traced {
 };
 
 struct Sequence {
+  std::uintptr_t before = 0;                 // the last one before them, which begins the sequence
   std::vector<std::uintptr_t> instructions;  // in the order in which they are run
   std::uintptr_t behind = 0;                 // the first one behind them
+
+  bool has(std::uintptr_t instruction) const {
+    return instruction >= instructions.front() && instruction < behind;
+  }
 };
 
 class SupermallocSequences : public ::testing::Test {
@@ -292,6 +364,11 @@ class SupermallocSequences : public ::testing::Test {
   }
   void TearDown() override { child_.caches.destroy(); }
   bool has_two_cpus() const { return child_.here != child_.there; }
+  // Why nothing can be traced on two CPUs; nullptr: it can.
+  const char* hindrance() const {
+    if (!has_two_cpus()) return "it takes two CPUs";
+    return can_trace() ? nullptr : "programs may not be traced here";
+  }
 
   // What the act runs in its sequence. Empty: the child cannot be traced.
   Sequence steps_of(Act act) {
@@ -303,10 +380,13 @@ class SupermallocSequences : public ::testing::Test {
     for (traced.step(); traced.wait_for_stop() == SIGTRAP; traced.step()) {
       if (++steps > 1'000'000) return {};
       const std::uint64_t descriptor = traced.word_at(area + offsetof(os::SequenceArea, sequence));
-      if (descriptor == 0) continue;
+      const std::uint64_t at = traced.instruction();
+      if (descriptor == 0) {
+        if (found.instructions.empty()) found.before = at;
+        continue;
+      }
       // Its begin and length: the child's, at the same place here.
       const auto* words = pointer_to<const std::uint64_t>(descriptor);
-      const std::uint64_t at = traced.instruction();
       if (at - words[1] < words[2]) found.instructions.push_back(at);
       found.behind = words[1] + words[2];
     }
@@ -317,6 +397,7 @@ class SupermallocSequences : public ::testing::Test {
   void stop_at(const Sequence& sequence, std::uintptr_t instruction, Scene scene) {
     const bool restarts = scene.way != Way::kOvertaken;
     const bool counts_already = instruction == sequence.behind;
+    const bool has_begun = instruction != sequence.before;
     SCOPED_TRACE("instruction " + std::to_string(instruction - sequence.instructions.front()));
     Traced traced(child_, scene, restarts, counts_already);
     ASSERT_EQ(traced.wait_for_stop(), SIGSTOP);
@@ -330,8 +411,8 @@ class SupermallocSequences : public ::testing::Test {
     } else if (scene.way != Way::kSignalled) {
       traced.have_others_interfere();
     }
-    // It comes by the begin again, unless it has done its work.
-    const bool begins_anew = restarts && !counts_already;
+    // It comes by the begin again, unless it has done its work. (Or by it for the first time.)
+    const bool begins_anew = restarts && has_begun && !counts_already;
     if (begins_anew) traced.plant_trap(sequence.instructions.front());
     traced.go_on(scene.way == Way::kSignalled ? SIGUSR1 : 0);
     if (begins_anew) {
@@ -349,15 +430,15 @@ class SupermallocSequences : public ::testing::Test {
     for (const Act act : {Act::kTake, Act::kPut}) {
       SCOPED_TRACE(act == Act::kTake ? "take" : "put");
       const Sequence sequence = steps_of(act);
-      if (sequence.instructions.empty() && !can_trace()) GTEST_SKIP() << "programs may not be traced here";
       // Where am I, what is the word, and a jump behind each; two words moved; the word changed: no fewer.
       ASSERT_GE(sequence.instructions.size(), 7u);
       ASSERT_TRUE(std::is_sorted(sequence.instructions.begin(), sequence.instructions.end()));
       hits_ = restarts_ = 0;
       for (const std::uintptr_t instruction : sequence.instructions)
         stop_at(sequence, instruction, {act, way});
+      stop_at(sequence, sequence.before, {act, way});
       stop_at(sequence, sequence.behind, {act, way});
-      EXPECT_EQ(hits_, sequence.instructions.size() + 1) << "each was reached";
+      EXPECT_EQ(hits_, sequence.instructions.size() + 2) << "each was reached";
       EXPECT_EQ(restarts_, way == Way::kOvertaken ? 0 : sequence.instructions.size());
     }
   }
@@ -377,21 +458,53 @@ class SupermallocSequences : public ::testing::Test {
   std::size_t restarts_ = 0;
 };
 
+#define SKIP_IF_HINDERED() \
+  if (const char* why = hindrance()) GTEST_SKIP() << why
+
 TEST_F(SupermallocSequences, APreemptedOneBeginsAnewAtEachInstruction) {
-  if (!has_two_cpus()) GTEST_SKIP() << "it takes two CPUs";
+  SKIP_IF_HINDERED();
   stop_everywhere(Way::kPreempted);
 }
 TEST_F(SupermallocSequences, OneThatIsMovedBeginsAnewThereAtEachInstruction) {
-  if (!has_two_cpus()) GTEST_SKIP() << "it takes two CPUs";
+  SKIP_IF_HINDERED();
   stop_everywhere(Way::kMoved);
 }
 TEST_F(SupermallocSequences, OneThatASignalInterruptsBeginsAnewAtEachInstruction) {
-  if (!has_two_cpus()) GTEST_SKIP() << "it takes two CPUs";
+  SKIP_IF_HINDERED();
   stop_everywhere(Way::kSignalled);
 }
 TEST_F(SupermallocSequences, OneThatAnotherCpuOvertakesTakesNothingOfItsAtEachInstruction) {
-  if (!has_two_cpus()) GTEST_SKIP() << "it takes two CPUs";
+  SKIP_IF_HINDERED();
   stop_everywhere(Way::kOvertaken);
+}
+
+// One has seen a chain and not begun its sequence. The holder of the lock has closed the chain, has looked
+// where it is, and is moved to another CPU before it goes on: now both run, and nothing restarts the one.
+// (The kernel has been told to forget about it. That stands for the time that a processor may take to come
+// from one instruction to the next.) It may not take what the chain had when it looked: the holder, who has
+// been through all caches meanwhile, leaves the word as it was, with another list.
+TEST_F(SupermallocSequences, OneThatBeginsBesideAHolderThatWasMovedTakesNothingOld) {
+  SKIP_IF_HINDERED();
+  const Sequence sequence = steps_of(Act::kTake);
+  ASSERT_FALSE(sequence.instructions.empty());
+  Traced traced([&](int request, int answer) { run_child_that_has_seen_the_chain(child_, request, answer); });
+  ASSERT_EQ(traced.wait_for_stop(), SIGSTOP);
+  traced.plant_trap(sequence.before);
+  traced.go_on();
+  ASSERT_EQ(traced.wait_for_stop(), SIGTRAP);
+  ASSERT_TRUE(traced.is_in_trap()) << "it stopped elsewhere";
+  traced.have_others_interfere();  // one is about to change the chain
+  // As far as to the instruction that counts, unless it gives up before.
+  do {
+    traced.step();
+    ASSERT_EQ(traced.wait_for_stop(), SIGTRAP);
+  } while (sequence.has(traced.instruction()) && traced.instruction() != sequence.instructions.back());
+  traced.have_others_interfere();  // has done so
+  traced.go_on();
+  ASSERT_EQ(traced.wait_for_stop(), SIGSTOP);
+  traced.go_on();
+  ASSERT_EQ(traced.wait_for_stop(), 0);
+  EXPECT_EQ(traced.exit_code(), 0);
 }
 
 // Lists that come to a CPU without a slot of its own, and from a thread that the kernel does not know.
