@@ -37,6 +37,16 @@ class SpinLock {
  public:
   /// Never takes a lock whose owner has died.
   bool try_lock() noexcept { return word_.load_relaxed() == 0 && take_from(0, my_word()); }
+  /// The same, but takes that of a dead owner, too. False: somebody has it.
+  bool try_lock(Locked& how) noexcept {
+    const std::uint64_t mine = my_word();
+    const std::uint64_t seen = word_.load_relaxed();
+    if ((seen != 0 && !is_dead(seen, mine)) || !take_from(seen, mine)) return false;
+    how = taken(mine, seen == 0 ? Locked::kClean : Locked::kOwnerDied);
+    return true;
+  }
+  /// A look: nobody has it, nor has left it behind.
+  bool is_free() const noexcept { return word_.load_relaxed() == 0; }
 
   Locked lock() noexcept {
     const std::uint64_t mine = my_word();

@@ -128,7 +128,7 @@ class CpuCaches {
   void drain(BinNumber b, F&& f) {
     if (!is_started()) return;
     for_each_slot(b, [&](Slot& slot) {
-      for (std::uint32_t left = 2 * TheBins::of(b).chain_lists; left != 0; --left) {
+      for (std::uint32_t left = 2 * TheBins::of(b).chain_lists; left != 0 && !is_empty(slot); --left) {
         ObjectList list;
         {
           const SlotGuard guard(*this, slot);
@@ -162,6 +162,7 @@ class CpuCaches {
       if (const Chain chain = place.get(); !chain.is_empty()) f(chain);
     };
     for_each_slot(b, [&](Slot& slot) {
+      if (is_empty(slot)) return;
       const SlotGuard guard(*this, slot);
       for (const ChainPlace& place : slot.chains) tell(place);
     });
@@ -223,27 +224,39 @@ class CpuCaches {
     ChainPlace* chains() { return reinterpret_cast<ChainPlace*>(this + 1); }
   };
 
+  enum DoesNotWait : std::uint8_t { kDoesNotWait };
   class [[nodiscard]] SlotGuard {
    public:
-    SlotGuard(CpuCaches& caches, Slot& slot)
-        : guard_(slot.lock), slot_(slot), closes_(caches.is_a_cpus(slot)) {
-      if (closes_) {
-        for (ChainPlace& place : slot.chains) place.close();
-      }
-      if (SPANALLOC_LIKELY(!guard_.owner_died())) return;
-      for (ChainPlace& place : slot.chains) caches.drop(place);
+    SlotGuard(CpuCaches& caches, Slot& slot) : slot_(slot) { begin(caches, slot.lock.lock()); }
+    /// Does without, if somebody has the lock.
+    SlotGuard(CpuCaches& caches, Slot& slot, DoesNotWait) : slot_(slot) {
+      if (Locked how{}; slot.lock.try_lock(how)) begin(caches, how);
     }
     ~SlotGuard() {
-      if (!closes_) return;
-      for (ChainPlace& place : slot_.chains) place.open();
+      if (closes_) {
+        for (ChainPlace& place : slot_.chains) place.open();
+      }
+      if (has_lock_) slot_.lock.unlock();
     }
     SlotGuard(const SlotGuard&) = delete;
     SlotGuard& operator=(const SlotGuard&) = delete;
 
+    bool has_lock() const { return has_lock_; }
+
    private:
-    LockGuard guard_;
+    void begin(CpuCaches& caches, Locked how) {
+      has_lock_ = true;
+      closes_ = caches.is_a_cpus(slot_);
+      if (closes_) {
+        for (ChainPlace& place : slot_.chains) place.close();
+      }
+      if (SPANALLOC_LIKELY(how == Locked::kClean)) return;
+      for (ChainPlace& place : slot_.chains) caches.drop(place);
+    }
+
     Slot& slot_;
-    const bool closes_;
+    bool has_lock_ = false;
+    bool closes_ = false;
   };
   class [[nodiscard]] SharedGuard {
    public:
@@ -297,8 +310,10 @@ class CpuCaches {
   }
 
   // With sequences. What one of them does not do, for want of a list or of room, is done under the lock, by a
-  // thread that is on the slot's CPU when the chains are closed (S2). Who is interrupted too often, as by a
-  // debugger that stops at each instruction, or has no CPU with a slot, takes the one that is no CPU's.
+  // thread that is on the slot's CPU when the chains are closed (S2). Nobody waits for that lock: who has it
+  // may have lost this very CPU. Who does not get it in several tries, or is interrupted too often, as by a
+  // debugger that stops at each instruction, or has no CPU with a slot, takes the one that is no CPU's. What
+  // comes there is found when nothing else is left.
   ObjectList take_restartably(BinNumber b) {
     volatile os::SequenceArea& area = os::sequence_area();
     for (unsigned tries = kTries; tries != 0; --tries) {
@@ -306,15 +321,18 @@ class CpuCaches {
       Slot& slot = this->slot(slot_of_.of(cpu), b);
       if (!is_a_cpus(slot)) break;
       ChainPlace* place = one_with_lists(slot);
-      if (place == nullptr && shared_of(b).count() == 0) return {};  // a hint, as above
+      if (place == nullptr && shared_of(b).count() == 0) break;  // a hint, as above
       if (const Chain seen = place == nullptr ? Chain() : place->get_in_order();
           !seen.is_empty() && !seen.is_closed()) {
         if (const ObjectList list = CpuSequences::pop(area, cpu, *place, seen); !list.is_empty()) return list;
         continue;
       }
-      const SlotGuard guard(*this, slot);
-      if (os::sequence_cpu(area) == cpu) return take_locked(slot, b);
+      const SlotGuard guard(*this, slot, kDoesNotWait);
+      if (!guard.has_lock() || os::sequence_cpu(area) != cpu) continue;
+      if (const ObjectList list = take_locked(slot, b); !list.is_empty()) return list;
+      break;
     }
+    if (one_with_lists(nobodys(b)) == nullptr && shared_of(b).count() == 0) return {};
     const SlotGuard guard(*this, nobodys(b));
     return take_locked(nobodys(b), b);
   }
@@ -330,8 +348,8 @@ class CpuCaches {
         if (CpuSequences::push(area, cpu, *place, seen, list)) return true;
         continue;
       }
-      const SlotGuard guard(*this, slot);
-      if (os::sequence_cpu(area) == cpu) return put_locked(slot, b, list);
+      const SlotGuard guard(*this, slot, kDoesNotWait);
+      if (guard.has_lock() && os::sequence_cpu(area) == cpu) return put_locked(slot, b, list);
     }
     const SlotGuard guard(*this, nobodys(b));
     return put_locked(nobodys(b), b, list);
@@ -345,6 +363,9 @@ class CpuCaches {
     }
     return nullptr;
   }
+  // A guess, too: what comes meanwhile is as if later. (What a vanished thread has left behind is to be
+  // dropped.)
+  static bool is_empty(Slot& slot) { return slot.lock.is_free() && one_with_lists(slot) == nullptr; }
   static ChainPlace* one_with_room(Slot& slot, BinNumber b) {
     for (ChainPlace& place : slot.chains) {
       if (const Chain chain = place.get(); !chain.is_none() && chain.count() < TheBins::of(b).chain_lists) {

@@ -43,6 +43,20 @@ TEST(SpinLock, KnowsItsHolder) {
   lock.unlock();
 }
 
+TEST(SpinLock, WhoDoesNotWaitIsToldHowItIs) {
+  SpinLock lock;
+  Locked how{};
+  EXPECT_TRUE(lock.is_free());
+  ASSERT_TRUE(lock.try_lock(how));
+  EXPECT_EQ(how, Locked::kClean);
+  EXPECT_TRUE(lock.is_mine());
+  EXPECT_FALSE(lock.is_free());
+  EXPECT_FALSE(lock.try_lock(how)) << "nobody takes it twice";
+  std::thread([&] { EXPECT_FALSE(lock.try_lock(how)); }).join();
+  lock.unlock();
+  EXPECT_TRUE(lock.is_free());
+}
+
 // Forks while another thread holds `lock`; returns what look() returns in the child, which has one thread.
 template <class Look>
 int in_child_without_the_holder(SpinLock& lock, Look look) {
@@ -79,6 +93,25 @@ TEST(SpinLock, SaysInAForksChildThatItsOwnerDied) {
             0);
   EXPECT_EQ(lock.lock(), Locked::kClean) << "the parent's is untouched";
   lock.unlock();
+}
+
+TEST(SpinLock, WhoDoesNotWaitTakesADeadOwnersLock) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  SpinLock lock;
+  for (const bool abandons : {false, true}) {
+    EXPECT_EQ(in_child_without_the_holder(lock,
+                                          [&] {
+                                            if (abandons) lock.abandon_if_owner_died();
+                                            Locked how{};
+                                            if (lock.is_free() || !lock.try_lock(how)) return 1;
+                                            if (how != Locked::kOwnerDied || !lock.is_mine()) return 2;
+                                            lock.unlock();
+                                            if (!lock.is_free() || !lock.try_lock(how)) return 3;
+                                            return how == Locked::kClean ? 0 : 4;
+                                          }),
+              0)
+        << abandons;
+  }
 }
 
 TEST(SpinLock, AnAbandonedLockTellsTheNextHolderOnce) {

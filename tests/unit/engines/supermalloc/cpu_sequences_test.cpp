@@ -532,6 +532,21 @@ TEST_F(SupermallocSequences, WhoHasNoCpusChainsUsesThoseThatAreNoCpus) {
   EXPECT_EQ(child_.drained(), (std::vector<int>{5, 4, 2, 1, 0}));
 }
 
+// What lies in the chains that are no CPU's is found by whoever has nothing else.
+TEST_F(SupermallocSequences, WhatIsNoCpusIsFoundWhenNothingElseIsLeft) {
+  std::thread([&] {
+    leave_sequences(static_cast<unsigned>(-1));
+    child_.put(0);
+  }).join();
+  std::thread([&] {
+    run_on(child_.here);
+    child_.put(1);
+    EXPECT_EQ(child_.take(), 1);
+    EXPECT_EQ(child_.take(), 0);
+    EXPECT_EQ(child_.take(), -1);
+  }).join();
+}
+
 // Also of a CPU that the process may use later, and on a machine that is simulated to have fewer.
 TEST_F(SupermallocSequences, EachCpuHasChainsOfItsOwnHoweverManyAreCounted) {
   if (!has_two_cpus()) GTEST_SKIP() << "it takes two CPUs";
@@ -555,6 +570,38 @@ TEST_F(SupermallocSequences, EachCpuHasChainsOfItsOwnHoweverManyAreCounted) {
   }).join();
   EXPECT_EQ(late.drained(), (std::vector<int>{0, 1}));
   late.caches.destroy();
+}
+
+// Who holds a CPU's lock may have lost that CPU to the one that wants it: nobody waits there. What comes
+// meanwhile goes to the chains that are no CPU's.
+TEST_F(SupermallocSequences, WhoFindsACpusLockTakenDoesNotWait) {
+  child_.bin = kShortest;
+  std::thread([&] {
+    run_on(child_.here);
+    child_.put(0);
+  }).join();
+  std::atomic<bool> is_done{false};
+  bool waits = false;
+  std::thread other;
+  std::size_t chains = 0;
+  child_.caches.for_each_chain(kShortest, [&](const supermalloc::Chain&) {
+    if (++chains != 1) return;
+    // Under the lock. Who waits for it gives its CPU away, sooner or later.
+    const std::size_t yields = test::yields();
+    other = std::thread([&] {
+      run_on(child_.here);
+      child_.put(1);
+      EXPECT_EQ(child_.take(), 1);
+      child_.put(1);
+      is_done = true;
+    });
+    while (!is_done && test::yields() == yields) sched_yield();
+    waits = !is_done;
+  });
+  ASSERT_EQ(chains, 2u) << "the CPU's, and nobody's";
+  other.join();
+  EXPECT_FALSE(waits);
+  EXPECT_EQ(child_.drained(), (std::vector<int>{0, 1}));
 }
 
 #endif
