@@ -1,6 +1,8 @@
 // Threads come and go: what they leave behind is bounded by what is live, not by how many there were. What
 // free memory stays warm is decided by the ticks of a clock: here it moves with the threads that there were.
+#include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,10 +76,20 @@ void sequence(const Arguments&) {
   CHECK(highest <= settled + settled / 4 + 4096, "grew from %zu to %zu KiB", settled, highest);
 }
 
+// Where a library has a cache for each CPU, and a test is not about them (ONE_CPU).
+void stay_on_one_cpu_if_asked() {
+  if (getenv("ONE_CPU") == nullptr) return;
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(static_cast<unsigned>(sched_getcpu()), &set);
+  CHECK(sched_setaffinity(0, sizeof set, &set) == 0, "sched_setaffinity: %s", strerror(errno));
+}
+
 // Batches of 32 living at once; every block is freed by a thread of the next batch.
 void batches(const Arguments&) {
   harness::judge_memory();
   harness::require_library_malloc();
+  stay_on_one_cpu_if_asked();
   harness::stop_clock();
   constexpr unsigned kBatch = 32;
   constexpr unsigned kBlocks = 64;

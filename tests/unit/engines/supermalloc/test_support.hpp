@@ -6,7 +6,6 @@
 #include <sched.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -76,13 +75,12 @@ inline void run_on(const std::vector<unsigned>& cpus) {
   for (const unsigned cpu : cpus) CPU_SET(cpu, &set);
   ASSERT_EQ(sched_setaffinity(0, sizeof set, &set), 0);
 }
-/// For as long as it lives the calling thread, and those that it starts, are on one CPU if the environment
-/// wants restartable sequences: then a heap that knows of one CPU has a cache for that one alone.
+/// For as long as it lives the calling thread, and those that it starts, are on one CPU if caches are changed
+/// by restartable sequences: then each CPU has one of its own.
 class OneCpuForSequences {
  public:
   OneCpuForSequences() {
-    const char* wanted = std::getenv("SPANALLOC_RSEQ");
-    if (wanted == nullptr || wanted != std::string("1")) return;
+    if (!supermalloc::CpuSequences::are_wanted() || !os::has_sequences()) return;
     run_on({cpus_of_this_process().front()});
     is_bound_ = true;
   }
