@@ -1,5 +1,6 @@
-// Random numbers, as many processes draw them.
+// Random numbers, as many processes draw them. And how many CPUs there might be.
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "child.hpp"
+#include "environment.hpp"
 #include "os/os.hpp"
 
 namespace spanalloc {
@@ -125,6 +127,20 @@ TEST(Random, GrandchildrenDrawOtherNumbersThanTheirParents) {
     for (unsigned depth = 1; depth < 4; ++depth) drawn.push_back(drawn_in_child([&] { fork_deep(depth); }));
     expect_all_differ(drawn);
   });
+}
+
+// Whichever this process may run on, and whatever it is told to believe in.
+TEST(Asked, EachCpuHasANumberBelowAllThatThereMightBe) {
+  const test::Variable one("SPANALLOC_CPUS", "1");
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  ASSERT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
+  unsigned beyond = CPU_SETSIZE;
+  while (!CPU_ISSET(beyond - 1, &set)) --beyond;
+  EXPECT_GE(os::cpu_numbers(), beyond);
+  EXPECT_GE(os::cpu_numbers(), 64u);
+  EXPECT_LE(os::cpu_numbers(), 16384u) << "the longest set that is asked for";
+  EXPECT_EQ(os::cpu_count(), 1u);
 }
 
 }  // namespace
