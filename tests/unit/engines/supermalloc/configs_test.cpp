@@ -171,13 +171,7 @@ bool another_cpu_finds(unsigned one, unsigned other) {
   return is_found;
 }
 TEST_F(SupermallocConfigs, NoCpuCachesMeansOneForAllOfThem) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  ASSERT_EQ(sched_getaffinity(0, sizeof set, &set), 0);
-  std::vector<unsigned> cpus;
-  for (unsigned cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
-    if (CPU_ISSET(cpu, &set)) cpus.push_back(cpu);
-  }
+  const std::vector<unsigned>& cpus = test::cpus_of_this_process();
   if (cpus.size() < 2) GTEST_SKIP() << "it takes two CPUs";
   EXPECT_FALSE(another_cpu_finds<Supermalloc>(cpus.front(), cpus.back()));
   EXPECT_TRUE(another_cpu_finds<SupermallocNoCpuCaches>(cpus.front(), cpus.back()));
