@@ -88,9 +88,11 @@ class CpuCaches {
     cpus_ = os::cpu_count();
     if (Config::kCpuCaches) sequences_.start();  // a cache that all CPUs share is changed under its lock
     // A cache of sequences is one CPU's alone, also of a CPU that the process is allowed later: there is one
-    // for each that the machine might have. Memory of what no thread comes to is not touched.
-    cpu_slots_ =
-        sequences_.are_used() ? static_cast<unsigned>(min_of(os::cpu_numbers(), CpuSlots::kCpus)) : cpus_;
+    // for each that the machine might have, unless a limit stands, which that would count for. Memory of what
+    // no thread comes to is not touched.
+    cpu_slots_ = sequences_.are_used() && !os::has_memory_limit()
+                     ? static_cast<unsigned>(min_of(os::cpu_numbers(), CpuSlots::kCpus))
+                     : cpus_;
     const std::size_t slots = slot_count() * kBins * sizeof(Slot);
     const std::size_t bytes = slots + kBins * stride() + CpuSlots::kBytes;
     auto* memory = static_cast<char*>(os::map(bytes, os::page_size()));
