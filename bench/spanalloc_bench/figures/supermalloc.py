@@ -125,7 +125,8 @@ FIGURE_5 = Figure(
     "supermalloc-5", "supermalloc", "Figure 5", "Lock against contention",
     "What incrementing a counter costs: one global lock, a lock a CPU, the same without asking for the CPU, a variable "
     "a thread; and, not in the paper, a lock a CPU whose number is read from the area registered for restartable "
-    "sequences, and the increment inside of such a sequence, without a lock. No allocator takes part.",
+    "sequences, and the increment inside of such a sequence, without a lock. The locks are pthread mutexes; a plain "
+    "increment inside of a sequence bounds what one can gain, as ours end by an atomic swap. No allocator takes part.",
     (
         _counter("contention-is-the-cost",
                 "The cost of locking and accessing a shared data structure is mostly due to coherence traffic: the "
