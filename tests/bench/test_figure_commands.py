@@ -19,7 +19,7 @@ from figure_shapes import BY_PARAMETERS, CANNOT, FRAGMENTED, SHAPES, data_of, ke
 from spanalloc_bench.figures import codesize, judges, records, verdicts  # noqa: E402
 from spanalloc_bench.figures.catalogue import FIGURES, PAPERS  # noqa: E402
 from spanalloc_bench.figures.data import Data  # noqa: E402
-from spanalloc_bench import allocators, store  # noqa: E402
+from spanalloc_bench import allocators, manycore_rows, store  # noqa: E402
 
 
 DRAWN = ("scalloc-6a", "scalloc-7b", "scalloc-12a", "scalloc-11", "scalloc-7.4", "supermalloc-5", "supermalloc-12",
@@ -315,6 +315,34 @@ class KeptTest(unittest.TestCase):
         self.assertNotIn("80,716", both)
         self.assertIn("### Figure 12: SuperServer", both)
         self.assertNotEqual(both, papers(self.folder))
+
+    def test_places_of_unequal_rounds_are_said(self):
+        from spanalloc_bench.figures import papers
+
+        figure = FIGURES["supermalloc-7"]
+        samples, apart = samples_of(figure, [SHAPES[figure.id]], cores=2, rounds=range(1, 9))
+        eight = next(point.case.id for point in figure.points(2) if point.x == 8)  # Figure 8 asks for as many there
+
+        def said(rounds):
+            found = [sample for sample in samples if sample.case == eight or sample.round <= rounds]
+            self.outcomes.keep(records.data_of(figure, 2, {"processor": "", "transparent_hugepages": ""}, {}, {}, (), found, []),
+                               self.folder)
+            return papers(self.folder)
+
+        self.assertIn("Taken with 6 to 8 rounds; 2 cores.", said(6))
+        self.assertNotIn("6 to 8", said(8))
+
+    def test_simulations_that_are_kept_are_read_anew(self):
+        line = {"row": "supermalloc", "cores": 8, "cycles": 4.0}  # as older notes have it
+        self.outcomes.keep(records.data_of(FIGURES["supermalloc-7"], 2, {"processor": "", "transparent_hugepages": ""}, {}, {},
+                                           (), [], [], [line]), self.folder)
+        self.strip()
+        for length, cycles in (("short", 1000.0), ("long", 9000.0)):
+            manycore_rows.append(self.folder, manycore_rows.Row(
+                "malloc-test", "supermalloc", 8, length, "1", "", "", "", "f", operations=int(cycles), cycles=cycles,
+                **{name: int(cycles) for name in manycore_rows.DIFFERENCES[2:]}, details={"calls": {}, "sites": []}))
+        self.assertEqual(records.of_folder(self.folder)["supermalloc-7"]["simulated"],
+                         [{"row": "supermalloc", "cores": 8, "cycles": 1.0, "moves": 2.0}])
 
     def test_what_was_simulated_is_kept(self):
         lines = [{"row": "supermalloc", "cores": 8, "cycles": 4.0}]

@@ -216,6 +216,12 @@ class Data:
         part.points = [point for point in self.all_points if isinstance(point.x, int) and point.x <= self.cores]
         return part
 
+    def only(self, x) -> Data:
+        """The part at one place of the axis; `all_points` stay the figure's."""
+        part = copy.copy(self)
+        part.points = self.at(x=x)
+        return part
+
     def at(self, x=None, series=None) -> list[Point]:
         return [p for p in self.points if (x is None or p.x == x) and (series is None or p.series == series)]
 

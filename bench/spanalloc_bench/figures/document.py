@@ -28,7 +28,8 @@ repeat one of a figure's are not listed twice.
 - **not measured**: what the claim is about exists, but these results are older than it, or than its figure; a run of the
   command tells.
 - **cannot be shown here**: needs more cores or something that this machine lacks. Where the workload is one of those that
-  `spanalloc bench manycore` runs on a simulated machine, the evidence names that command; its curves are no verdicts.
+  `spanalloc bench manycore` runs on a simulated machine, the evidence names that command; its curves are no verdicts, and
+  of how runs differ, one simulation says nothing.
 
 A claim about many cores is no verdict on a machine of two: what was seen there stands beside it. Only a claim that says
 the same of every single number of threads can be refuted by those that there are cores for.
@@ -92,13 +93,18 @@ def _claim_row(claim, record):
     return judged["verdict"], f"| {text} | **{judged['verdict']}**{subject} | {evidence} |"
 
 
+def _rounds(record) -> str:
+    most, fewest = record["rounds"], record.get("fewest_rounds", record["rounds"])
+    return f"{fewest} to {most} rounds" if fewest != most else f"{most} round{'s' * (most != 1)}"
+
+
 def _figure_lines(figure, record):
     lines = ["",
              f"### {figure.number}: {figure.title}", "", f"`spanalloc bench figure {figure.id}`", "", figure.shows, ""]
     if record:
         ours = (Answer.NOT_BUILT.value, Answer.NOT_MEASURED.value)
         absent = sorted(name for name, why in record["absent"].items() if not why.startswith(ours))
-        notes = [f"{record['rounds']} round{'s' * (record['rounds'] != 1)}"] if record["rounds"] else []
+        notes = [_rounds(record)] if record["rounds"] else []
         notes += [f"{record['cores']} cores"] + ([f"absent: {', '.join(absent)}"] if absent else [])
         lines += [f"Taken with {'; '.join(notes)}.", ""]
     lines += ["| claim | verdict | evidence |", "|---|---|---|"]

@@ -181,6 +181,21 @@ def _listed(names, but=None) -> str:
     return ", ".join(name for name in names if name != but)
 
 
+_OVER_ALL = set()
+
+
+def _placed(judge, at):
+    """The judge, that compares at the place `at`."""
+    if at is everywhere:
+        _OVER_ALL.add(judge)
+    return judge
+
+
+def is_over_all(judge) -> bool:
+    """Whether it takes one mean over the whole axis, which may hide what is so at an end of it."""
+    return judge in _OVER_ALL
+
+
 # ---- judges ----
 
 
@@ -192,7 +207,7 @@ def within(measure: Measure, low=None, high=None, of=SUBJECT, to=SUBJECT, at=eve
         ratio = data.compare(one, other, measure, points)
         return Verdict(_against_band(ratio, low, high), f"{measure.name} {one}/{other}{_where(data, points)} {ratio}")
 
-    return _ruled(judge, lambda subject: (
+    return _ruled(_placed(judge, at), lambda subject: (
         f"{measure.name} of {_name(of, subject)} {_times(low, high)} that of {_name(to, subject)}"))
 
 
@@ -213,7 +228,7 @@ def less(measure: Measure, than, of=SUBJECT, at=everywhere, by=1.0):
         text = f"{measure.name} of {one}{_where(data, points)} against {', '.join(texts)}"
         return _among(data, () if names == (SUBJECT,) else names, one, Verdict(_join(verdicts).answer, text))
 
-    return _ruled(judge, lambda subject: (
+    return _ruled(_placed(judge, at), lambda subject: (
         f"{measure.name} of {_name(of, subject)} {_times(None, by)} that of "
         + (subject if names == (SUBJECT,) else _listed(names, _name(of, subject)))))
 
@@ -683,7 +698,8 @@ def all_of(*judges):
     def judge(data, subject):
         return _join([one(data, subject) for one in judges])
 
-    return _ruled(judge, lambda subject: "; ".join(filter(None, (rule_of(one, subject) for one in judges))))
+    found = _ruled(judge, lambda subject: "; ".join(filter(None, (rule_of(one, subject) for one in judges))))
+    return _about_rounds(found) if any(map(is_about_rounds, judges)) else found
 
 
 _WITHOUT_NUMBERS = set()

@@ -13,7 +13,7 @@ import os
 import statistics
 
 from spanalloc_bench import old_names, packed, store
-from spanalloc_bench.figures import derived, verdicts
+from spanalloc_bench.figures import derived, simulated, verdicts
 from spanalloc_bench.figures.catalogue import FIGURES
 from spanalloc_bench.figures.data import Data
 from spanalloc_bench.figures.figure import FOLDER, FORMAT, Figure
@@ -71,15 +71,17 @@ def _older_note(record, meta) -> dict:
     }
 
 
-def _noted_data(figure, noted, samples, apart) -> Data:
+def _noted_data(figure, noted, samples, apart, folder) -> Data:
     facts = {(entry["row"], entry["measure"]): entry["value"] for entry in noted["facts"]}
     machine = {key: noted[key] for key in _MACHINE}
     absent = {name: _reason_today(name, why) for name, why in noted["absent"].items()}
     for names, runs in ((figure.allocators, samples), (figure.variants, apart)):
         there = {sample.allocator for sample in runs} if figure.rounds else names
         absent.update({name: verdicts.NOT_MEASURED for name in names if name not in there and name not in absent})
+    # Of simulations that are kept, too, all is there that judges ask for today.
+    lines = simulated.lines(figure, folder, {*figure.allocators, *figure.variants, *noted["given"]})
     return data_of(figure, noted["cores"], machine, absent, facts, noted["given"], samples, apart,
-                   noted.get(_SIMULATED, ()))
+                   lines or noted.get(_SIMULATED, ()))
 
 
 def _reason_today(name, why) -> str:
@@ -138,12 +140,14 @@ def outcome(data: Data) -> dict:
     """The figure's record."""
     figure = data.figure
     numbers = _numbers(data)
+    rounds = [n["rounds"] for n in numbers if "rounds" in n and n["row"] not in data.stand_ins]
     return {
         "format": FORMAT, "id": figure.id, "paper": figure.paper, "number": figure.number, "title": figure.title,
         "command": f"spanalloc bench figure {figure.id}",
         "cores": data.cores, "processor": data.machine.get("processor", ""),
         "transparent_hugepages": data.machine.get("transparent_hugepages", ""),
-        "rounds": max((n["rounds"] for n in numbers if "rounds" in n), default=0),
+        # (A place that another figure asks for more rounds of has these here, too.)
+        "rounds": max(rounds, default=0), "fewest_rounds": min(rounds, default=0),
         "absent": data.missing, "given": list(data.given), "claims": [_judged(claim, data) for claim in figure.claims],
         "shown": [_rounded(table.record()) for table in derived.tables(data)], "data": numbers,
         **({_SIMULATED: data.simulations} if data.simulations else {}),
@@ -203,7 +207,7 @@ def from_samples(folder) -> dict[str, Data]:
     if not left:
         return {}
     samples, apart = store.samples(folder), store.samples(os.path.join(folder, VARIANTS))
-    return {name: _noted_data(FIGURES[name], noted, samples, apart) for name, noted in left.items()}
+    return {name: _noted_data(FIGURES[name], noted, samples, apart, folder) for name, noted in left.items()}
 
 
 def of_folder(folder) -> dict[str, dict]:

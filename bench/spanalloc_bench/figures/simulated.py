@@ -15,6 +15,7 @@ from spanalloc_bench.model import OK, Case, Family, Sample
 
 CORES = (8, 16, 40)  # of which claims are asked
 GHZ = 3.0            # in the record cycles are seconds
+MOVES = "moves"      # of a line: coherence traffic, which is counted, and so no time
 # By the group of a figure's cases: the simulation's name, and what stands on the axis for so many cores.
 _AXIS = {"malloc-test": ("malloc-test", lambda cores: cores // 2)}
 
@@ -25,11 +26,13 @@ def _axis(figure: Figure):
 
 
 def lines(figure: Figure, folder, names) -> list[dict]:
-    """Of every contender in `names`: the cycles of an operation, by cores; [] where the folder has no such simulations."""
+    """Of every contender in `names`: the cycles of an operation and the lines of the cache that change owner in it, by cores;
+    [] where the folder has no such simulations."""
     if not figure.rounds or not _axis(figure):
         return []
     workload, _ = _axis(figure)
-    return [{"row": point.allocator, "cores": point.cores, "cycles": float(f"{point.cycles / point.operations:.6g}")}
+    return [{"row": point.allocator, "cores": point.cores, "cycles": float(f"{point.cycles / point.operations:.6g}"),
+             MOVES: float(f"{point.moves:.6g}")}
             for point in manycore_rows.points(manycore_rows.read(folder).values())
             if point.workload == workload and point.status == OK and point.allocator in names]
 

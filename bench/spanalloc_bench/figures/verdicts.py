@@ -43,6 +43,8 @@ def _simulation(claim: Claim, data: Data) -> str:
     """Where the claim's workload can be seen on more cores than there are, and what is different about it there."""
     from spanalloc_bench import manycore
 
+    if judges.is_about_rounds(claim.judge):
+        return ""  # a simulation has no rounds
     cases = {}
     for case in (point.case for point in data.at(series=claim.series)):
         name = "larson" if _LARSON.fullmatch(case.group) else _SIMULATED_AS.get(case.group, case.group)
@@ -82,10 +84,22 @@ def _simulated(claim: Claim, data: Data, subject) -> str:
     """What the claim's numbers are on simulated machines. (Restartable sequences are not there: ours take their locks.)"""
     if judges.is_about_rounds(claim.judge):
         return ""
-    found = ((cores, _asked(claim, part, subject)) for cores, part in simulated.data(data.figure, data.simulations).items())
-    texts = [f"{cores} cores: {seen.text.replace(ONE_ROUND, '')}" for cores, seen in found
-             if not seen.evidence.startswith(_NO_NUMBERS)]
-    return f"; simulated (ours by its locks): {'; '.join(texts)}" if texts else ""
+    texts = []
+    for cores, part in simulated.data(data.figure, data.simulations).items():
+        seen = _asked(claim, part, subject)
+        if not seen.evidence.startswith(_NO_NUMBERS):
+            alone = _at_the_most(claim, part, subject)
+            texts.append(f"{cores} cores: {seen.text}" + (f"; the last alone: {alone.text}" if alone else ""))
+    return f"; simulated (ours by its locks): {'; '.join(texts)}".replace(ONE_ROUND, "") if texts else ""
+
+
+def _at_the_most(claim: Claim, data: Data, subject) -> Verdict | None:
+    """What a judge of a mean over all thread counts says at the most of them alone; None where there is no such mean."""
+    counts = data.numbers()
+    if not judges.is_over_all(claim.judge) or len(counts) < 2:
+        return None
+    found = _asked(claim, data.only(counts[-1]), subject)
+    return None if found.evidence.startswith(_NO_NUMBERS) else found
 
 
 def rule(claim: Claim) -> str:
