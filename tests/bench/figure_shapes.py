@@ -348,8 +348,8 @@ REVERSES = {
     "supermalloc-10/dlmalloc-equals-tbb": times(2, "dlmalloc"), "supermalloc-12/hoard-as-fast-as-tbb": times(2, "hoard"),
     "supermalloc-9/same-speed": times(2, "jemalloc"), "supermalloc-9/as-fast": times(2, "supermalloc"),
     "supermalloc-10/slightly-slower": times(2, "supermalloc"),
-    "supermalloc-11/deviation": times(0.01, "glibc", "jemalloc", "tbbmalloc", "supermalloc", key="malloc_stddev_ns"),
-    "supermalloc-11/no-advantage": times(0.1, "glibc"),
+    "supermalloc-11/deviation": times(0.01, "hoard", key="malloc_stddev_ns"),
+    "supermalloc-11/no-advantage": times(0.1, "hoard"),
     "supermalloc-12/free-is-fast": times(1000, "jemalloc", key="free"),
     "supermalloc-12/jemalloc-close": times(2, "jemalloc"),
     "supermalloc-13/jemalloc-system": times(0.01, "jemalloc", key="system"),
@@ -379,11 +379,12 @@ CANNOT = {
     "scalloc-7b/llalloc-peak", "scalloc-7b/six-threads", "scalloc-10a/no-contention", "scalloc-11/cache-misses",
     *(f"supermalloc-6/{name}" for name in ("transactions-commit", "early-subscription", "hyperthreading")),
     "supermalloc-8/original-is-noisy", "supermalloc-9/tbb-leaks", "supermalloc-9/jemalloc-pauses",
-    "supermalloc-13/uncommitting-costs",
+    "supermalloc-13/uncommitting-costs", "supermalloc-14/jemalloc-modules",
     *(f"a2alloc-7/cache-{kind}-{pair}" for kind in ("scratch", "thrash")
       for pair in ("a2alloc-below-kheap", "glibc-below-a2alloc")),
 }
-WITHOUT_RUNS = BY_PARAMETERS | CANNOT
+SIMULATED = {"supermalloc-7/cpu-caches-traffic"}  # simulations decide
+WITHOUT_RUNS = BY_PARAMETERS | CANNOT | SIMULATED
 
 ALONE_KIB = 3000.0  # what a process needs that allocates nothing; the shapes are what it needs beyond
 

@@ -44,7 +44,8 @@ process") also without what the same program, allocating next to nothing, needed
 under glibc, so what another allocator takes merely to start counts as its heap. Claims marked "ours" are no paper's,
 and are not counted.
 
-A claim is judged on the engine that stands for the paper's system (in brackets); what others of ours do follows it.
+A claim is judged on the engine that stands for the paper's system (in brackets), one about how large the authors' program is
+on that program; what others do follows it.
 Claims are paraphrased as near to the paper's words as they can be measured; "here" marks what we made of a vague word.
 Peers are those that Debian packages, so younger than the papers' by years.
 """

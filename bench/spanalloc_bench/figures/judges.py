@@ -211,8 +211,8 @@ def within(measure: Measure, low=None, high=None, of=SUBJECT, to=SUBJECT, at=eve
         f"{measure.name} of {_name(of, subject)} {_times(low, high)} that of {_name(to, subject)}"))
 
 
-def less(measure: Measure, than, of=SUBJECT, at=everywhere, by=1.0):
-    """`of` has less than `by` times the measure of everyone in `than` that is there."""
+def less(measure: Measure, than, of=SUBJECT, at=everywhere, by=1.0, low=None):
+    """`of` has less than `by` times the measure of everyone in `than` that is there, and at least `low` times it."""
     names = (than,) if isinstance(than, str) else tuple(than)
 
     def judge(data, subject):
@@ -223,13 +223,13 @@ def less(measure: Measure, than, of=SUBJECT, at=everywhere, by=1.0):
         slack = SLACK if len(others) > 1 else 1.0
         for other in others:
             ratio = data.compare(one, other, measure, points)
-            verdicts.append(Verdict(_against_band(ratio, None, by, slack), ""))
+            verdicts.append(Verdict(_against_band(ratio, low, by, slack), ""))
             texts.append(f"{other} {ratio}")
         text = f"{measure.name} of {one}{_where(data, points)} against {', '.join(texts)}"
         return _among(data, () if names == (SUBJECT,) else names, one, Verdict(_join(verdicts).answer, text))
 
     return _ruled(_placed(judge, at), lambda subject: (
-        f"{measure.name} of {_name(of, subject)} {_times(None, by)} that of "
+        f"{measure.name} of {_name(of, subject)} {_times(low, by)} that of "
         + (subject if names == (SUBJECT,) else _listed(names, _name(of, subject)))))
 
 
@@ -625,26 +625,20 @@ def fact_ratio(upper, lower, low, high, of=SUBJECT):
 
 
 def fact_largest(key, parts, of=SUBJECT, place=1):
-    """Of one contender's facts `parts`, `key` is the largest, or has another `place` by size. `parts` may be what the
-    names of all of them begin with."""
+    """Of one contender's facts `parts`, `key` is the largest, or has another `place` by size."""
 
     def judge(data, subject):
         one = _name(of, subject)
-        names = [part for name, part in data.facts if name == one and part.startswith(parts)] if isinstance(parts, str) \
-            else parts
-        found = {part: data.facts[one, part] for part in names if (one, part) in data.facts}
+        found = {part: data.facts[one, part] for part in parts if (one, part) in data.facts}
         if key not in found or len(found) < 2:
             raise NoData(f"{key} of {one} is not known")
         larger = sum(value > found[key] for value in found.values())
-        shown = dict(sorted(found.items(), key=lambda item: -item[1])[:8]) if isinstance(parts, str) else found
-        shown.setdefault(key, found[key])
         return Verdict(HOLDS if larger == place - 1 else AGAINST,
-                       f"{one}: " + ", ".join(f"{part} {value:,.0f}" for part, value in shown.items()))
+                       f"{one}: " + ", ".join(f"{part} {value:,.0f}" for part, value in found.items()))
 
     return _ruled(judge, lambda subject: (
         f"{key} of {_name(of, subject)}: "
-        + ("the largest" if place == 1 else f"number {place} by size")
-        + (f" of all that begin with {parts!r}" if isinstance(parts, str) else f" of {_listed(parts)}")))
+        + ("the largest" if place == 1 else f"number {place} by size") + f" of {_listed(parts)}"))
 
 
 def fact_not_below_best(key, among, factor, of=SUBJECT):
@@ -678,6 +672,26 @@ def fact_within(key, low=None, high=None, of=SUBJECT):
         return Verdict(HOLDS if inside else AGAINST, f"{one}: {key} {number(value)}")
 
     return _ruled(judge, lambda subject: f"{key} of {_name(of, subject)} {_range(low, high)}")
+
+
+def simulated_less(count, what, than, of=SUBJECT, least=1):
+    """On each simulated number of cores from `least` on an operation of `of` has less of a count than one of `than`. It is
+    of one simulation each: a count, not a time, and without an interval."""
+
+    def judge(data, subject):
+        one = _name(of, subject)
+        known = {(line["row"], line["cores"]): line[count] for line in data.simulations if count in line}
+        found = {cores: (known[name, cores], known[than, cores]) for name, cores in sorted(known, key=lambda key: key[1])
+                 if name == one and cores >= least and (than, cores) in known}
+        if not found:
+            raise NoData(f"these results have no simulation of {one} and {than}")
+        fewer = sum(mine < theirs for mine, theirs in found.values())
+        text = ", ".join(f"{cores} cores {number(mine)} against {number(theirs)}" for cores, (mine, theirs) in found.items())
+        return Verdict(HOLDS if fewer == len(found) else OPEN if fewer else AGAINST,
+                       f"{what} of {one} against {than}, simulated: {text}")
+
+    return _ruled(judge, lambda subject: (
+        f"{what} of {_name(of, subject)} below that of {than} on every simulated number of cores from {least} on"))
 
 
 def if_known(judge, reason):
