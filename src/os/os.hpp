@@ -145,6 +145,12 @@ void before_fork();
 bool is_new_child();
 /// In a fork's child, once.
 void enter_child();
+/// Whether the kernel itself shows that a process is a fork's child: then one that is never told of it draws
+/// numbers of its own all the same. Not so on kernels older than Linux 4.14 and on emulators without a vDSO.
+bool children_show_themselves();
+/// Whether memory has come down from another process by a fork. (Where the kernel does not show it: and
+/// enter_child() was called.)
+bool is_forks_child();
 
 // --- Waiting -----------------------------------------------------------------------------------------------
 //

@@ -866,10 +866,10 @@ class CoalescingArena {
   // a fork has handed down. So in a child each move may leave two mappings more, and it moves no more once it
   // has seen so many places where one may end. (Never fewer: another move at the same place makes none.)
   bool has_room_for_seams() const {
-    return SpinLock::generation() == 0 || seam_count_.load_relaxed() + 2 <= kMaxSeams;  // relaxed: a bound
+    return !os::is_forks_child() || seam_count_.load_relaxed() + 2 <= kMaxSeams;  // relaxed: a bound
   }
   void note_seams(coalescing::Block block) {
-    if (SpinLock::generation() == 0) return;
+    if (!os::is_forks_child()) return;
     std::size_t made = seams_set().count_changed({block.first, 1}, true);
     if (block.end() < limit()) made += seams_set().count_changed({block.end(), 1}, true);
     seam_count_.fetch_add_relaxed(made);

@@ -17,6 +17,9 @@
 // it is the caller itself: the thread that forked goes on, and if the fork was made by a signal handler that
 // interrupted it in a critical section, it still has that lock. Marks may be used again by threads that the
 // child starts: before it starts one, every lock is told to abandon_if_owner_died().
+//
+// The fork of a process that never had another thread is none of this lock's business: nobody dies of it, and
+// no generation begins (thread/lifecycle.cpp).
 #pragma once
 
 #include <cstdint>
@@ -100,7 +103,7 @@ class SpinLock {
   static void look_for_fork() noexcept {
     if (is_forking_ && os::is_new_child()) enter_child();
   }
-  /// Differs between a process and its forked child.
+  /// Differs between a process and its forked child, but where the process never had another thread.
   static std::uint16_t generation() noexcept { return generation_; }
 
  private:

@@ -6,6 +6,10 @@
 #include "os/os.hpp"
 #include "sync/spin_lock.hpp"
 
+/// glibc's, from 2.32 on (<sys/single_threaded.h>): not 0 as long as the process never had another thread. (A
+/// later one may set it again when the others have ended.)
+extern "C" [[gnu::weak]] char __libc_single_threaded;
+
 namespace spanalloc::thread {
 
 // --- ExitKey -----------------------------------------------------------------------------------------------
@@ -68,7 +72,32 @@ constinit SpinLock list_lock;
 constinit Atomic<ForkWatch*> watches{nullptr};
 constinit Atomic<std::uint32_t> registered{0};
 
+// The fork that is being made leaves nobody behind: the only thread makes it. Then the child's memory is the
+// parent's, with nothing half done but what that thread goes on with, so there is nothing to tell anybody.
+// (A child draws other random numbers than its parent all the same: the kernel shows that it is one.)
+// So it goes by what glibc's own malloc goes by where it takes no locks.
+// Relaxed, and not each thread's own: it is 1 only while there is one thread, which has written it itself.
+constinit Atomic<std::uint32_t> forks_alone{0};
+
+bool is_alone() {
+  return &__libc_single_threaded != nullptr && __libc_single_threaded != 0 && os::children_show_themselves();
+}
+
+// Nothing is written that is so already: each page that parent or child writes to after a fork is one that
+// the kernel must copy, or at least look after.
+void begin_fork() {
+  const std::uint32_t alone = is_alone() ? 1 : 0;
+  if (forks_alone.load_relaxed() != alone) forks_alone.store_relaxed(alone);
+  if (alone == 0) SpinLock::begin_fork();
+}
+
+void end_fork() {
+  if (forks_alone.load_relaxed() == 0) SpinLock::end_fork();
+}
+
 void enter_child() {
+  // Asked again: another library's handler may have started a thread after ours.
+  if (forks_alone.load_relaxed() != 0 && is_alone()) return;
   SpinLock::enter_child();
   list_lock.abandon_if_owner_died();
   for (ForkWatch* watch = watches.load_acquire(); watch != nullptr; watch = watch->next) {
@@ -94,7 +123,7 @@ void watch_forks(ForkWatch& watch) {
   if (registered.exchange_acq_rel(1) == 0) {
     os::ErrnoGuard keep;
     // ENOMEM: a child then waits for locks that are lost.
-    pthread_atfork(SpinLock::begin_fork, SpinLock::end_fork, enter_child);
+    pthread_atfork(begin_fork, end_fork, enter_child);
   }
   os::before_fatal(&leave_all);
   LockGuard guard(list_lock);

@@ -60,9 +60,9 @@ struct ForkWatch {
   ForkWatch* next = nullptr;  ///< the list's
 };
 
-/// Makes `watch.in_child` run in every fork's child, in the one thread that is left, after
-/// SpinLock::enter_child(), and `watch.let_go` before os::fatal() reports; once, however often it is called.
-/// A fork takes no lock, neither before nor after: see sync/spin_lock.hpp.
+/// Makes `watch.in_child` run in the child of every fork by a process that has, or had, other threads, in the
+/// one that has come along, after SpinLock::enter_child(), and `watch.let_go` before os::fatal() reports;
+/// once, however often it is called. A fork takes no lock, neither before nor after: see sync/spin_lock.hpp.
 void watch_forks(ForkWatch& watch);
 /// Undoes that, before the watch's memory is given back. No fork may be in progress.
 void unwatch_forks(ForkWatch& watch);

@@ -163,6 +163,13 @@ int forks_wanted() {
   return harness::is_full_run() ? 2000 : 150;
 }
 
+void block_signal(bool blocked) {
+  sigset_t signals;
+  sigemptyset(&signals);
+  sigaddset(&signals, kSignal);
+  pthread_sigmask(blocked ? SIG_BLOCK : SIG_UNBLOCK, &signals, nullptr);
+}
+
 // One thread: the timer finds it in malloc or free nearly always. It goes by the thread's own time, and is
 // set again when the work goes on after a fork: however busy the machine is and however long the fork takes,
 // each fork comes at another place.
@@ -198,6 +205,17 @@ void one_thread(const Arguments&) {
   reap(children_alive.load() - reaped);
 }
 
+// A process that never had another thread leaves nobody behind. This one leaves somebody, who holds nothing:
+// the child must find out, as its call goes on, that nothing is to be put right.
+void beside_a_resting_thread(const Arguments& arguments) {
+  block_signal(true);
+  std::thread([] {
+    for (;;) pause();
+  }).detach();
+  block_signal(false);
+  one_thread(arguments);
+}
+
 // Many threads, each of which is interrupted, at once with others. What one waits for may be held by a thread
 // that waits for what the interrupted one holds.
 void many_threads(const Arguments&) {
@@ -218,13 +236,6 @@ void many_threads(const Arguments&) {
   for (auto& thread : threads) thread.join();
   reap(children_alive.load() - reaped);
   for (auto& slot : mailbox) free(slot.exchange(nullptr));
-}
-
-void block_signal(bool blocked) {
-  sigset_t signals;
-  sigemptyset(&signals);
-  sigaddset(&signals, kSignal);
-  pthread_sigmask(blocked ? SIG_BLOCK : SIG_UNBLOCK, &signals, nullptr);
 }
 
 // The same while threads begin and end. Only those that work are interrupted: a thread that waits for another
@@ -269,7 +280,9 @@ void threads_that_end(const Arguments&) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  return harness::run_case(
-      argc, argv,
-      {{"one_thread", one_thread}, {"many_threads", many_threads}, {"threads_that_end", threads_that_end}});
+  return harness::run_case(argc, argv,
+                           {{"one_thread", one_thread},
+                            {"beside_a_resting_thread", beside_a_resting_thread},
+                            {"many_threads", many_threads},
+                            {"threads_that_end", threads_that_end}});
 }

@@ -2,6 +2,8 @@
 // counted, in pages that the kernel must copy; and what the child finds of those threads is put away later,
 // in whatever way it goes on: by its first thread, by another one that was made without a call of malloc, by
 // both at once, while one of them forks.
+#include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -208,6 +210,126 @@ void few_pages(const Arguments&) {
         "the child copies more of each thread than its own mark");
 }
 
+// Mappings of the library and its heap: its data, and all memory without a name that is neither libc's or the
+// program's data nor where libc keeps what it has of this thread.
+template <class Visit>
+void for_our_mappings(Visit visit) {
+  static char text[1 << 20];
+  const int fd = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+  CHECK(fd >= 0, "cannot open /proc/self/maps");
+  std::size_t length = 0;
+  for (ssize_t n; (n = read(fd, text + length, sizeof text - 1 - length)) > 0;) length += std::size_t(n);
+  close(fd);
+  text[length] = '\0';
+  static const std::string library = harness::library_path();
+  const std::size_t slash = library.rfind('/');
+  const char* const name = library.c_str() + (slash == std::string::npos ? 0 : slash + 1);
+  std::uintptr_t end_of_others = 0;
+  for (char* line = strtok(text, "\n"); line != nullptr; line = strtok(nullptr, "\n")) {
+    std::uintptr_t first = 0;
+    std::uintptr_t end = 0;
+    char rights[8] = "";
+    int at = 0;
+    CHECK(sscanf(line, "%zx-%zx %7s %*s %*s %*s %n", &first, &end, rights, &at) == 3 && at > 0, "%s", line);
+    const bool is_named = line[at] != '\0';
+    const auto own = reinterpret_cast<std::uintptr_t>(&errno);
+    const bool is_others =
+        is_named ? strstr(line + at, name) == nullptr : first == end_of_others || (first <= own && own < end);
+    if (is_others) {
+      end_of_others = end;
+    } else {
+      visit(first, end, rights[1] == 'w');
+    }
+  }
+}
+// Of what they write to the pages that are in memory.
+template <class Visit>
+void for_our_pages(Visit visit) {
+  constexpr std::uint64_t kThere = std::uint64_t{1} << 63;
+  constexpr std::uint64_t kExclusive = std::uint64_t{1} << 56;
+  constexpr std::uint64_t kOfFile = std::uint64_t{1} << 61;
+  const std::size_t page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  const int fd = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+  CHECK(fd >= 0, "cannot open /proc/self/pagemap");
+  for_our_mappings([&](std::uintptr_t first, std::uintptr_t end, bool is_written) {
+    if (!is_written) return;
+    static std::uint64_t words[512];
+    for (std::uintptr_t at = first; at < end;) {
+      const std::size_t wanted = std::min(sizeof words, (end - at) / page * sizeof words[0]);
+      const ssize_t got = pread(fd, words, wanted, static_cast<off_t>(at / page * sizeof words[0]));
+      CHECK(got == static_cast<ssize_t>(wanted), "cannot read /proc/self/pagemap");
+      for (std::size_t i = 0; i < wanted / sizeof words[0]; ++i) {
+        if ((words[i] & kThere) == 0 || (words[i] & kOfFile) != 0) continue;
+        visit(at + i * page, (words[i] & kExclusive) != 0);
+      }
+      at += wanted / sizeof words[0] * page;
+    }
+  });
+  close(fd);
+}
+// Those that are not shared with another process.
+std::size_t pages_of_our_own() {
+  std::size_t pages = 0;
+  for_our_pages([&](std::uintptr_t, bool is_exclusive) { pages += is_exclusive; });
+  return pages;
+}
+
+// A process that never had another thread leaves nobody behind: there is nothing to put right, and nothing to
+// write, in parent or child. What either writes to after the fork is the child's own.
+void alone_writes_nothing(const Arguments&) {
+  harness::judge_memory();
+  harness::require_library_malloc();
+  std::vector<Block> blocks = fill_heap(1);
+  CHECK(pages_of_our_own() > 400, "the heap is not found: %zu pages", pages_of_our_own());
+  int pipe_ends[2];
+  CHECK(pipe(pipe_ends) == 0, "pipe");
+  for (int i = 0; i < 3; ++i) {
+    const pid_t child = fork_child();
+    if (child == 0) {
+      char byte = 0;
+      CHECK(read(pipe_ends[0], &byte, 1) == 1, "read");  // the parent is out of fork
+      const std::size_t pages = pages_of_our_own();
+      CHECK(pages == 0, "%zu pages of the library's are not shared", pages);
+      drop(blocks, 0, 1);
+      CHECK(pages_of_our_own() > 0, "what is written is not seen");
+      _exit(0);
+    }
+    CHECK(write(pipe_ends[1], "", 1) == 1, "write");
+    await(child, "child that counts pages");
+  }
+  close(pipe_ends[0]);
+  close(pipe_ends[1]);
+  drop(blocks, 0, 1);
+}
+
+// Nobody has told such a child that it is one. It has threads, leaves them behind when it forks, and so does
+// its child, which has had none of its own.
+void alone_then_beside_threads(const Arguments&) {
+  harness::require_library_malloc();
+  std::vector<Block> blocks = fill_heap(1);
+  for (int i = 0; i < 4; ++i) {
+    const pid_t child = fork_child();
+    if (child == 0) {
+      ParkedThreads threads(8);
+      const pid_t second = fork_child();
+      if (second == 0) {
+        if (i % 2 != 0) use_heap(threads, true);
+        const pid_t third = fork_child();
+        if (third != 0) await(third, "grandchild's child");
+        use_heap(threads, i >= 2);
+        drop(blocks, 0, 1);
+        _exit(0);
+      }
+      await(second, "grandchild");
+      use_heap(threads, true);
+      drop(blocks, 0, 1);
+      _exit(0);
+    }
+    await(child, "child that nobody has told");
+  }
+  drop(blocks, 0, 1);
+}
+
 // --- What the child finds
 // -----------------------------------------------------------------------------------
 
@@ -343,6 +465,8 @@ void fork_meanwhile(const Arguments&) {
 int main(int argc, char** argv) {
   return harness::run_case(argc, argv,
                            {{"few_pages", few_pages},
+                            {"alone_writes_nothing", alone_writes_nothing},
+                            {"alone_then_beside_threads", alone_then_beside_threads},
                             {"used_at_once", used_at_once},
                             {"thread_comes_first", thread_comes_first},
                             {"fork_again", fork_again},

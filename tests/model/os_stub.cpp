@@ -103,6 +103,9 @@ bool is_new_child() {
   return false;
 }
 void enter_child() {}
+bool is_forks_child() {
+  return false;
+}
 void yield() {
   model::yield();
 }

@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstddef>
 #include <functional>
+#include <latch>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -16,6 +17,22 @@ void in_threads(unsigned count, Body body) {
   std::vector<std::jthread> threads;
   for (unsigned k = 0; k < count; ++k) threads.emplace_back(std::ref(body), k);
 }
+
+/// Another thread, which rests: who forks beside it leaves somebody behind.
+class RestingThread {
+ public:
+  RestingThread() : thread_([this] { end_.wait(); }) {}
+  ~RestingThread() {
+    end_.count_down();
+    thread_.join();
+  }
+  RestingThread(const RestingThread&) = delete;
+  RestingThread& operator=(const RestingThread&) = delete;
+
+ private:
+  std::latch end_{1};
+  std::thread thread_;
+};
 
 /// Steps that threads count of what they do, so that another one waits for work, not for time.
 class Progress {

@@ -3,11 +3,22 @@
 #include <errno.h>
 #include <gtest/gtest.h>
 #include <limits.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <unistd.h>
+#if __has_include(<sys/single_threaded.h>)
+#include <sys/single_threaded.h>
+#endif
 
+#include <set>
 #include <thread>
 #include <vector>
 
 #include "child.hpp"
+#include "os/os.hpp"
+#include "sanitizers.hpp"
+#include "sync/spin_lock.hpp"
+#include "threads.hpp"
 
 namespace spanalloc::thread {
 namespace {
@@ -100,7 +111,8 @@ struct Watch : ForkWatch {
   int calls = 0;
 };
 
-TEST(ForkWatch, IsToldInEveryChildOnceUntilItIsTakenOut) {
+TEST(ForkWatch, IsToldInEveryChildOfAProcessWithThreadsOnceUntilItIsTakenOut) {
+  const test::RestingThread left_behind;
   Watch watches[3];
   const auto calls_in_child = [&] {
     return test::run_in_child(
@@ -119,6 +131,72 @@ TEST(ForkWatch, IsToldInEveryChildOnceUntilItIsTakenOut) {
   unwatch_forks(watches[0]);
   EXPECT_EQ(calls_in_child(), 0);
 }
+
+#if __has_include(<sys/single_threaded.h>)
+// Whether a process knows that it never had another thread, and a child of its that it is one.
+bool knows_that_it_is_alone() {
+  unsetenv("SPANALLOC_SEED");  // makes numbers repeatable
+  os::start();
+  return os::children_show_themselves() && __libc_single_threaded != 0;
+}
+
+// Whose child has lost nobody. It draws other numbers than its parent and its siblings all the same.
+TEST(ForkWatch, IsNotToldWhereThereNeverWasAnotherThread) {
+  test::in_fresh_process([] {
+    if (!knows_that_it_is_alone()) return;  // a sanitizer's thread, an emulator
+    static Watch watch;
+    watch_forks(watch);
+    EXPECT_FALSE(os::is_forks_child()) << "but it is one of a test's";
+    const auto look = [](std::uint64_t of_parent) {
+      if (watch.calls != 0 || SpinLock::generation() != 0) return 2;
+      if (!os::is_forks_child()) return 3;
+      return os::random_bits() == of_parent ? 4 : 0;
+    };
+    EXPECT_EQ(test::run_in_child([&] {
+                // A child's child, too; and none of it as soon as there was a thread.
+                if (const int code = test::run_in_child([&] { return look(0); }); code != 0) return 10 + code;
+                std::thread([] {}).join();
+                const int calls = test::run_in_child([] { return watch.calls; });
+                return calls != 1 ? 20 + calls : look(0);
+              }),
+              0);
+    std::set<std::uint64_t> drawn;
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    for (int i = 0; i < 8; ++i) {
+      EXPECT_EQ(test::run_in_child([&] {
+                  const std::uint64_t number = os::random_bits();
+                  return write(ends[1], &number, sizeof number) == sizeof number ? look(0) : 5;
+                }),
+                0);
+      std::uint64_t number = 0;
+      ASSERT_EQ(read(ends[0], &number, sizeof number), ssize_t{sizeof number});
+      drawn.insert(number);
+    }
+    drawn.insert(os::random_bits());
+    EXPECT_EQ(drawn.size(), 9u);
+  });
+}
+
+// The handlers of other libraries that run after ours may start a thread.
+TEST(ForkWatch, IsToldWhereAThreadIsStartedWithinTheFork) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  test::in_fresh_process([] {
+    pthread_atfork(
+        [] {
+          std::thread([] {
+            for (;;) pause();
+          }).detach();
+        },
+        nullptr, nullptr);
+    static Watch watch;
+    watch_forks(watch);
+    if (!knows_that_it_is_alone()) return;
+    EXPECT_EQ(test::run_in_child([] { return watch.calls; }), 1);
+    EXPECT_EQ(test::run_in_child([] { return watch.calls; }), 1) << "and later";
+  });
+}
+#endif
 
 }  // namespace
 }  // namespace spanalloc::thread
