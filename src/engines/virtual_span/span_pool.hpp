@@ -149,10 +149,10 @@ class SpanPool {
   };
   static_assert(sizeof(Line) == kCacheLine);
   Stack& stack_of(std::size_t size, unsigned core) noexcept {
-    return lines_[size / kOfALine][core].stacks[size % kOfALine];
+    return lines_[core][size / kOfALine].stacks[size % kOfALine];
   }
   const Stack& stack_of(std::size_t size, unsigned core) const noexcept {
-    return lines_[size / kOfALine][core].stacks[size % kOfALine];
+    return lines_[core][size / kOfALine].stacks[size % kOfALine];
   }
 
   // Who puts counts before it pushes.
@@ -178,7 +178,8 @@ class SpanPool {
 
   Atomic<std::uint32_t> more_cores_{
       0};  // cores - 1; constant after set_cores, which happens before every other call
-  Line lines_[kSizeIndexes / kOfALine][kMaxCores];
+  // Those of the cores that there are stand together: on few pages.
+  Line lines_[kMaxCores][kSizeIndexes / kOfALine];
 };
 
 }  // namespace spanalloc
