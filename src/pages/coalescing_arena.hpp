@@ -840,7 +840,7 @@ class CoalescingArena {
     std::size_t units = Tables::units_within(table, capacity, reach.end);
     units = max_of(units - min_of(units, in_hand), from);
     const bool gap = reach.next != reach.end;
-    return {units, gap ? Tables::units_behind(table, capacity, reach.next) : units};
+    return {units, gap ? Tables::units_behind(table, capacity, reach.end, reach.next) : units};
   }
 
   // Of a page that is the caller's. (What a sanitizer knows of it is of no interest. And the program may have

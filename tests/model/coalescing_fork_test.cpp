@@ -45,11 +45,10 @@ class OpenRegion {
     }
     index_.attach(kUnits);
     for (unsigned level = 0; level < Manager::Index::levels_for(kUnits); ++level) {
-      index_.attach_level(level,
-                          table[Tables::table_of_level(level)] + Tables::offset_of_level(level, kUnits));
+      index_.attach_level(level, table[Tables::table_of_level(level)], Tables::place_of_level(level, kUnits));
     }
     index_.set_limit(kUnits);
-    mapper_.attach(table[Tables::kRows], kUnits, Manager::kSets);
+    mapper_.attach(table[Tables::kRows], kUnits, Tables::kBeforeMapper, Tables::kRowWords);
   }
   BlockState state_at(std::size_t unit) const { return mapper_.load(unit).state(); }
   // visit(list, unit) for each bit of the index in lists of blocks of up to kUnits units.

@@ -49,17 +49,28 @@ class FreeIndex {
     for (std::size_t words = words_over(units); words > 1; words = words_over(words)) ++levels;
     return levels;
   }
-  /// Bytes of level `level` for units [0, units).
+  /// Bytes of level `level` for units [0, units), its entries side by side.
   static constexpr std::size_t level_bytes(unsigned level, std::size_t units) {
     for (unsigned l = 0; l <= level; ++l) units = words_over(units);
     return units * kLists * sizeof(Word);
   }
 
+  /// Where a level's entries stand, each the words of all lists for kFan units of the level: from `offset`
+  /// bytes on, in blocks of 2^`entry_bits` entries side by side; a block begins `block_words` behind the
+  /// former.
+  struct LevelPlace {
+    std::size_t offset = 0;
+    std::size_t block_words = kLists;
+    unsigned entry_bits = 0;
+  };
+
   /// For at most `capacity` units, none at first. The memory of its levels_for(capacity) levels is given by
-  /// attach_level(): zeroed, aligned to 8; of level_bytes(l, capacity) bytes only the first
-  /// level_bytes(l, limit) are touched.
+  /// attach_level(): zeroed, aligned to 8; entries of units at or behind the limit are not touched.
   void attach(std::size_t capacity) { top_ = levels_for(capacity) - 1; }
-  void attach_level(unsigned level, void* memory) { levels_[level] = static_cast<Word*>(memory); }
+  void attach_level(unsigned level, void* memory, LevelPlace place = {}) {
+    levels_[level] = {reinterpret_cast<Word*>(static_cast<char*>(memory) + place.offset), place.block_words,
+                      place.entry_bits};
+  }
 
   /// Only the one who extends the range calls this, before a new unit is inserted.
   void set_limit(std::size_t units) { limit_.store_seq_cst(units); }
@@ -149,12 +160,20 @@ class FreeIndex {
 
  private:
   using Word = Atomic<std::uint64_t>;
+  struct Level {
+    Word* words = nullptr;
+    std::size_t block_words = 0;
+    unsigned entry_bits = 0;
+  };
   static constexpr std::size_t words_over(std::size_t bits) { return (bits + kFan - 1) / kFan; }
   static constexpr std::uint64_t bit(std::size_t position) { return std::uint64_t{1} << (position % kFan); }
   static constexpr std::uint64_t list_bit(unsigned list) { return std::uint64_t{1} << (list % 64); }
 
   Word& word(unsigned level, unsigned list, std::size_t position) const {
-    return levels_[level][position / kFan * kLists + list];
+    const Level& at = levels_[level];
+    const std::size_t entry = position / kFan;
+    const std::size_t in_block = entry & ((std::size_t{1} << at.entry_bits) - 1);
+    return at.words[(entry >> at.entry_bits) * at.block_words + in_block * kLists + list];
   }
   // The level of which one word stands for all units there are: where a search begins. Above it nothing is
   // looked at, so bits there may say too much until the range reaches so far.
@@ -183,7 +202,7 @@ class FreeIndex {
   }
 
   // Constant after attach().
-  Word* levels_[kMaxLevels] = {};
+  Level levels_[kMaxLevels] = {};
   unsigned top_ = 0;
   Atomic<std::size_t> limit_{0};  // shared; written by who extends the range
   // Shared hints, exact at rest as rule (2) says.

@@ -102,15 +102,14 @@ class CoalescingManager {
   void attach_tables(void* const (&tables)[Tables::kCount], std::size_t capacity, std::size_t origin) {
     controller_.attach(capacity, origin);
     for (unsigned level = 0; level < Index::levels_for(capacity); ++level) {
-      const unsigned table = Tables::table_of_level(level);
-      char* place = static_cast<char*>(tables[table]) + Tables::offset_of_level(level, capacity);
-      controller_.index().attach_level(level, place);
+      controller_.index().attach_level(level, tables[Tables::table_of_level(level)],
+                                       Tables::place_of_level(level, capacity));
     }
     void* rows = tables[Tables::kRows];
     dirty_.attach(rows, Tables::kRowWords, 0);
     aged_.attach(rows, Tables::kRowWords, 1);
     for (unsigned s = 0; s < kExtraSets; ++s) extra_[s].attach(rows, Tables::kRowWords, 2 + s);
-    mapper_.attach(rows, 0, kSets);
+    mapper_.attach(rows, 0, Tables::kBeforeMapper, Tables::kRowWords);
     capacity_ = capacity;
   }
 

@@ -106,11 +106,11 @@ class WordMapper {
  public:
   static constexpr std::size_t bytes_for(std::size_t units) { return units * sizeof(Word); }
 
-  /// `words`: zeroed memory for bytes_for(capacity) bytes. `limit` units exist at once. `beside`: words of
-  /// somebody else's that stand before each 64 of the mapper's.
-  void attach(void* words, std::size_t limit, std::size_t beside = 0) {
-    words_ = static_cast<Word*>(words);
-    beside_ = beside;
+  /// `words`: zeroed memory for bytes_for(capacity) bytes. `limit` units exist at once. Where somebody else
+  /// has words among them, 64 of the mapper's stand in each row of `row_words`, behind `before` others.
+  void attach(void* words, std::size_t limit, std::size_t before = 0, std::size_t row_words = 64) {
+    words_ = static_cast<Word*>(words) + before;
+    beside_ = row_words - 64;
     limit_.store_seq_cst(limit);
   }
 
@@ -139,7 +139,7 @@ class WordMapper {
   using Word = Atomic<std::uint64_t>;
   static_assert(sizeof(Word) == 8);
 
-  Word& word(std::size_t unit) const { return words_[unit + (unit / 64 + 1) * beside_]; }
+  Word& word(std::size_t unit) const { return words_[unit + unit / 64 * beside_]; }
 
   Word* words_ = nullptr;                 // constant after attach()
   std::size_t beside_ = 0;                // "

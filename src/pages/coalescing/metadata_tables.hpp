@@ -1,14 +1,13 @@
 // A manager's metadata as tables that grow with its range: what stands where, and which units an entry is
 // about.
 //
-//   kUpper    the index's levels above 1, the highest first: in steps, each entry of the last (level 2) is
-//             about 64^3 units; those above it are small and needed whole
-//   kMiddle   its level 1: an entry for 64^2 units
-//   kLower    its level 0: an entry for 64 units
-//   kRows     a row for 64 units: a word of each set, then the mapper's 64 words: they are used together
+//   kUpper    the index's levels above 0. Those above 2 come first, and are small and needed whole. Then, for
+//             each 64^3 units, the entry of level 2 and the 64 of level 1 below it
+//   kRows     a row for 64 units: a word of each set, the index's entry of level 0, the mapper's 64 words:
+//             they are used together. (Of the last row only the words of units that there are.)
 //
-// (64: the index's fan. A range that needs fewer levels has empty tables.) While there are `limit` units only
-// the entries of units below are touched; of the last block's end the mapper reads one word more.
+// (64: the index's fan. A range that needs fewer levels has none of the others.) While there are `limit`
+// units only the entries of units below are touched; of the last block's end the mapper reads one word more.
 #pragma once
 
 #include <cstddef>
@@ -19,51 +18,73 @@ namespace spanalloc::coalescing {
 
 template <class Index, unsigned kSets>
 struct MetadataTables {
-  enum Table : unsigned { kUpper, kMiddle, kLower, kRows, kCount };
+  enum Table : unsigned { kUpper, kRows, kCount };
   static constexpr std::size_t kRowUnits = 64;
-  static constexpr std::size_t kRowWords = kSets + kRowUnits;
+  /// Words of a row before the mapper's.
+  static constexpr std::size_t kBeforeMapper = kSets + kRowUnits / Index::kFan * Index::kLists;
+  static constexpr std::size_t kRowWords = kBeforeMapper + kRowUnits;
 
-  static constexpr unsigned table_of_level(unsigned level) {
-    return level == 0 ? kLower : level == 1 ? kMiddle : kUpper;
+  /// Where a level of the index stands.
+  static constexpr unsigned table_of_level(unsigned level) { return level == 0 ? kRows : kUpper; }
+  static constexpr typename Index::LevelPlace place_of_level(unsigned level, std::size_t capacity) {
+    constexpr unsigned kGroupsOfRow = log2_floor(kRowUnits / Index::kFan);
+    if (level == 0) return {kSets * 8, kRowWords, kGroupsOfRow};
+    if (level > 2) return {bytes_above(level, capacity), Index::kLists, 0};
+    const std::size_t seconds = has_second(capacity) ? 1 : 0;
+    const std::size_t before = bytes_above(2, capacity);
+    const std::size_t block = (seconds + Index::kFan) * Index::kLists;
+    if (level == 2) return {before, block, 0};
+    return {before + seconds * kEntryBytes, block, log2_floor(Index::kFan)};
   }
-  /// Where a level begins in its table.
-  static constexpr std::size_t offset_of_level(unsigned level, std::size_t capacity) {
-    std::size_t offset = 0;
-    if (level < 2) return offset;
-    for (unsigned above = level + 1; above < Index::levels_for(capacity); ++above) {
-      offset += Index::level_bytes(above, capacity);
-    }
-    return offset;
-  }
+
   /// Bytes of the table that units [0, units) of at most `capacity` need.
   static constexpr std::size_t bytes(unsigned table, std::size_t capacity, std::size_t units) {
-    if (table == kRows) return (entries(units, kRowUnits) * kSets + units) * 8;
-    const unsigned level = level_of(table);
-    if (level >= Index::levels_for(capacity)) return 0;
-    return offset_of_level(level, capacity) + Index::level_bytes(level, units);
+    if (table == kRows) {
+      return (entries(units, kRowUnits) * kBeforeMapper + units) * 8;
+    }
+    if (Index::levels_for(capacity) == 1) return 0;
+    const std::size_t firsts = entries(units, kUnitsOfFirst);
+    const std::size_t seconds = has_second(capacity) ? entries(firsts, Index::kFan) : 0;
+    return bytes_above(2, capacity) + (seconds + firsts) * kEntryBytes;
   }
   /// The most units that the first `bytes` of the table are enough for.
   static constexpr std::size_t units_within(unsigned table, std::size_t capacity, std::size_t bytes) {
-    const std::size_t before = table == kRows ? 0 : offset_of_level(level_of(table), capacity);
-    return bytes < before ? 0 : (bytes - before) / entry_bytes(table) * units_of_entry(table);
+    if (table == kRows) return bytes / (kRowWords * 8) * kRowUnits;
+    const std::size_t before = bytes_above(2, capacity);
+    const std::size_t there = bytes < before ? 0 : (bytes - before) / kEntryBytes;
+    if (!has_second(capacity)) return there * kUnitsOfFirst;
+    const std::size_t rest = there % (1 + Index::kFan);
+    return (there / (1 + Index::kFan) * Index::kFan + rest - min_of(rest, 1)) * kUnitsOfFirst;
   }
-  /// The first unit whose entry begins at `bytes` or behind.
-  static constexpr std::size_t units_behind(unsigned table, std::size_t capacity, std::size_t bytes) {
-    return units_within(table, capacity, bytes + entry_bytes(table) - 1);
+  /// The first unit of which no entry lies between the first `bytes` and `behind`, or across either.
+  static constexpr std::size_t units_behind(unsigned table, std::size_t capacity, std::size_t bytes,
+                                            std::size_t behind) {
+    if (table == kRows) return units_within(table, capacity, behind + kRowWords * 8 - 1);
+    const std::size_t before = bytes_above(2, capacity);
+    const std::size_t entry = behind < before ? 0 : entries(behind - before, kEntryBytes);
+    if (!has_second(capacity)) return entry * kUnitsOfFirst;
+    // Where the entry of level 2 is missing, the whole block is.
+    const std::size_t block = entry / (1 + Index::kFan);
+    const std::size_t end_of_second = before + (block * (1 + Index::kFan) + 1) * kEntryBytes;
+    const std::size_t rest = entry % (1 + Index::kFan);
+    if (rest != 0 && end_of_second > bytes) return (block + 1) * Index::kFan * kUnitsOfFirst;
+    return (block * Index::kFan + rest - min_of(rest, 1)) * kUnitsOfFirst;
   }
 
  private:
-  static constexpr unsigned level_of(unsigned table) {
-    return table == kUpper ? 2 : table == kMiddle ? 1 : 0;
-  }
+  static constexpr std::size_t kEntryBytes = Index::level_bytes(0, 1);
+  // Units that an entry of level 1 is about.
+  static constexpr std::size_t kUnitsOfFirst = Index::kFan * Index::kFan;
+
   static constexpr std::size_t entries(std::size_t units, std::size_t of) { return (units + of - 1) / of; }
-  static constexpr std::size_t entry_bytes(unsigned table) {
-    return table == kRows ? kRowWords * 8 : Index::level_bytes(0, 1);
-  }
-  static constexpr std::size_t units_of_entry(unsigned table) {
-    std::size_t units = Index::kFan;
-    for (unsigned level = table == kRows ? 0 : level_of(table); level != 0; --level) units *= Index::kFan;
-    return table == kRows ? kRowUnits : units;
+  static constexpr bool has_second(std::size_t capacity) { return Index::levels_for(capacity) > 2; }
+  // Of the levels above `level`.
+  static constexpr std::size_t bytes_above(unsigned level, std::size_t capacity) {
+    std::size_t bytes = 0;
+    for (unsigned above = level + 1; above < Index::levels_for(capacity); ++above) {
+      bytes += Index::level_bytes(above, capacity);
+    }
+    return bytes;
   }
 };
 
