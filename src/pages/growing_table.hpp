@@ -20,12 +20,14 @@ class GrowingTable {
   /// again. The caller serialises start() and ensure(). False when refused.
   bool start(std::size_t records, TableRegion* region = nullptr) {
     if (records_.load_relaxed() != nullptr) return true;
-    const std::size_t bytes = records * sizeof(T);
     // (A fork's child may find it begun.)
-    if (!table_.started() &&
-        !table_.start(region == nullptr ? TablePlace{} : region->place_for(bytes), bytes)) {
-      return false;
-    }
+    const bool placed = region != nullptr && !table_.started();
+    return start_at(placed ? region->place_for(records * sizeof(T)) : TablePlace{}, records);
+  }
+  /// The same at a place that was found before.
+  bool start_at(TablePlace place, std::size_t records) {
+    if (records_.load_relaxed() != nullptr) return true;
+    if (!table_.started() && !table_.start(place, records * sizeof(T))) return false;
     capacity_ = records;
     // Release: readers that see the address see the mapping.
     records_.store_release(reinterpret_cast<T*>(table_.base()));
@@ -72,6 +74,77 @@ class GrowingTable {
   Atomic<T*> records_{nullptr};  // constant after start()
   std::size_t capacity_ = 0;     // "
   GuardedTable<> table_;
+};
+
+/// A growing table whose first kFront records stand in front of a region's other tables. Most processes never
+/// need more, and have neither mappings nor page tables for these then.
+template <class T, std::size_t kFront>
+class FrontedTable {
+ public:
+  /// Finds places for both parts. The first one is there with it; false: refused.
+  bool start(std::size_t records, TableRegion& region) {
+    if (capacity_ == 0) {
+      front_place_ = region.place_in_front(kFront * sizeof(T));
+      rest_place_ = region.place_for((records - kFront) * sizeof(T));
+      capacity_ = records;
+    }
+    return front_.start_at(front_place_, kFront);
+  }
+
+  /// As of GrowingTable. Where the first part cannot be opened to its end, and the second one can, the
+  /// records between are a gap.
+  TableReach reach(std::size_t from, std::size_t end) {
+    if (end > capacity_) return {from, from};
+    if (from < kFront) {
+      const std::size_t wanted = min_of(end, kFront);
+      const TableReach reach = front_.reach(from, wanted);
+      if (reach.next != reach.end) return reach;
+      if (reach.end != wanted) return rest_is_open() ? give_front_up(reach.end) : reach;
+      if (end == wanted) return reach;
+      from = kFront;
+    }
+    if (!start_rest()) return {from, from};
+    const TableReach reach = rest_.reach(from - kFront, end - kFront);
+    return {reach.end + kFront, reach.next + kFront};
+  }
+  /// As of GrowingTable.
+  void give_reservation_back() {
+    front_.give_reservation_back();
+    rest_.give_reservation_back();
+  }
+  bool is_without_gaps() const {
+    return front_.is_without_gaps() && rest_.is_without_gaps() && given_up_.load_relaxed() == 0;
+  }
+  bool has(std::size_t number) const {
+    if (number >= kFront) return rest_.has(number - kFront);
+    // Acquire: what is given up.
+    return front_.has(number) && number < kFront - given_up_.load_acquire();
+  }
+  void destroy() {
+    front_.destroy();
+    rest_.destroy();
+    given_up_.store_relaxed(0);
+    capacity_ = 0;
+  }
+  T& operator[](std::size_t number) { return number < kFront ? front_[number] : rest_[number - kFront]; }
+  const T& operator[](std::size_t number) const {
+    return number < kFront ? front_[number] : rest_[number - kFront];
+  }
+
+ private:
+  bool start_rest() { return rest_.start_at(rest_place_, capacity_ - kFront); }
+  SPANALLOC_COLD bool rest_is_open() { return start_rest() && rest_.ensure(1); }
+  SPANALLOC_COLD TableReach give_front_up(std::size_t from) {
+    given_up_.store_release(kFront - from);
+    return {from, kFront};
+  }
+
+  GrowingTable<T> front_;
+  GrowingTable<T> rest_;             // has a mapping with the first record that front_ has no place for
+  TablePlace front_place_;           // constant after start()
+  TablePlace rest_place_;            // "
+  std::size_t capacity_ = 0;         // "
+  Atomic<std::size_t> given_up_{0};  // of front_'s records the last ones
 };
 
 }  // namespace spanalloc

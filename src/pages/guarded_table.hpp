@@ -50,7 +50,18 @@ class TableRegion {
     // Tables whose first pages share a page table's page cost less; up to that bound where does not matter.
     end_of_small_ = small_ + kGiB - 2 * kMiB;
     big_ = end_of_small_;
-    small_ += align_down(os::random_bits() % kSlack, 64 * kKiB);
+    const std::uint64_t random = os::random_bits();
+    small_ += random % kFronts * 2 * kMiB + kFront + random / kFronts % kShifts * 64 * kKiB;
+    front_ = small_ + 64 * kKiB - os::page_size();
+  }
+  /// A place for a small table that is never larger than `bytes`, side by side with others: before the first
+  /// one that place_for() is asked for, in the range of the same page table's page.
+  TablePlace place_in_front(std::size_t bytes) {
+    const std::size_t page = os::page_size();
+    const std::size_t room = align_up(bytes, page) + 2 * page;
+    if (front_ == 0 || room > front_ % (2 * kMiB)) return place_for(bytes);
+    front_ -= room;
+    return {front_ + page, mapped_ahead_};
   }
   /// A place for a table of `bytes` with its guards.
   TablePlace place_for(std::size_t bytes) {
@@ -61,16 +72,21 @@ class TableRegion {
     next += room;
     return {place, mapped_ahead_};
   }
-  void forget() { small_ = end_of_small_ = big_ = 0; }
+  void forget() { small_ = end_of_small_ = big_ = front_ = 0; }
 
  private:
-  static constexpr std::size_t kSlack = 64 * kMiB;
+  // The front is the beginning of one of so many ranges of 2 MiB, which a page of a page table is about; the
+  // first table behind it begins within the same range, and their guards are one mapping.
+  static constexpr std::size_t kFronts = 128;
+  static constexpr std::size_t kFront = 1536 * kKiB;
+  static constexpr std::size_t kShifts = 6;
   // Below the arenas' windows and above them (address_range.hpp); kernels with 39-bit addresses have the
   // last.
   static constexpr PlaceWindow kWindows[] = {
       {1 * kTiB, 4 * kTiB}, {60 * kTiB, 80 * kTiB}, {256 * kGiB, 384 * kGiB}};
 
   std::uintptr_t small_ = 0;  // where the next small table begins
+  std::uintptr_t front_ = 0;  // where those in front of it begin
   std::uintptr_t end_of_small_ = 0;
   std::uintptr_t big_ = 0;
   std::size_t mapped_ahead_ = 0;

@@ -14,7 +14,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <set>
 #include <thread>
+#include <utility>
 
 #include "support/harness.hpp"
 
@@ -330,6 +332,30 @@ void alone_then_beside_threads(const Arguments&) {
   drop(blocks, 0, 1);
 }
 
+// What a fork copies beside pages: mappings, and pages of page tables. Of the heap and its tables, which
+// stand where nothing else is: 64 KiB of each size, and as few tables in as few places as can be.
+void few_tables(const Arguments&) {
+  harness::judge_memory();
+  harness::require_library_malloc();
+  if (sysconf(_SC_PAGESIZE) != 4096) harness::skip("counted for pages of 4 KiB");
+  constexpr std::uintptr_t kEndOfOurs = std::uintptr_t{80} << 40;
+  std::vector<Block> blocks = fill_heap(1);
+  std::size_t mappings = 0;
+  for_our_mappings([&](std::uintptr_t first, std::uintptr_t, bool) { mappings += first < kEndOfOurs; });
+  std::set<std::pair<unsigned, std::uintptr_t>> tables;  // the level, and what it is about
+  std::size_t pages = 0;
+  for_our_pages([&](std::uintptr_t at, bool) {
+    if (at >= kEndOfOurs) return;
+    ++pages;
+    for (const unsigned bits : {21u, 30u, 39u}) tables.emplace(bits, at >> bits);
+  });
+  printf("%zu mappings, %zu pages of page tables, %zu pages in memory\n", mappings, tables.size(), pages);
+  CHECK(pages > 400, "the heap is not found");
+  CHECK(mappings <= 18, "%zu mappings", mappings);
+  CHECK(tables.size() <= 17, "%zu pages of page tables", tables.size());
+  drop(blocks, 0, 1);
+}
+
 // --- What the child finds
 // -----------------------------------------------------------------------------------
 
@@ -465,6 +491,7 @@ void fork_meanwhile(const Arguments&) {
 int main(int argc, char** argv) {
   return harness::run_case(argc, argv,
                            {{"few_pages", few_pages},
+                            {"few_tables", few_tables},
                             {"alone_writes_nothing", alone_writes_nothing},
                             {"alone_then_beside_threads", alone_then_beside_threads},
                             {"used_at_once", used_at_once},

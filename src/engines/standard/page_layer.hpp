@@ -252,7 +252,7 @@ class PageLayer : public thread::ForkWatch {
   SPANALLOC_COLD ThreadMap& make_map(Lab& lab) {
     if (os::memory_is_locked()) return kNoMap;
     LockGuard guard(heaps_lock_);
-    if (!maps_.start(kMaxMaps, &arena.table_region())) return kNoMap;
+    if (!maps_.start(kMaxMaps, arena.table_region())) return kNoMap;
     TableReach reach;
     for (; end_of_maps_ < kMaxMaps; end_of_maps_ = reach.next) {
       reach = maps_.reach(end_of_maps_, end_of_maps_ + 1);
@@ -350,7 +350,7 @@ class PageLayer : public thread::ForkWatch {
     for (std::uint32_t n = 0; n < end_of_heaps_.load_relaxed(); ++n) {
       if (place_of(HeapNumber{static_cast<std::uint16_t>(n)}).load_relaxed() == heap) return true;
     }
-    if (!storages_.start(kMaxHeaps, &arena.table_region())) return false;
+    if (!storages_.start(kMaxHeaps, arena.table_region())) return false;
     for (std::uint16_t n = 0; n < kMaxHeaps; ++n) {
       // For a page layer's first heap one word is enough.
       if (n != 0 &&
@@ -499,7 +499,7 @@ class PageLayer : public thread::ForkWatch {
     // As the spans of several blocks are aligned, so must the arena be, whatever the page size.
     if (!arena.start(Classes::kGranule << Config::kMaxOrder)) return false;
     if (!spans_.start(arena.capacity(), &arena.table_region()) || !spans_.ensure(1)) return false;
-    if (!labs_.start(kMaxLabs, &arena.table_region())) return false;
+    if (!labs_.start(kMaxLabs, arena.table_region())) return false;
     decay_ms = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
     if (background_body_ != nullptr && os::option_number("BACKGROUND", 0, 1, 0) != 0) {
       may_start_background_.store_release(1);  // release: pairs with want_background()
@@ -520,8 +520,8 @@ class PageLayer : public thread::ForkWatch {
   }
 
   // Place n of a table beside the arena. What is free in there may be what the table was refused.
-  template <class T>
-  SPANALLOC_COLD TableReach reach_place(GrowingTable<T>& table, std::size_t n) {
+  template <class Table>
+  SPANALLOC_COLD TableReach reach_place(Table& table, std::size_t n) {
     const TableReach reach = table.reach(n, n + 1);
     const bool refused = reach.end == n && reach.next == n;
     return refused && arena.close_free() != 0 ? table.reach(n, n + 1) : reach;
@@ -552,7 +552,7 @@ class PageLayer : public thread::ForkWatch {
   }
 
   GrowingTable<Span> spans_;  // grown under the arena's lock
-  GrowingTable<Lab> labs_;
+  FrontedTable<Lab, 32> labs_;
   struct alignas(kCacheLine) Slot {
     unsigned char bytes[kSlotBytes];
   };
@@ -561,8 +561,8 @@ class PageLayer : public thread::ForkWatch {
   struct alignas(4 * kKiB) MapPlace {
     ThreadMap map;
   };
-  GrowingTable<MapPlace> maps_;  // "
-  std::size_t end_of_maps_ = 0;  // "
+  FrontedTable<MapPlace, 1> maps_;  // "
+  std::size_t end_of_maps_ = 0;     // "
   thread::RecordRegistry<Lab> lab_registry_;
   Atomic<std::uint32_t> end_of_labs_{0};  // written under the registry's lock
   Atomic<std::size_t> known_end_{0};      // written under the arena's lock
@@ -573,7 +573,7 @@ class PageLayer : public thread::ForkWatch {
   Atomic<std::uint32_t> may_start_background_{0};  // constant after start: the user wants one
   Atomic<std::uint32_t> background_{0};  // 1: the background thread runs, or is being started, or cannot be
   SpinLock heaps_lock_;                  // guards changes of what follows, and of slots_
-  GrowingTable<HeapStorage<Config>> storages_;  // by the heap's number
+  FrontedTable<HeapStorage<Config>, 1> storages_;  // by the heap's number
   Atomic<std::uint32_t> end_of_heaps_{0};
   Atomic<Heap*> first_heap_{nullptr};
   GrowingTable<Atomic<Heap*>> more_heaps_;
