@@ -12,7 +12,7 @@
 // But live and dirty together are no more than twice what was live at a time of late, the height: where sizes
 // differ much of it lies in pieces that fit nothing, and what is beyond serves nobody. What is live goes up
 // and down, and where it was highest is noted when it has sunk by 32 MiB, or to the half: a higher one is the
-// height from then on, a lower one brings it down by a sixteenth of the difference.
+// height from then on (and counts before), a lower one brings it down by a sixteenth of the difference.
 //
 // All are hints. What small blocks take of the dirty memory is not counted, so that `dirty` may be too much;
 // each tick knows better, and so does a purge that finds less than it looks for.
@@ -79,7 +79,8 @@ class WarmBound {
     const std::size_t live = this->live();
     const std::size_t least = kAlways + live / 4;
     if (dirty <= least) return 0;
-    const std::size_t twice = 2 * height_.load_relaxed();
+    // (What is noted by its fall alone would not count while it stands.)
+    const std::size_t twice = 2 * max_of(height_.load_relaxed(), highest_.load_relaxed());
     const std::size_t wanted = min_of(least + regretted_.load_relaxed(), twice - min_of(twice, live));
     return dirty - min_of(dirty, max_of(least, wanted));
   }

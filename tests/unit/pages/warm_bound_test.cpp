@@ -75,6 +75,19 @@ TEST(WarmBound, TwiceOfWhatWasLiveMayStay) {
   EXPECT_GE(stays(), 1600u);
 }
 
+// It need not have sunk since.
+TEST(WarmBound, WhatIsLiveNowCountsAsTheHeight) {
+  Bound bound;
+  bound.purged_for_bound(8000);
+  bound.taken(8000, 0);
+  bound.dirty_is(100000);
+  EXPECT_EQ(100000 - bound.excess(), Bound::kAlways + 2000 + Bound::kMostRegretted);
+  bound.given(7000, false);
+  bound.taken(9000, 0);
+  bound.dirty_is(100000);
+  EXPECT_EQ(100000 - bound.excess(), Bound::kAlways + 2500 + Bound::kMostRegretted);
+}
+
 // What the bound allows in any case tells nothing of what is live at a time.
 TEST(WarmBound, AfterSmallFallsTheHeightIsTheSame) {
   Bound bound;
