@@ -22,7 +22,7 @@
 // page fault after a purge takes as long as to clear fifteen pages and more. Of huge blocks memory counts,
 // not time: the 16th is tried, and less than a quarter is not in vain. And as each look takes the page faults
 // of its sample where nothing is used, only every 64th is looked at once eight in a row held nothing; the
-// others' pages go unseen.)
+// others' pages go unseen, until one that is freed holds something.)
 #pragma once
 
 #include <cstddef>
@@ -56,7 +56,10 @@ class LargeHabits {
   /// It was looked at. True: its pages are to go.
   bool gives_back(std::size_t granules, std::size_t look) {
     const bool sparse = look < kUsed;
-    if (granules >= huge_) return sparse && !zeroes_[place_of(granules)].stay(look);
+    if (granules >= huge_) {
+      if (look != 0) cleared_zeroes_[place_of(granules)].end();
+      return sparse && !zeroes_[place_of(granules)].stay(look);
+    }
     Word& word = freed_[place_of(granules)];
     Freed habit = Freed::from(word.load_relaxed());
     bool goes = false;
@@ -140,6 +143,11 @@ class LargeHabits {
       const std::uint32_t in_a_row = look == 0 ? word_.load_relaxed() + 1 : 0;
       word_.store_relaxed(in_a_row > kInARow ? kInARow + kUnseen : in_a_row);
       return in_a_row > kInARow;
+    }
+
+    /// Something was found: the next one is looked at.
+    void end() {
+      if (word_.load_relaxed() != 0) word_.store_relaxed(0);
     }
 
    private:

@@ -137,6 +137,27 @@ TEST(StandardLargeHabits, ClearingIsGivenUpWhereLittleIsWritten) {
   }
 }
 
+// Those that a program begins to fill are looked at again with the first one that it frees.
+TEST(StandardLargeHabits, AFilledHugeOneEndsClearingUnseen) {
+  LargeHabits habits(kHuge);
+  const auto clear_until_unseen = [&] {
+    unsigned looks = 0;
+    while (habits.wants_look_to_clear(kHuge)) {
+      ++looks;
+      EXPECT_TRUE(habits.clears_by_purging(kHuge, 0));
+    }
+    return looks;
+  };
+  EXPECT_GE(clear_until_unseen(), 8u);
+  EXPECT_FALSE(habits.wants_look_to_clear(kHuge));
+  EXPECT_FALSE(habits.gives_back(kHuge, kUsed));
+  ASSERT_TRUE(habits.wants_look_to_clear(kHuge));
+  EXPECT_FALSE(habits.clears_by_purging(kHuge, kUsed)) << "cleared where it stands";
+  EXPECT_GE(clear_until_unseen(), 8u);
+  EXPECT_TRUE(habits.gives_back(kHuge, 0));
+  EXPECT_FALSE(habits.wants_look_to_clear(kHuge)) << "one of zeroes tells nothing";
+}
+
 TEST(StandardLargeHabits, ClearingInVainByPurgingIsTriedSeldom) {
   LargeHabits habits(kHuge);
   for (const unsigned part : {26u, 256u}) {
