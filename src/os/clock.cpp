@@ -77,8 +77,7 @@ SPANALLOC_COLD std::uint64_t count_from_now_on() {
 void wait_for(std::uint64_t ns) {
   // Nobody changes it, and nobody is woken: what ends the wait is the time.
   static constinit Atomic<std::uint32_t> word{0};
-  const timespec duration{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
-  (void)system_call(SYS_futex, argument(&word), FUTEX_WAIT | FUTEX_PRIVATE_FLAG, 0, argument(&duration));
+  sleep_while(&word, 0, ns);
 }
 
 }  // namespace
@@ -93,6 +92,16 @@ std::uint64_t now_ms() {
   // earlier one that another thread was told: by no more than that.)
   if (last_ms.load_relaxed() != now) last_ms.store_relaxed(now);
   return now;
+}
+
+void sleep_while(const void* word, std::uint64_t seen, std::uint64_t ns) {
+  const timespec duration{static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+  (void)system_call(SYS_futex, argument(word), FUTEX_WAIT | FUTEX_PRIVATE_FLAG,
+                    static_cast<std::uint32_t>(seen), argument(&duration));
+}
+
+bool wake_one(const void* word) {
+  return system_call(SYS_futex, argument(word), FUTEX_WAKE | FUTEX_PRIVATE_FLAG, 1) > 0;
 }
 
 void yield() {

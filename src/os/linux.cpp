@@ -236,10 +236,10 @@ bool is_locked(void* page) {
 }
 
 // Not zero: how many kernel calls the thread is in (os/kernel_call.hpp).
-SPANALLOC_TLS constinit thread_local char thread_mark_byte = 0;
+alignas(2) SPANALLOC_TLS constinit thread_local char thread_mark_byte = 0;
 
 const char* option(const char* name) {
-  if (getauxval(AT_SECURE) != 0 || environ == nullptr) return nullptr;
+  if (auxiliary(Auxiliary::kIsSecure) != 0 || environ == nullptr) return nullptr;
   // getenv itself may be called before libc is ready for it; environ is set by the loader.
   static constexpr char kPrefix[] = "SPANALLOC_";
   const std::size_t length = strlen(name);

@@ -103,11 +103,12 @@ unsigned current_cpu();
 /// call, by any thread, is a millisecond, and so is each that sleep_ms() sleeps. With SPANALLOC_CLOCK=still
 /// it stands still.
 std::uint64_t now_ms();
-/// An address that no two living threads share; the same before and after a fork, in the thread that forks.
+/// An address that no two living threads share, and even; the same before and after a fork, in the thread
+/// that forks.
 #ifdef SPANALLOC_ATOMIC_BACKEND
 const void* thread_mark();  // models have threads of their own
 #else
-SPANALLOC_TLS extern constinit thread_local char thread_mark_byte;
+alignas(2) SPANALLOC_TLS extern constinit thread_local char thread_mark_byte;
 inline const void* thread_mark() {
   return &thread_mark_byte;
 }
@@ -154,11 +155,20 @@ bool is_forks_child();
 
 // --- Waiting -----------------------------------------------------------------------------------------------
 //
-// By a futex that nobody wakes, with a time-out: sched_yield and nanosleep are no calls of libc's malloc.
+// By futexes, with a time-out: sched_yield and nanosleep are no calls of libc's malloc. A time-out ends later
+// by the thread's timer slack, 50 us unless the program has changed it.
+
+/// Sleeps until somebody wakes it, for `ns` at most, if the word there is `seen` (by its lower half). No
+/// cancellation point; nor are the others.
+void sleep_while(const void* word, std::uint64_t seen, std::uint64_t ns);
+/// Wakes one of those that sleep there. False: nobody did. (The memory need not be there any more.)
+bool wake_one(const void* word);
+
+// Nobody wakes who is in one of these.
 
 /// Gives the CPU away, for as short a time as the kernel can.
 void yield();
-/// Sleeps for some tens of microseconds. No cancellation point.
+/// Sleeps for some tens of microseconds.
 void sleep_briefly();
 /// The same for so many milliseconds, or less.
 void sleep_ms(std::uint64_t ms);

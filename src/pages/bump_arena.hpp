@@ -143,7 +143,7 @@ class BumpArena {
   // Equations, under the lock: 1 <= next_ <= range_.opened(); limit_ == next_ after every allocate.
   Range range_;                   // base and capacity: constant after start(); the rest under the lock
   Atomic<std::size_t> limit_{0};  // shared: written under the lock, read by every free
-  SpinLock lock_;                 // gives access to everything below
+  WakingLock lock_;               // gives access to everything below
   std::size_t next_ = 0;
   std::size_t lost_ = 0;  // beside what the range has skipped
   std::uint8_t spare_count_[kMaxOrder + 1] = {};

@@ -927,7 +927,7 @@ class CoalescingArena {
   Closed closed_{range_, manager_, Books{this}};  // changed under grow_lock_
   TableRegion region_;                            // "
 
-  SpinLock grow_lock_;  // opening and closing; gives access to what follows, up to the next constant
+  WakingLock grow_lock_;  // opening and closing; gives access to what follows, up to the next constant
   GuardedTable<Calls> tables_[Tables::kCount];
   std::size_t booked_skipped_ = 0;
   static constexpr unsigned kMaxGaps = 64;

@@ -270,7 +270,7 @@ class LargeObjects {
     }
 
    private:
-    LockGuard guard_;
+    LockGuard<WakingLock> guard_;
   };
 
   // Promises of vanished threads are void; what they had mapped but not listed (at most one object a thread)
@@ -398,7 +398,7 @@ class LargeObjects {
     return true;
   }
 
-  SpinLock lock_;  // gives access to everything below
+  WakingLock lock_;  // gives access to everything below
   Atomic<Table*> table_{nullptr};
   std::size_t tables_ = 0;  // there have been
   std::size_t entries_ = 0;

@@ -11,7 +11,11 @@
 //
 //   word = 0                                 free
 //        = 1                                 abandoned: its owner has died, or left it to report a misuse
-//        = generation << 48 | thread mark    held
+//        = generation << 48 | thread mark    held; + 1: of a WakingLock, and somebody sleeps for it
+//
+// A sleeper's time-out ends as late as its thread's timer slack says, which a program may have made long. So
+// what is held across system calls is a WakingLock: who frees it looks whether somebody sleeps, and wakes
+// one. The others are on paths that are counted by the instruction, and held for less than the spins.
 //
 // The child's first act is enter_child(): a new generation. A holder of an older generation is dead, unless
 // it is the caller itself: the thread that forked goes on, and if the fork was made by a signal handler that
@@ -51,12 +55,7 @@ class SpinLock {
   /// A look: nobody has it, nor has left it behind.
   bool is_free() const noexcept { return word_.load_relaxed() == 0; }
 
-  Locked lock() noexcept {
-    const std::uint64_t mine = my_word();
-    const std::uint64_t seen = word_.load_relaxed();
-    if (SPANALLOC_LIKELY(seen == 0 && take_from(0, mine))) return taken(mine, Locked::kClean);
-    return wait(seen, mine);
-  }
+  Locked lock() noexcept { return lock(false); }
 
   // Release: publishes everything done under the lock.
   void unlock() noexcept {
@@ -65,7 +64,7 @@ class SpinLock {
   }
   /// Held by the calling thread: for assertions. (Own marks of earlier generations count: a handler may have
   /// forked under the lock.)
-  bool is_mine() const noexcept { return ((word_.load_relaxed() ^ my_word()) & kMarkMask) == 0; }
+  bool is_mine() const noexcept { return ((word_.load_relaxed() ^ my_word()) & kSameMask) == 0; }
 
   /// In a fork's child, while that has one thread: whether the lock's owner did not come along.
   bool owner_died() const noexcept { return is_dead(word_.load_relaxed(), my_word()); }
@@ -106,19 +105,33 @@ class SpinLock {
   /// Differs between a process and its forked child, but where the process never had another thread.
   static std::uint16_t generation() noexcept { return generation_; }
 
+ protected:
+  static constexpr std::uint64_t kSleeper = 1;
+
+  Locked lock(bool wakes) noexcept {
+    const std::uint64_t mine = my_word();
+    const std::uint64_t seen = word_.load_relaxed();
+    if (SPANALLOC_LIKELY(seen == 0 && take_from(0, mine))) return taken(mine, Locked::kClean);
+    return wait(seen, mine, wakes);
+  }
+
+  Atomic<std::uint64_t> word_{0};
+
  private:
-  static constexpr unsigned kSpins = 512;
+  friend struct SpinLockTestAccess;
+
   static constexpr unsigned kYields = 64;
   static constexpr std::uint64_t kAbandoned = 1;
   static constexpr unsigned kGenerationShift = 48;  // user addresses are shorter
   static constexpr std::uint64_t kMarkMask = (std::uint64_t{1} << kGenerationShift) - 1;
+  static constexpr std::uint64_t kSameMask = kMarkMask & ~kSleeper;  // (marks are even)
 
   static std::uint64_t my_word() noexcept {
     return std::uint64_t{generation()} << kGenerationShift | (address_of(os::thread_mark()) & kMarkMask);
   }
   static bool is_dead(std::uint64_t holder, std::uint64_t mine) noexcept {
     if (holder <= kAbandoned) return holder == kAbandoned;
-    return holder >> kGenerationShift != mine >> kGenerationShift && ((holder ^ mine) & kMarkMask) != 0;
+    return holder >> kGenerationShift != mine >> kGenerationShift && ((holder ^ mine) & kSameMask) != 0;
   }
   // A signal handler may have forked since `mine` was made up: threads that the child starts know this one by
   // the child's generation only. (Its mark is the same.)
@@ -128,13 +141,21 @@ class SpinLock {
   }
   // For who has seen the lock held, or lost a race for it. Out of line: what is left is short enough to stand
   // in each caller.
-  [[gnu::noinline]] Locked wait(std::uint64_t seen, std::uint64_t mine) noexcept {
-    for (unsigned spins = 0;; ++spins) {
-      if (seen != 0 && is_dead(seen, mine) && take_from(seen, mine)) return taken(mine, Locked::kOwnerDied);
-      if (spins < kSpins) {
+  [[gnu::noinline]] Locked wait(std::uint64_t seen, std::uint64_t mine, bool wakes) noexcept {
+    // Who has slept says that somebody sleeps: others may, and one at a time is woken.
+    std::uint64_t sleeper = 0;
+    for (unsigned waits = 0;; ++waits) {
+      if (seen != 0 && is_dead(seen, mine) && take_from(seen, mine | sleeper)) {
+        return taken(mine, Locked::kOwnerDied);
+      }
+      if (waits < spins) {
         spin_hint();
       } else {
-        if (spins < kSpins + kYields) {
+        const bool yields = waits < spins + kYields;
+        if (wakes) {
+          sleeper = kSleeper;
+          sleep_for(seen, yields ? kYieldNs : sleep_ns);
+        } else if (yields) {
           os::yield();
         } else {
           os::sleep_briefly();
@@ -144,8 +165,14 @@ class SpinLock {
         mine = my_word();
       }
       seen = word_.load_relaxed();
-      if (seen == 0 && take_from(0, mine)) return taken(mine, Locked::kClean);
+      if (seen == 0 && take_from(0, mine | sleeper)) return taken(mine, Locked::kClean);
     }
+  }
+  // Until the holder that was seen frees the lock, if it looks after our mark is there; else until the
+  // time-out. (Relaxed would do: the kernel compares the word once more before the thread sleeps.)
+  void sleep_for(std::uint64_t seen, std::uint64_t ns) noexcept {
+    if (seen == 0 || ((seen & kSleeper) == 0 && !take_from(seen, seen | kSleeper))) return;
+    os::sleep_while(&word_, seen | kSleeper, ns);
   }
   // Acquire: everything done under the lock before happens before what this holder reads. Of a dead holder
   // that is what the kernel has copied.
@@ -157,12 +184,33 @@ class SpinLock {
   // Not atomic: written in a fork's child while that has one thread. Every other thread there was started
   // later.
   static inline constinit std::uint16_t generation_ = 0;
-  Atomic<std::uint64_t> word_{0};
+  // Constant but for tests.
+  static inline constinit unsigned spins = 512;
+  static constexpr std::uint64_t kYieldNs = 1000;
+  static inline constinit std::uint64_t sleep_ns = 50'000;
 };
 
+/// For what is held across system calls.
+class WakingLock : public SpinLock {
+ public:
+  Locked lock() noexcept { return SpinLock::lock(true); }
+  /// Wakes one of those that sleep. One that says so between the look and the store is not seen: it sleeps as
+  /// long as its time-out, as if nobody woke it.
+  void unlock() noexcept {
+    SPANALLOC_ASSERT(is_mine());
+    const bool wakes = (word_.load_relaxed() & kSleeper) != 0;
+    word_.store_release(0);  // release: as in SpinLock
+    if (SPANALLOC_UNLIKELY(wakes)) os::wake_one(&word_);
+  }
+  void unlock_if_mine() noexcept {
+    if (is_mine()) unlock();
+  }
+};
+
+template <class Lock>
 class [[nodiscard]] LockGuard {
  public:
-  explicit LockGuard(SpinLock& lock) noexcept : lock_(lock), locked_(lock.lock()) {}
+  explicit LockGuard(Lock& lock) noexcept : lock_(lock), locked_(lock.lock()) {}
   ~LockGuard() { lock_.unlock(); }
   /// The last holder did not come along a fork: repair what the lock guards, or know why that is not needed.
   bool owner_died() const noexcept { return locked_ == Locked::kOwnerDied; }
@@ -170,7 +218,7 @@ class [[nodiscard]] LockGuard {
   LockGuard& operator=(const LockGuard&) = delete;
 
  private:
-  SpinLock& lock_;
+  Lock& lock_;
   Locked locked_;
 };
 

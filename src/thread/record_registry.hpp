@@ -107,7 +107,7 @@ class RecordRegistry {
     all_.store_release(record);  // release: see for_each()
   }
 
-  SpinLock lock_;  // guards everything below
+  WakingLock lock_;  // guards everything below
   Record* idle_ = nullptr;
   bool is_torn_ = false;          // in a fork's child, before its recovery
   Atomic<Record*> all_{nullptr};  // read without the lock: records are only added

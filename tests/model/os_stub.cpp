@@ -95,8 +95,8 @@ bool would_grant(std::size_t) {
 }
 
 const void* thread_mark() {
-  static const char marks[model::kMaxThreads + 1] = {};
-  return &marks[model::modelled ? model::this_thread() : model::kMaxThreads];
+  alignas(2) static const char marks[model::kMaxThreads + 1][2] = {};
+  return marks[model::modelled ? model::this_thread() : model::kMaxThreads];
 }
 void before_fork() {}
 bool is_new_child() {
@@ -111,6 +111,12 @@ void yield() {
 }
 void sleep_briefly() {
   model::yield();
+}
+void sleep_while(const void*, std::uint64_t, std::uint64_t) {
+  model::yield();
+}
+bool wake_one(const void*) {
+  return true;
 }
 void fatal(const char* what, const void*) {
   model::fail(what);

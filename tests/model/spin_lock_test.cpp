@@ -3,6 +3,12 @@
 
 #include "model_test.hpp"
 
+namespace spanalloc {
+struct SpinLockTestAccess {
+  static void spin(unsigned spins) { SpinLock::spins = spins; }
+};
+}  // namespace spanalloc
+
 namespace spanalloc::model {
 namespace {
 
@@ -93,12 +99,50 @@ TEST(SpinLock, TryLock) {
   }
 }
 
+// Waiters that do not spin: each marks the word before it sleeps. (A wait ends with any change of memory: so
+// what is woken too late, or never, is woken in the end, as by its time-out.)
+using TwoThatSleep = Counting<WakingLock, 2>;
+using ThreeThatSleep = Counting<WakingLock, 3>;
+
+// The naive sleeper marks the word whatever stands there by now: a free lock is held by nobody then.
+class BlindMarkLock {
+ public:
+  void lock() {
+    for (std::uint32_t free = 0; !word_.compare_exchange_strong_acquire(free, 1); free = 0) {
+      word_.fetch_or_relaxed(2);
+      spin_hint();
+    }
+  }
+  void unlock() { word_.store_release(0); }
+
+ private:
+  Atomic<std::uint32_t> word_{0};
+};
+using BlindMark = Counting<BlindMarkLock, 2>;
+
+class SpinLockSleepers : public testing::Test {
+ protected:
+  void SetUp() override { SpinLockTestAccess::spin(0); }
+  void TearDown() override { SpinLockTestAccess::spin(512); }
+};
+
+TEST_F(SpinLockSleepers, AMarkOnAFreeLockIsFoundOut) {
+  EXPECT_FINDS(BlindMark, "", {.memory = MemoryModel::tso});
+}
+
+TEST_F(SpinLockSleepers, ExcludeAndHandOver) {
+  for (const MemoryModel memory : {MemoryModel::tso, MemoryModel::pso, MemoryModel::views}) {
+    EXPECT_HOLDS(TwoThatSleep, {.memory = memory, .preemptions = 6});
+    EXPECT_HOLDS(ThreeThatSleep, {.memory = memory, .preemptions = bound(3, 5)});
+  }
+}
+
 // In a fork's child: who takes the lock learns whether its owner died, and only then is what it guards half
 // changed.
-template <bool kTells>
+template <bool kTells, class Lock = SpinLock>
 struct TornByFork {
   static constexpr unsigned kThreads = 2;
-  SpinLock lock;
+  Lock lock;
   Plain<unsigned> first, second;  // equal
   void thread(unsigned) {
     LockGuard guard(lock);
@@ -124,6 +168,14 @@ TEST(SpinLock, TellsAForksChildThatItsOwnerDied) {
   for (const MemoryModel memory : {MemoryModel::interleaving, MemoryModel::tso, MemoryModel::pso}) {
     EXPECT_HOLDS(TornByFork<true>, {.memory = memory, .preemptions = 4, .forks = true});
     EXPECT_FINDS(TornByFork<false>, "torn", {.memory = memory, .forks = true});
+  }
+}
+
+// Whether somebody slept for it or not.
+using TornOfSleepers = TornByFork<true, WakingLock>;
+TEST_F(SpinLockSleepers, TellAForksChildThatTheOwnerDied) {
+  for (const MemoryModel memory : {MemoryModel::interleaving, MemoryModel::tso, MemoryModel::pso}) {
+    EXPECT_HOLDS(TornOfSleepers, {.memory = memory, .preemptions = 4, .forks = true});
   }
 }
 

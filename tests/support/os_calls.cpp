@@ -11,6 +11,7 @@
 extern "C" {
 std::uint64_t __real__ZN9spanalloc2os6now_msEv();
 void __real__ZN9spanalloc2os5yieldEv();
+void __real__ZN9spanalloc2os11sleep_whileEPKvmm(const void* word, std::uint64_t seen, std::uint64_t ns);
 void* __real_mmap(void* address, std::size_t bytes, int protection, int flags, int fd, off_t offset) noexcept;
 int __real_munmap(void* address, std::size_t bytes) noexcept;
 }
@@ -66,7 +67,7 @@ namespace test = spanalloc::test;
 
 extern "C" {
 
-// os::now_ms() and os::yield(), as the compiler calls them.
+// os::now_ms(), os::yield() and os::sleep_while(), as the compiler calls them.
 std::uint64_t __wrap__ZN9spanalloc2os6now_msEv() {
   const std::uint64_t ms = test::clock_ms.load(std::memory_order_relaxed);
   return ms == 0 ? __real__ZN9spanalloc2os6now_msEv() : ms;
@@ -74,6 +75,10 @@ std::uint64_t __wrap__ZN9spanalloc2os6now_msEv() {
 void __wrap__ZN9spanalloc2os5yieldEv() {
   test::yield_calls.fetch_add(1, std::memory_order_relaxed);
   __real__ZN9spanalloc2os5yieldEv();
+}
+void __wrap__ZN9spanalloc2os11sleep_whileEPKvmm(const void* word, std::uint64_t seen, std::uint64_t ns) {
+  test::yield_calls.fetch_add(1, std::memory_order_relaxed);
+  __real__ZN9spanalloc2os11sleep_whileEPKvmm(word, seen, ns);
 }
 
 void* __wrap_mmap(void* address, std::size_t bytes, int protection, int flags, int fd,

@@ -205,7 +205,7 @@ class GlobalHeap {
     Guard& operator=(const Guard&) = delete;
 
    private:
-    LockGuard guard_;
+    LockGuard<WakingLock> guard_;
     [[maybe_unused]] GlobalHeap& heap_;
   };
 
@@ -361,7 +361,7 @@ class GlobalHeap {
   Atomic<std::uintptr_t> base_{0};  // constant once started
   Atomic<std::size_t> limit_{0};    // written under the lock, read by every free
   GrowingTable<Piece> table_;       // constant once started, but for what it holds
-  SpinLock lock_;                   // guards everything below; taken after a heap's
+  WakingLock lock_;                 // guards everything below; taken after a heap's
   Arena arena_;
   SuperblockList<Config> free_;
   std::uint32_t spare_ = 0;

@@ -34,7 +34,7 @@ class [[nodiscard]] HeapGuard {
     });
   }
 
-  LockGuard guard_;
+  LockGuard<SpinLock> guard_;
 };
 
 }  // namespace spanalloc::a2alloc

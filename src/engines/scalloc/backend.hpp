@@ -286,7 +286,7 @@ class Backend {
   bool closes_tails_ = false;              // constant once started
   Atomic<std::uint32_t> closed_tails_{0};  // how many spans were cut
   Atomic<std::uint32_t> closable_{0};      // whether spans were pooled since the last close_pooled()
-  SpinLock carve_lock_;                    // guards the two below, and starting
+  WakingLock carve_lock_;                  // guards the two below, and starting
   SpinLock walk_lock_;                     // taking the pool's stacks apart
   bool stacks_lost_ = false;               // under walk_lock_
   GranuleNumber spare_ = GranuleNumber::kNone;

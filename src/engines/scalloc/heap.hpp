@@ -180,7 +180,7 @@ class Heap {
   thread::ExitKey exit_key_;
   Watch fork_watch_;
   Atomic<std::uint32_t> watched_{0};  // the fork watch is registered
-  SpinLock start_lock_;
+  WakingLock start_lock_;
   Atomic<std::uint32_t> started_{0};
   Atomic<std::uint32_t> shared_count_{1};
   Atomic<std::uint32_t> next_number_{0};  // of threads

@@ -262,7 +262,7 @@ class SpanProtocol {
 
    private:
     ReusableSet& set_;
-    LockGuard guard_;
+    LockGuard<SpinLock> guard_;
   };
 
  private:

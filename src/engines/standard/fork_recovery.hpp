@@ -108,7 +108,7 @@ class ForkRecovery {
     const bool cut_short = vanished_threads_were_inside(pages);
     // Nothing that these two guard can be half changed in a way that matters: a start is made again, purging
     // is the arena's affair.
-    for (SpinLock* lock : {&pages.start_lock, &pages.purge_lock}) {
+    for (WakingLock* lock : {&pages.start_lock, &pages.purge_lock}) {
       if (lock->owner_died()) lock->reset();
     }
     pages.arena.recover_lock();

@@ -30,7 +30,7 @@ struct SpanLists {
   // Whether it is empty any thread looks, without the lock: a hint.
   using SharedList = IntrusiveList<SpanNumber, Atomic<SpanNumber>>;
 
-  SpinLock lock;
+  WakingLock lock;
   /// 1 when the attention list may hold something. Any thread looks at it: a hint.
   Atomic<std::uint32_t> attention_waiting{0};
   /// 0: a thread's. Else these are the lists of orphanage number orphanage - 1 of a heap: of spans whose

@@ -375,7 +375,7 @@ class PageLayer : public thread::ForkWatch {
   void leave(HeapNumber number) { place_of(number).store_release(nullptr); }
   /// Before a misuse is reported.
   void leave_locks() {
-    for (SpinLock* lock : {&start_lock, &purge_lock, &heaps_lock_}) lock->unlock_if_mine();
+    for (WakingLock* lock : {&start_lock, &purge_lock, &heaps_lock_}) lock->unlock_if_mine();
   }
   /// In a fork's child, first of all.
   void abandon_heaps_lock() { heaps_lock_.abandon_if_owner_died(); }
@@ -430,7 +430,7 @@ class PageLayer : public thread::ForkWatch {
   WarmBound<Classes::kGranule> warm_bound;
   SlackBound slack_bound;
   LargeHabits large_habits{32 * kMiB / Classes::kGranule};
-  SpinLock purge_lock;                  ///< whoever purges or ages
+  WakingLock purge_lock;                ///< whoever purges or ages
   Atomic<std::uint64_t> next_purge{0};  ///< milliseconds
   bool in_tick = false;                 ///< under purge_lock: a tick has begun and is not done
   /// Changed under purge_lock, as a tick begins: 0 or 1, which stack of each row of the heaps' pools is that
@@ -449,7 +449,7 @@ class PageLayer : public thread::ForkWatch {
   static constexpr std::uint32_t kBurialIsDue = 2;    ///< at any time
   Atomic<std::uint32_t> recovery_is_due{0};  ///< read by every slow path, written in a fork's child only
   bool lists_repaired = false;               ///< in a child, before its recovery
-  SpinLock start_lock;                       ///< the start of the layer, and of each heap
+  WakingLock start_lock;                     ///< the start of the layer, and of each heap
 
  private:
   // Of most maps little is touched.
@@ -572,7 +572,7 @@ class PageLayer : public thread::ForkWatch {
   void (*const background_body_)();
   Atomic<std::uint32_t> may_start_background_{0};  // constant after start: the user wants one
   Atomic<std::uint32_t> background_{0};  // 1: the background thread runs, or is being started, or cannot be
-  SpinLock heaps_lock_;                  // guards changes of what follows, and of slots_
+  WakingLock heaps_lock_;                // guards changes of what follows, and of slots_
   FrontedTable<HeapStorage<Config>, 1> storages_;  // by the heap's number
   Atomic<std::uint32_t> end_of_heaps_{0};
   Atomic<Heap*> first_heap_{nullptr};

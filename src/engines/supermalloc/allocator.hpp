@@ -369,7 +369,7 @@ class Allocator {
   Folios folios_{chunks_};
   BigObjects<Config> big_{chunks_, cpus_, secret_};
   GivingBack<Config> giving_back_{cpus_, folios_, big_.large(), big_.huge(), caches_, secret_};
-  SpinLock start_lock_;
+  WakingLock start_lock_;
   Watch fork_watch_{{&enter_child, &leave}, this};
   Atomic<std::uint32_t> registered_{0};  // the fork watch
 };

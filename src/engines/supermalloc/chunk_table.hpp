@@ -158,7 +158,7 @@ class ChunkTable {
   SetOnce base_;                                 // constant once started
   OwnersWord limit_;                             // written under the lock, read by every free
   GrowingTable<Atomic<std::uint32_t>> entries_;  // constant once started, but for what it holds
-  SpinLock lock_;                                // the last one to be taken, but for the arena's
+  WakingLock lock_;                              // the last one to be taken, but for the arena's
   Arena arena_;
   ChunkNumber spare_ = 0;
   Atomic<std::uint32_t> started_{0};

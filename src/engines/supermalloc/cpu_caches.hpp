@@ -269,7 +269,7 @@ class CpuCaches {
     }
 
    private:
-    LockGuard guard_;
+    LockGuard<SpinLock> guard_;
   };
 
   // In a fork's child. (A chain that was changing places may be in both, and counted twice.)

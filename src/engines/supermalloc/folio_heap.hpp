@@ -212,7 +212,7 @@ class FolioHeap {
       if (Config::kPrefetch) prefetch_to_write(&state.lists);
       return state;
     }
-    LockGuard guard_;
+    LockGuard<SpinLock> guard_;
   };
 
   // An object on its way back.

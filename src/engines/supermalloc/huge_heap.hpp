@@ -174,7 +174,7 @@ class HugeHeap {
     }
 
    private:
-    LockGuard guard_;
+    LockGuard<WakingLock> guard_;
   };
 
   static std::size_t pages_for(std::size_t n) { return max_of((n + kPage - 1) / kPage, 1); }
@@ -298,7 +298,7 @@ class HugeHeap {
   // Bytes that are open when objects may be in huge pages; kNever: they may not.
   std::size_t advised_from_ = kNever;
   // The lock has a line of its own, on which others spin, and what it guards the next two.
-  alignas(kCacheLine) SpinLock lock_;
+  alignas(kCacheLine) WakingLock lock_;
   alignas(kCacheLine) ChunkNumber free_[ChunkTable::kMaxOrder + 1] = {};
   Atomic<std::size_t> pages_{0};
   Atomic<std::size_t> objects_{0};

@@ -228,7 +228,7 @@ class LargeHeap {
     }
 
    private:
-    LockGuard guard_;
+    LockGuard<SpinLock> guard_;
   };
 
   // As lists have it.

@@ -8,11 +8,32 @@
 #include <vector>
 
 #include "child.hpp"
+#include "os_calls.hpp"
 #include "sanitizers.hpp"
 #include "threads.hpp"
 
 namespace spanalloc {
+
+struct SpinLockTestAccess {
+  // Waiters do not spin, and sleep for so long if nobody wakes them.
+  static void sleep(unsigned spins, std::uint64_t ns) {
+    SpinLock::spins = spins;
+    SpinLock::sleep_ns = ns;
+  }
+  static std::uint64_t word(const SpinLock& lock) { return lock.word_.load_relaxed(); }
+  static bool has_sleeper(const SpinLock& lock) { return (word(lock) & SpinLock::kSleeper) != 0; }
+};
+
 namespace {
+
+// In a process where who sleeps for a lock does so for an hour if nobody wakes it, but for the first 64
+// times, of a microsecond each.
+class SpinLockSleepers : public testing::Test {
+ protected:
+  static constexpr std::uint64_t kHour = 3'600'000'000'000;
+  void SetUp() override { SpinLockTestAccess::sleep(0, kHour); }
+  void TearDown() override { SpinLockTestAccess::sleep(512, 50'000); }
+};
 
 TEST(SpinLock, OneThreadAtATime) {
   SpinLock lock;
@@ -58,8 +79,9 @@ TEST(SpinLock, WhoDoesNotWaitIsToldHowItIs) {
 }
 
 // Forks while another thread holds `lock`; returns what look() returns in the child, which has one thread.
-template <class Look>
-int in_child_without_the_holder(SpinLock& lock, Look look) {
+// Before that prepare() has been done.
+template <class Lock, class Look, class Prepare>
+int in_child_without_the_holder(Lock& lock, Look look, Prepare prepare) {
   std::atomic<bool> held{false};
   std::atomic<bool> done{false};
   std::thread holder([&] {
@@ -68,6 +90,7 @@ int in_child_without_the_holder(SpinLock& lock, Look look) {
     while (!done) std::this_thread::yield();
   });
   while (!held) std::this_thread::yield();
+  prepare();
   SpinLock::begin_fork();
   const int code = test::run_in_child([&] {
     SpinLock::enter_child();
@@ -77,6 +100,10 @@ int in_child_without_the_holder(SpinLock& lock, Look look) {
   done = true;
   holder.join();
   return code;
+}
+template <class Look>
+int in_child_without_the_holder(SpinLock& lock, Look look) {
+  return in_child_without_the_holder(lock, look, [] {});
 }
 
 TEST(SpinLock, SaysInAForksChildThatItsOwnerDied) {
@@ -139,6 +166,89 @@ TEST(SpinLock, ARepairedLockIsFree) {
                                           return lock.lock() == Locked::kClean ? 0 : 1;
                                         }),
             0);
+}
+
+TEST(Sleep, LastsUntilSomebodyIsWoken) {
+  alignas(8) std::atomic<std::uint64_t> word{7};
+  os::sleep_while(&word, 8, UINT64_MAX / 4);  // it is not what it would sleep for
+  EXPECT_FALSE(os::wake_one(&word));
+  std::thread sleeper([&] { os::sleep_while(&word, 7, UINT64_MAX / 4); });
+  while (!os::wake_one(&word)) std::this_thread::yield();
+  sleeper.join();
+}
+
+// Who frees the lock wakes it: else this takes an hour.
+TEST_F(SpinLockSleepers, AreWokenWhenTheLockIsFree) {
+  WakingLock lock;
+  for (unsigned round = 0; round < 3; ++round) {
+    std::atomic<bool> frees{false};
+    ASSERT_EQ(lock.lock(), Locked::kClean);
+    const std::size_t before = test::yields();
+    std::thread waiter([&] {
+      EXPECT_EQ(lock.lock(), Locked::kClean);
+      EXPECT_TRUE(frees);
+      EXPECT_TRUE(SpinLockTestAccess::has_sleeper(lock)) << "others may sleep, too";
+      lock.unlock();
+    });
+    // The 65th time it sleeps for long; or it is about to, and then finds another word.
+    while (test::yields() - before < 65) std::this_thread::yield();
+    EXPECT_TRUE(SpinLockTestAccess::has_sleeper(lock));
+    frees = true;
+    lock.unlock();
+    waiter.join();
+    EXPECT_EQ(SpinLockTestAccess::word(lock), 0u);
+  }
+}
+
+// A mark that a child has inherited is nobody's.
+TEST_F(SpinLockSleepers, OfAParentAreNoneInAForksChild) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  WakingLock lock;
+  ASSERT_EQ(lock.lock(), Locked::kClean);
+  std::thread waiter([&] {
+    EXPECT_EQ(lock.lock(), Locked::kClean);
+    lock.unlock();
+  });
+  while (!SpinLockTestAccess::has_sleeper(lock)) std::this_thread::yield();
+  // The thread that has it goes on in the child.
+  SpinLock::begin_fork();
+  EXPECT_EQ(test::run_in_child([&] {
+              SpinLock::enter_child();
+              lock.abandon_if_owner_died();
+              if (lock.owner_died() || !lock.is_mine()) return 1;
+              lock.unlock();
+              if (SpinLockTestAccess::word(lock) != 0) return 2;
+              if (lock.lock() != Locked::kClean || SpinLockTestAccess::has_sleeper(lock)) return 3;
+              lock.unlock();
+              return 0;
+            }),
+            0);
+  SpinLock::end_fork();
+  lock.unlock();
+  waiter.join();
+}
+
+TEST_F(SpinLockSleepers, OfAHolderThatDiedAreNoneInAForksChild) {
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  WakingLock lock;
+  std::thread waiter;
+  EXPECT_EQ(in_child_without_the_holder(
+                lock,
+                [&] {
+                  if (!SpinLockTestAccess::has_sleeper(lock)) return 1;
+                  if (!lock.owner_died() || lock.lock() != Locked::kOwnerDied) return 2;
+                  if (SpinLockTestAccess::has_sleeper(lock)) return 3;
+                  lock.unlock();
+                  return lock.lock() == Locked::kClean ? 0 : 4;
+                },
+                [&] {
+                  waiter = std::thread([&] { const LockGuard guard(lock); });
+                  while (!SpinLockTestAccess::has_sleeper(lock)) {
+                    std::this_thread::yield();
+                  }
+                }),
+            0);
+  waiter.join();
 }
 
 TEST(SpinLock, TheThreadThatForkedKeepsItsLocks) {
