@@ -42,8 +42,39 @@ struct FaultyCalls {
     std::size_t bytes;
   };
 
-  /// Does the kernel refuse this call? Set while no other thread is in the arena.
-  static inline std::function<bool(const Call&, std::size_t number)> refuses;
+  /// Does the kernel refuse this call? Set while no other thread is in the arena. A test in which nothing was
+  /// refused has tested nothing: it fails as the next plan is set, or none.
+  class Plan {
+   public:
+    using Function = std::function<bool(const Call&, std::size_t number)>;
+    Plan() : must_(false), refused_(0) {}
+    Plan& operator=(Function refuses) {
+      EXPECT_TRUE(!must_ || refused_ != 0) << "of all calls of the kernel none was refused";
+      set(std::move(refuses), true);
+      return *this;
+    }
+    /// What need not refuse anything: the test asks has_refused(), or only looks on.
+    void may(Function refuses) { set(std::move(refuses), false); }
+    bool has_refused() const { return refused_ != 0; }
+    bool operator()(const Call& call, std::size_t number) {
+      const bool refused = refuses_ && refuses_(call, number);
+      if (refused) ++refused_;
+      return refused;
+    }
+
+   private:
+    void set(Function refuses, bool must) {
+      must_ = must && refuses;
+      refused_ = 0;
+      refuses_ = std::move(refuses);
+    }
+    Function refuses_;
+    bool must_;
+    std::atomic<std::size_t> refused_;
+  };
+  static inline Plan refuses;
+  /// Called behind each call of the first four kinds, before the caller knows.
+  static inline std::function<void(const Call&, std::size_t number)> after;
   /// Called when pages have left their place, before anything is mapped there again.
   static inline std::function<void(void* place, std::size_t bytes)> in_the_hole;
   static inline bool all_is_resident = false;
@@ -55,6 +86,7 @@ struct FaultyCalls {
   static void reset() {
     refuses = nullptr;
     in_the_hole = nullptr;
+    after = nullptr;
     all_is_resident = recording = false;
     calls = 0;
     for (auto& n : count) n = 0;
@@ -86,21 +118,26 @@ struct FaultyCalls {
     if (refused({kReserve, 0, bytes})) return nullptr;
     void* address = os::reserve(bytes, alignment);
     if (address != nullptr) reserved_.emplace_back(address, bytes);
+    done({kReserve, address_of(address), bytes});
     return address;
   }
   static os::Placed reserve_at(void* address, std::size_t bytes) {
     if (refused({kReserveAt, address_of(address), bytes})) return os::Placed::kRefused;
     const os::Placed placed = os::reserve_at(address, bytes);
     if (placed == os::Placed::kYes) reserved_.emplace_back(address, bytes);
+    done({kReserveAt, address_of(address), bytes});
     return placed;
   }
   static bool open(void* address, std::size_t bytes) {
-    return !refused({kOpen, address_of(address), bytes}) && os::open(address, bytes);
+    const bool opened = !refused({kOpen, address_of(address), bytes}) && os::open(address, bytes);
+    done({kOpen, address_of(address), bytes});
+    return opened;
   }
   static os::Placed open_at(void* address, std::size_t bytes) {
     if (refused({kOpenAt, address_of(address), bytes})) return os::Placed::kRefused;
     const os::Placed placed = os::open_at(address, bytes);
     if (placed == os::Placed::kYes) reserved_.emplace_back(address, bytes);
+    done({kOpenAt, address_of(address), bytes});
     return placed;
   }
   static bool close(void* address, std::size_t bytes) {
@@ -134,11 +171,14 @@ struct FaultyCalls {
   }
 
  private:
+  static void done(const Call& call) {
+    if (after) after(call, calls - 1);
+  }
   static bool refused(const Call& call) {
     const std::size_t number = calls.fetch_add(1);
     ++count[call.kind];
     if (recording) record.push_back(call);
-    return refuses && refuses(call, number);
+    return refuses(call, number);
   }
   static inline std::vector<std::pair<void*, std::size_t>> reserved_;
 };

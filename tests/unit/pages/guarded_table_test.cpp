@@ -165,10 +165,10 @@ TEST_F(GuardedTableTest, ManyForeignMappingsEndTheTable) {
 
 // Each call refused once; asked again, it works, and nothing is lost.
 TEST_F(GuardedTableTest, AnyCallMayBeRefused) {
-  for (std::size_t k = 0; k < 40; ++k) {
+  for (std::size_t k = 0;; ++k) {
     SCOPED_TRACE(k);
     Calls::reset();
-    Calls::refuses = [k](const Calls::Call&, std::size_t number) { return number == k; };
+    Calls::refuses.may([k](const Calls::Call&, std::size_t number) { return number == k; });
     const TablePlace place = region.place_for(kCapacity);
     if (!table.start(place, kCapacity)) {
       ASSERT_TRUE(table.start(place, kCapacity));
@@ -183,6 +183,9 @@ TEST_F(GuardedTableTest, AnyCallMayBeRefused) {
       from = needed;
     }
     table.destroy();
+    if (Calls::refuses.has_refused()) continue;
+    EXPECT_GE(k, 5u) << "so many calls does it make";
+    break;
   }
 }
 
