@@ -9,6 +9,9 @@
 // would stand there is a gap, and has no place in this table for ever.
 //
 // A process's tables begin in one region (TableRegion), so that their first pages share page tables.
+//
+// Fork: a child may find a table whose thread vanished between two steps of its growth. What was mapped and
+// not yet noted would be in its own table's way there. So it is noted before what is about to be mapped.
 #pragma once
 
 #include <cstddef>
@@ -172,7 +175,7 @@ class GuardedTable {
  private:
   void forget() {
     base_.store_relaxed(0);
-    capacity_ = open_ = mapped_ = 0;
+    capacity_ = open_ = mapped_ = mapping_ = 0;
     gaps_.store_relaxed(0);
   }
 
@@ -203,20 +206,37 @@ class GuardedTable {
   SPANALLOC_COLD Opened open_next(std::size_t target) {
     const std::size_t page = os::page_size();
     if (mapped_ == 0 && !take_place_again()) return Opened::kRefused;
+    if (SPANALLOC_UNLIKELY(mapping_ > mapped_)) take_what_was_being_mapped();
     if (target + page > mapped_) {
       const std::size_t exact = target + page - mapped_;
       std::size_t bytes = min_of(max_of(exact, TablePlace::ahead()), capacity_ + page - mapped_);
       for (;;) {
+        store_in_order(mapping_, mapped_ + bytes);
         const os::Placed placed = Calls::reserve_at(base() + mapped_, bytes);
         if (placed == os::Placed::kYes) break;
+        store_in_order(mapping_, 0);
         if (placed == os::Placed::kRefused && bytes <= exact) return Opened::kRefused;
         if (placed == os::Placed::kTaken && bytes == page) return step_over();
         if (placed == os::Placed::kRefused) bytes = exact;
         if (placed == os::Placed::kTaken) bytes = align_up(bytes / 2, page);
       }
-      mapped_ += bytes;
+      store_in_order(mapped_, mapped_ + bytes);
     }
     return open_to(min_of(target, mapped_ - page)) ? Opened::kYes : Opened::kRefused;
+  }
+  // Page by page: what has no right yet to be read is what the vanished thread has mapped (or nobody's: it is
+  // mapped now). What can be read is another one's, that it was about to meet. (Another one's that cannot be
+  // read, just there and in just that moment, would be taken for ours.)
+  SPANALLOC_COLD void take_what_was_being_mapped() {
+    const std::size_t page = os::page_size();
+    for (; mapped_ < mapping_; mapped_ += page) {
+      const char* next = base() + mapped_;
+      const os::Placed placed = Calls::reserve_at(base() + mapped_, page);
+      if (placed == os::Placed::kRefused) return;  // the next one who comes goes on
+      if (placed == os::Placed::kTaken && Calls::can_be_read(reinterpret_cast<const std::uint32_t*>(next)))
+        break;
+    }
+    mapping_ = 0;
   }
   bool take_place_again() {
     const std::size_t page = os::page_size();
@@ -257,6 +277,8 @@ class GuardedTable {
   std::size_t capacity_ = 0;
   std::size_t open_ = 0;
   std::size_t mapped_ = 0;
+  // More than mapped_: up to there somebody is mapping, or was when a fork left it behind.
+  std::size_t mapping_ = 0;
   Atomic<unsigned> gaps_{0};
   Gap gap_[kMaxGaps];  // ascending
 };

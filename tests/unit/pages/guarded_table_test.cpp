@@ -189,6 +189,81 @@ TEST_F(GuardedTableTest, AnyCallMayBeRefused) {
   }
 }
 
+// A fork finds the thread that makes the table grow between a call of the kernel and the note of it: in the
+// child the table goes on without a gap, if nobody else's mapping is there.
+TEST_F(GuardedTableTest, AForkAfterAnyCallOfItsGrowthLeavesNoGap) {
+  for (const bool foreign : {false, true}) {
+    unsigned forks = 0;
+    for (std::size_t k = 0;; ++k) {
+      SCOPED_TRACE(std::to_string(k) + (foreign ? " foreign" : ""));
+      start();
+      ASSERT_EQ(table.open_up_to(0, 100, false).end, 100u);
+      use(0, 100);
+      void* theirs = foreign ? map_foreign(table.base() + 5 * kMiB, kPage) : nullptr;
+      const std::size_t needed = 4'000'000;
+      bool has_forked = false;
+      Calls::reset();
+      Calls::after = [&](const Calls::Call&, std::size_t number) {
+        if (number != k || has_forked) return;
+        has_forked = true;
+        EXPECT_EQ(test::run_in_child([&] {
+                    if (table.open_up_to(100, needed, false).end != needed) return 1;
+                    for (std::size_t at = kPage; at < needed; at += kPage) {
+                      if (table.base()[at]++ != 0) return 2;
+                    }
+                    const TableReach reach = table.open_up_to(needed, 8 * kMiB, false);
+                    if (!foreign) return reach.end == 8 * kMiB && table.is_without_gaps() ? 0 : 3;
+                    if (reach.end != 5 * kMiB - kPage || reach.next != 5 * kMiB + 2 * kPage) return 4;
+                    return is_untouched(theirs, kPage) ? 0 : 5;
+                  }),
+                  0);
+      };
+      ASSERT_EQ(table.open_up_to(100, needed, false).end, needed);
+      Calls::reset();
+      table.destroy();
+      if (theirs != nullptr) munmap(theirs, kPage);
+      if (!has_forked) break;
+      ++forks;
+    }
+    EXPECT_GE(forks, 2u);
+  }
+}
+
+// What a vanished thread was about to meet is not ours.
+TEST_F(GuardedTableTest, AForkBeforeAForeignMappingWasMetLeavesItAlone) {
+  start();
+  ASSERT_EQ(table.open_up_to(0, 100, false).end, 100u);
+  void* theirs = map_foreign(table.base() + 2 * kMiB, 3 * kPage);
+  unsigned forks = 0;
+  Calls::reset();
+  bool in_child = false;
+  Calls::after = [&](const Calls::Call&, std::size_t) {
+    if (in_child) return;
+    ++forks;
+    EXPECT_EQ(test::run_in_child([&] {
+                in_child = true;
+                TableReach reach = table.open_up_to(100, 4 * kMiB, false);
+                if (reach.end != 2 * kMiB - kPage) return 1;
+                // (What the vanished thread has looked at behind it may be in the way as well.)
+                std::size_t lost = 0;
+                for (; reach.end != 4 * kMiB; reach = table.open_up_to(reach.next, 4 * kMiB, false)) {
+                  if (reach.next == reach.end) return 2;
+                  lost += (reach.next - reach.end) / kPage;
+                }
+                if (!is_untouched(theirs, 3 * kPage)) return 3;
+                return lost >= 5 && lost <= 16 ? 0 : 4;
+              }),
+              0)
+        << forks;
+  };
+  const TableReach reach = table.open_up_to(100, 4 * kMiB, false);
+  EXPECT_EQ(reach.end, 2 * kMiB - kPage);
+  EXPECT_GE(forks, 3u);
+  Calls::reset();
+  table.destroy();
+  munmap(theirs, 3 * kPage);
+}
+
 // A process may have only so many mappings: what is reserved and cannot be opened takes one of them.
 TEST_F(GuardedTableTest, APlaceThatCannotBeOpenedCanBeGivenBack) {
   start();
