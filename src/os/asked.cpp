@@ -4,12 +4,12 @@
 #include <limits.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "os/auxiliary.hpp"
 #include "os/os.hpp"
 #include "os/system_call.hpp"
 #include "os/vdso.hpp"
@@ -55,7 +55,7 @@ void ask_for_cpus() {
   for (std::size_t i = 0; bytes > 0 && i < static_cast<std::size_t>(bytes) / sizeof mask[0]; ++i) {
     count += static_cast<unsigned>(__builtin_popcountl(mask[i]));
   }
-  answers.cpus.store_relaxed(count == 0 ? 1 : count);
+  answers.cpus.store_relaxed(static_cast<unsigned>(option_number("CPUS", 1, 4096, count == 0 ? 1 : count)));
   // (Refused: as many as one word has.)
   answers.cpu_numbers.store_relaxed(8 * static_cast<unsigned>(bytes > 0 ? bytes : long{sizeof mask[0]}));
 }
@@ -86,7 +86,7 @@ void map_marks() {
   if (marks.load_relaxed() != nullptr) return;
   // Emulators of a kernel that have no vDSO (QEMU's up to 8.1, Valgrind's) may say that they will clear the
   // page, and do not.
-  if (getauxval(AT_SYSINFO_EHDR) == 0) return;
+  if (auxiliary(Auxiliary::kVdso) == 0) return;
   void* page = map(page_size(), page_size());
   if (page == nullptr) return;
   const long error =
@@ -135,7 +135,8 @@ struct Secret {
 Secret draw() {
   Secret given{};
   Secret own{};
-  if (const void* at = pointer_to(getauxval(AT_RANDOM)); at != nullptr) memcpy(&given, at, sizeof given);
+  if (const void* at = pointer_to(auxiliary(Auxiliary::kRandom)); at != nullptr)
+    memcpy(&given, at, sizeof given);
   constexpr unsigned kDoNotWait = 1;  // GRND_NONBLOCK
   if (system_call(SYS_getrandom, argument(&own), sizeof own, kDoNotWait) != sizeof own) {
     own = {{address_of(&own), now_ms()}};
@@ -249,7 +250,7 @@ void forget_memory_limit() {
 }
 
 unsigned cpu_count() {
-  return static_cast<unsigned>(option_number("CPUS", 1, 4096, asked().cpus.load_relaxed()));
+  return asked().cpus.load_relaxed();
 }
 
 unsigned cpu_numbers() {

@@ -1,4 +1,5 @@
-// The functions of libc's that give memory back or move it, as linux.cpp calls them: all go through here.
+// The functions of libc's that give memory, take it back or move it, and getauxval, as linux.cpp calls them:
+// all go through here.
 //
 // They stay libc's, and are no system calls of our own, because other libraries put functions of theirs in
 // their place: a cache of registered memory must hear what leaves the process, a tool what comes. Such a
@@ -10,6 +11,7 @@
 // Included by linux.cpp alone, in whose namespace these names come before libc's.
 #pragma once
 
+#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <sys/types.h>
 
@@ -56,6 +58,10 @@ inline int mprotect(void* address, std::size_t bytes, int protection) {
 inline int madvise(void* address, std::size_t bytes, int advice) {
   const KernelCall call;
   return ::madvise(address, bytes, advice);
+}
+inline unsigned long getauxval(unsigned long type) {
+  const KernelCall call;
+  return ::getauxval(type);
 }
 
 }  // namespace spanalloc::os

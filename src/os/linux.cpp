@@ -5,13 +5,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/auxv.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "os/auxiliary.hpp"
 #include "os/kernel_call.hpp"
 #include "os/os.hpp"
 #include "os/system_call.hpp"
@@ -23,14 +23,38 @@ ErrnoGuard::~ErrnoGuard() {
   errno = saved_;
 }
 
+namespace {
+
+// Any thread finds the same values: no ordering needed.
+constexpr std::uintptr_t kNotAsked = UINTPTR_MAX;
+struct Known {
+  unsigned long type;
+  Atomic<std::uintptr_t> value{kNotAsked};
+};
+constinit Known auxiliaries[] = {{AT_PAGESZ}, {AT_SECURE}, {AT_SYSINFO_EHDR}, {AT_RANDOM}};
+
+SPANALLOC_COLD std::uintptr_t ask_for(Known& entry) {
+  ErrnoGuard keep;
+  const std::uintptr_t value = getauxval(entry.type);
+  entry.value.store_relaxed(value);
+  return value;
+}
+
+}  // namespace
+
+std::uintptr_t auxiliary(Auxiliary which) {
+  Known& entry = auxiliaries[static_cast<unsigned>(which)];
+  const std::uintptr_t value = entry.value.load_relaxed();
+  return SPANALLOC_LIKELY(value != kNotAsked) ? value : ask_for(entry);
+}
+
 std::size_t page_size() {
-  static constinit Atomic<std::size_t> cached{0};
-  std::size_t size = cached.load_relaxed();  // any thread computes the same value: no ordering needed
-  if (SPANALLOC_UNLIKELY(size == 0)) {
-    size = static_cast<std::size_t>(getauxval(AT_PAGESZ));
-    cached.store_relaxed(size);
-  }
-  return size;
+  const std::uintptr_t known = auxiliaries[static_cast<unsigned>(Auxiliary::kPageSize)].value.load_relaxed();
+  if (SPANALLOC_LIKELY(known != kNotAsked)) return known;
+  // Another library's getauxval, called from here, has come back for memory. No page is smaller, and what is
+  // mapped and unmapped by too small a one is rounded up by the kernel.
+  if (in_kernel_call()) return 4 * kKiB;
+  return auxiliary(Auxiliary::kPageSize);
 }
 
 namespace {

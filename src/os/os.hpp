@@ -65,7 +65,8 @@ bool is_locked(void* page);
 //
 // After main begins only those system calls are made that libc's own malloc makes: a filter may stand, and
 // end the process for any other one. So what is only asked is asked before, by start(), or by what needs it
-// first. None of it goes through a function that another library may have put its own in the place of.
+// first. None of it goes through a function that another library may have put its own in the place of, but
+// for getauxval, which may be one that allocates, as those that map memory may (kernel_call.hpp).
 
 /// Asks all of it. From the library's constructor, before or after the first allocation.
 void start();
@@ -81,7 +82,7 @@ inline bool has_memory_limit() {
 }
 /// It has turned out that it does not stand any more.
 void forget_memory_limit();
-/// Number of CPUs the process might run on then, at least 1. SPANALLOC_CPUS overrides it (simulated
+/// Number of CPUs the process might run on then, at least 1; or what SPANALLOC_CPUS said then (simulated
 /// machines).
 unsigned cpu_count();
 /// CPUs that the machine might ever have are numbered below this, as far as the kernel said then: so long are

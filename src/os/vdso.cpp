@@ -4,9 +4,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-#include <sys/auxv.h>
 
 #include "base/bits.hpp"
+#include "os/auxiliary.hpp"
 
 namespace spanalloc::os {
 
@@ -86,7 +86,7 @@ const void* function_in(const void* image, const char* name) {
 }
 
 const void* vdso_function(const char* name) {
-  return function_in(pointer_to<const void>(getauxval(AT_SYSINFO_EHDR)), name);
+  return function_in(pointer_to<const void>(auxiliary(Auxiliary::kVdso)), name);
 }
 
 }  // namespace spanalloc::os

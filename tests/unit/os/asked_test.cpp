@@ -16,6 +16,7 @@
 #include "child.hpp"
 #include "environment.hpp"
 #include "os/os.hpp"
+#include "simulated_cpus.hpp"
 
 namespace spanalloc {
 namespace {
@@ -162,7 +163,7 @@ TEST(Random, GrandchildrenDrawOtherNumbersThanTheirParents) {
 
 // Whichever this process may run on, and whatever it is told to believe in.
 TEST(Asked, EachCpuHasANumberBelowAllThatThereMightBe) {
-  const test::Variable one("SPANALLOC_CPUS", "1");
+  const test::SimulatedCpus one(1);
   cpu_set_t set;
   CPU_ZERO(&set);
   ASSERT_EQ(sched_getaffinity(0, sizeof set, &set), 0);

@@ -11,7 +11,6 @@
 #include <iterator>
 #include <latch>
 #include <memory>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -24,6 +23,7 @@
 #include "os_calls.hpp"
 #include "owned_heap.hpp"
 #include "sanitizers.hpp"
+#include "simulated_cpus.hpp"
 #include "threads.hpp"
 
 namespace spanalloc {
@@ -642,13 +642,16 @@ TEST(StandardHeaps, AForkInTheMiddleOfAStartLeavesTheOthersWhole) {
 
 // A heap's pool has a stack a CPU; who frees through another heap may have another number of them.
 TEST(StandardHeaps, ASpanEmptiedThroughAnotherHeapGoesToAStackOfItsOwn) {
-  std::optional<test::Variable> cpus(std::in_place, "SPANALLOC_CPUS", "2");
   OwnedHeap wide;
   Own narrow(wide.pages);
-  wide.heap.deallocate(wide.heap.allocate(100));
-  cpus.emplace("SPANALLOC_CPUS", "1");
-  narrow.deallocate(narrow.allocate(100));
-  cpus.reset();
+  {
+    const test::SimulatedCpus cpus(2);
+    wide.heap.deallocate(wide.heap.allocate(100));
+  }
+  {
+    const test::SimulatedCpus cpus(1);
+    narrow.deallocate(narrow.allocate(100));
+  }
   std::vector<void*> blocks(200);
   for (void*& p : blocks) p = narrow.allocate(60000);
   const auto free_half = [&](std::size_t first) {

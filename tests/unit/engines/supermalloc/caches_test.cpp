@@ -14,6 +14,7 @@
 #include "memory_pattern.hpp"
 #include "os/os.hpp"
 #include "sanitizers.hpp"
+#include "simulated_cpus.hpp"
 #include "threads.hpp"
 
 namespace spanalloc {
@@ -164,7 +165,7 @@ struct ShortChains : Supermalloc {
 };
 TEST_F(SupermallocCaches, TheGlobalCacheIsAStackOfChains) {
   constexpr std::size_t kCpus = 5;
-  const test::Variable cpus("SPANALLOC_CPUS", std::to_string(kCpus).c_str());
+  const test::SimulatedCpus cpus(kCpus);
   test::OwnHeap<ShortChains> heap;
   const BinNumber b = Bins::for_folios(14'272);
   std::vector<void*> objects = allocate_many(heap, 4 + kCpus + 2, 14'272);
@@ -211,7 +212,7 @@ TEST_F(SupermallocCaches, AThreadThatMovesIsNoticedWithTheSixteenthUse) {
   const std::pair<unsigned, unsigned> both = two_cpus();
   if (both.first == both.second) GTEST_SKIP() << "it takes two CPUs";
   constexpr std::size_t kUses = 16;
-  const test::Variable cpus("SPANALLOC_CPUS", "2");
+  const test::SimulatedCpus cpus(2);
   const test::Variable locks("SPANALLOC_RSEQ", "0");
   test::OwnHeap<> heap;
   const BinNumber b = Bins::for_folios(3000);
@@ -454,7 +455,7 @@ TEST_F(SupermallocCaches, WhatAnotherCpuHoldsIsFoundBeforeMemoryIsOut) {
   const unsigned there = both.second;
   if (here == there) GTEST_SKIP() << "it takes two CPUs";
   const test::Variable bits("SPANALLOC_ARENA_BITS", "30");
-  const test::Variable cpus("SPANALLOC_CPUS", "2");
+  const test::SimulatedCpus cpus(2);
   test::OwnHeap<> heap;
   std::thread([&] {
     run_on(here);

@@ -16,6 +16,7 @@
 #include "memory_pattern.hpp"
 #include "random.hpp"
 #include "sanitizers.hpp"
+#include "simulated_cpus.hpp"
 #include "threads.hpp"
 
 namespace spanalloc {
@@ -151,7 +152,7 @@ bool another_cpu_finds(unsigned one, unsigned other) {
     CPU_SET(cpu, &set);
     ASSERT_EQ(sched_setaffinity(0, sizeof set, &set), 0);
   };
-  const test::Variable cpus("SPANALLOC_CPUS", "2");
+  const test::SimulatedCpus cpus(2);
   OwnHeap<Config> heap;
   const BinNumber b = test::SupermallocBins::for_folios(64);
   std::vector<void*> objects;

@@ -36,6 +36,7 @@
 #include "engines/supermalloc/test_support.hpp"
 #include "environment.hpp"
 #include "os_calls.hpp"
+#include "simulated_cpus.hpp"
 
 namespace spanalloc {
 namespace {
@@ -451,7 +452,7 @@ class SupermallocSequences : public ::testing::Test {
   }
 
   const test::Variable bits_{"SPANALLOC_ARENA_BITS", "32"};
-  const test::Variable cpus_{"SPANALLOC_CPUS", "2"};
+  const test::SimulatedCpus cpus_{2};
   const test::Variable wanted_{"SPANALLOC_RSEQ", "1"};
   Child child_;
   std::size_t hits_ = 0;
@@ -550,7 +551,7 @@ TEST_F(SupermallocSequences, WhatIsNoCpusIsFoundWhenNothingElseIsLeft) {
 // Also of a CPU that the process may use later, and on a machine that is simulated to have fewer.
 TEST_F(SupermallocSequences, EachCpuHasChainsOfItsOwnHoweverManyAreCounted) {
   if (!has_two_cpus()) GTEST_SKIP() << "it takes two CPUs";
-  const test::Variable one("SPANALLOC_CPUS", "1");
+  const test::SimulatedCpus one(1);
   Child late;
   ASSERT_TRUE(late.caches.start());
   std::thread([&] {

@@ -20,6 +20,7 @@
 #include "engines/supermalloc/test_support.hpp"
 #include "random.hpp"
 #include "sanitizers.hpp"
+#include "simulated_cpus.hpp"
 #include "threads.hpp"
 
 namespace spanalloc {
@@ -276,7 +277,7 @@ TEST(SupermallocFork, AHandlersChildGoesOnWhereItWas) {
 TEST(SupermallocFork, WhatCachesOfVanishedThreadsHaveIsGivenBack) {
   SKIP_WHERE_THREADS_DO_NOT_FORK();
   const test::Variable bits("SPANALLOC_ARENA_BITS", "30");
-  const test::Variable cpus("SPANALLOC_CPUS", "1");
+  const test::SimulatedCpus cpus(1);
   const test::OneCpuForSequences bound;
   constexpr unsigned kThreads = 3;
   test::OwnHeap<> heap;
@@ -335,7 +336,7 @@ TEST(SupermallocFork, WhatCachesOfVanishedThreadsHaveIsGivenBack) {
 TEST(SupermallocFork, WhatACacheLosesIsCounted) {
   SKIP_WHERE_THREADS_DO_NOT_FORK();
   const test::Variable bits("SPANALLOC_ARENA_BITS", "32");
-  const test::Variable cpus("SPANALLOC_CPUS", "1");
+  const test::SimulatedCpus cpus(1);
   const test::OneCpuForSequences bound;
   const supermalloc::BinNumber b = Bins::for_folios(3000);
   const std::size_t list = Bins::of(b).list_objects;

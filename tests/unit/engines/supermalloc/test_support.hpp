@@ -13,6 +13,7 @@
 #include "engines/supermalloc/allocator.hpp"
 #include "environment.hpp"
 #include "owned.hpp"
+#include "simulated_cpus.hpp"
 
 namespace spanalloc::test {
 
@@ -97,7 +98,7 @@ class OneCpuForSequences {
 /// Many heaps in one process: small arenas. One CPU, so that a test knows which caches it meets.
 class SupermallocTest : public ::testing::Test {
   Variable bits_{"SPANALLOC_ARENA_BITS", "32"};
-  Variable cpus_{"SPANALLOC_CPUS", "1"};
+  SimulatedCpus cpus_{1};
   OneCpuForSequences bound_;
 };
 
