@@ -15,7 +15,7 @@
 //
 // A sleeper's time-out ends as late as its thread's timer slack says, which a program may have made long. So
 // what is held across system calls is a WakingLock: who frees it looks whether somebody sleeps, and wakes
-// one. The others are on paths that are counted by the instruction, and held for less than the spins.
+// one. The others are on paths that are counted by the instruction, and mostly held for less time.
 //
 // The child's first act is enter_child(): a new generation. A holder of an older generation is dead, unless
 // it is the caller itself: the thread that forked goes on, and if the fork was made by a signal handler that
