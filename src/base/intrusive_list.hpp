@@ -45,6 +45,16 @@ class IntrusiveList {
     set_first(element);
   }
 
+  /// `before` is in this list.
+  template <class Links>
+  void insert_behind(Element before, Element element, const Links& links) {
+    const Element next = links.next(before);
+    links.previous(element) = before;
+    links.next(element) = next;
+    if (next != Element{}) links.previous(next) = element;
+    links.next(before) = element;
+  }
+
   /// `element` is in this list.
   template <class Links>
   void remove(Element element, const Links& links) {

@@ -84,13 +84,15 @@ class Allocator {
       if (!is_lost(piece) && !global_.free_large(piece, p)) name_bad_pointer(piece, p);
       return;
     }
-    const Guard guard(*heap, global_);
-    if (SPANALLOC_UNLIKELY(is_lost(piece))) return;  // since the guard was there
-    Block* block = demand_live(*heap, piece, p);
-    if (SPANALLOC_UNLIKELY(heap->put(piece, block))) {
+    {
+      const Guard guard(*heap, global_);
+      if (SPANALLOC_UNLIKELY(is_lost(piece))) return;  // since the guard was there
+      Block* block = demand_live(*heap, piece, p);
+      if (SPANALLOC_LIKELY(!heap->put(piece, block))) return;
       heap->evict(piece);
       global_.put(piece);
     }
+    global_.settle(1);
   }
 
   std::size_t usable_size(const void* p) {
@@ -153,7 +155,7 @@ class Allocator {
     result.reserved_bytes = arena.reserved_bytes;
     result.opened_bytes = arena.opened_bytes;
     result.small_bytes_carved = pieces.superblocks * kPiece;
-    result.pooled_bytes = pieces.free * kPiece;
+    result.pooled_bytes = (pieces.free + pieces.purging) * kPiece;
     result.large_bytes = pieces.large * kPiece + huge.bytes;
     result.large_objects = pieces.large_objects + huge.objects;
     result.spans_lost_to_fork = pieces.lost_to_fork;
@@ -242,6 +244,7 @@ class Allocator {
   // No superblock of the heap has room: one from the global heap.
   SPANALLOC_COLD void* allocate_from_fresh(TheHeap& heap, const Request& request) {
     free_put_off();
+    global_.settle(0);
     for (bool again = false;; again = true) {
       {
         // Held all the way, so that no fork finds a superblock between two heaps.
@@ -265,6 +268,7 @@ class Allocator {
     if (n > kLargestInGlobalHeap || alignment > kLargestInGlobalHeap) {
       return {huge_.allocate(n, alignment), true};
     }
+    global_.settle(0);
     const std::size_t count = pieces_for(n);
     Run<Config> run = global_.take(Kind::kLarge, count, alignment);
     if (run.first == nullptr && heaps_.evict_everywhere()) {
@@ -312,7 +316,7 @@ class Allocator {
   [[noreturn]] SPANALLOC_COLD static void name_bad_pointer(const Piece* piece, const void* p) {
     if (piece == nullptr) os::fatal("pointer is none of this heap's:", p);
     const Kind kind = piece->kind.load_relaxed();
-    if (kind == Kind::kFree || kind == Kind::kFreeTail) {
+    if (kind == Kind::kFree || kind == Kind::kFreeTail || kind == Kind::kPurging) {
       os::fatal("memory is free already (double free, or use after free):", p);
     }
     os::fatal("pointer is not the start of an object:", p);

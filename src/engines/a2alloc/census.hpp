@@ -158,15 +158,20 @@ class Walker {
                "a piece in a run is not marked as one", run[i].start);
       }
     });
+    std::size_t dirty = 0;
     global.for_each_free([&](Piece* run) {
       demand(run->kind.load_relaxed() == Kind::kFree, "what is not free is listed as free", run->start);
+      std::size_t in_run = 0;
+      for (std::size_t i = 0; i < run->count; ++i) in_run += !run[i].zero;
+      demand(in_run == run->dirty, "a free run's count of dirty pieces is wrong", run->start);
+      dirty += in_run;
       --free_runs;
     });
     demand(free_runs == 0, "a free run is not in the list", 0);
     demand(superblocks == census_.superblocks + census_.empty_superblocks + strays,
            "a superblock is in no heap's list", 0);
     const PieceCounts counts = global.counts();
-    demand(counts.known == census_.known && counts.free == census_.free &&
+    demand(counts.known == census_.known && counts.free == census_.free && counts.dirty == dirty &&
                counts.superblocks == superblocks && counts.large == census_.large &&
                counts.heap_records == census_.heap_records && counts.lost == census_.lost &&
                counts.lost_to_fork + strays == census_.lost_to_fork && counts.add_up(),

@@ -16,12 +16,13 @@ struct NoObserver {
   static void looks_at_free_block() {}
   static void adds_superblock() {}
   static void evicts_superblock() {}
+  static void purges() {}
 };
 }  // namespace a2alloc
 
 /// The report's allocator as it was built.
 struct A2allocReport {
-  static constexpr const char* kName = "a2alloc";
+  static constexpr const char* kName = "a2alloc-report";
   /// Size of a superblock: 2^16 bytes. Objects above half of it are large.
   static constexpr unsigned kSuperblockBits = 16;
   /// K: a heap of at most so many superblocks keeps them all.
@@ -39,7 +40,15 @@ struct A2allocReport {
   static constexpr unsigned kFullnessGroups = 1;
   /// Whether the records of many heaps share a superblock, or each takes up one of its own.
   static constexpr bool kShareHeapRecords = false;
+  /// Whether what is free and in memory is bounded. The report gives none back.
+  static constexpr bool kBoundsWhatIsFree = false;
   using Observer = a2alloc::NoObserver;
+};
+
+/// The product.
+struct A2alloc : A2allocReport {
+  static constexpr const char* kName = "a2alloc";
+  static constexpr bool kBoundsWhatIsFree = true;
 };
 
 /// One thing each of what the report leaves for later.

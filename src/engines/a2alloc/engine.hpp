@@ -14,7 +14,7 @@
 
 namespace spanalloc {
 
-template <class Config = A2allocReport>
+template <class Config = A2alloc>
 class A2allocEngine {
  public:
   static constexpr const char* kName = Config::kName;

@@ -4,6 +4,11 @@
 // The arena is cut into pieces; each has a record (Superblock) in a table beside it. A run of pieces is
 // described by the record of its first one, and when it is free by that of its last one, too: so a run that
 // becomes free finds its neighbours.
+//
+// A free piece is dirty, as far as is known in memory, or reads as zero. Where the config bounds what is
+// dirty, settle() gives back what exceeds the bound, and what nobody has wanted for a decay time. A run, or
+// the end of one, is out of everybody's reach while the kernel takes its pages back: no lock is held over
+// that.
 #pragma once
 
 #include <cstddef>
@@ -21,6 +26,7 @@
 #include "os/os.hpp"
 #include "pages/bump_arena.hpp"
 #include "pages/growing_table.hpp"
+#include "pages/warm_bound.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc::a2alloc {
@@ -35,7 +41,8 @@ struct Run {
 /// Thread-safe; zero-initialisable; never destroyed but by destroy(). Invariants, under the lock:
 ///   (G1) no two free runs are neighbours;
 ///   (G2) each of them is in the list of free runs, and nothing else is;
-///   (G3) counts_ says what there is of each kind: it adds up to the pieces that are known.
+///   (G3) counts_ says what there is of each kind: it adds up to the pieces that are known;
+///   (G4) a run's `dirty` is the number of its pieces that are not marked as zero, and counts_.dirty the sum.
 template <class Config>
 class GlobalHeap {
  public:
@@ -49,6 +56,7 @@ class GlobalHeap {
     if (base_.load_relaxed() != 0) return true;
     if (!arena_.start() || !table_.start(arena_.capacity())) return false;
     draw_secret();
+    if (Config::kBoundsWhatIsFree) decay_ms_ = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
     base_.store_release(arena_.base());  // release: who sees the address sees the rest
     return true;
   }
@@ -66,24 +74,18 @@ class GlobalHeap {
   /// memory is out.
   Run<Config> take(Kind kind, std::size_t count, std::size_t alignment = kPiece) {
     SPANALLOC_ASSERT(is_in_use(kind) && count != 0);
-    Guard guard(*this);
-    const std::size_t slack = alignment > kPiece ? alignment / kPiece - 1 : 0;
-    if (count > arena_.capacity() || slack > arena_.capacity()) return {};
-    Piece* run = find(count + slack);
-    if (run == nullptr) return {};
-    remove_free(run);
-    const std::size_t in_front = (align_up(run->start, max_of(alignment, kPiece)) - run->start) / kPiece;
-    Piece* taken = run + in_front;
-    const std::size_t behind = run->count - in_front - count;
-    const bool is_zero = run->zero;
-    if (in_front != 0) add_free(run, in_front, is_zero);
-    if (behind != 0) add_free(taken + count, behind, is_zero);
-    SPANALLOC_ASSERT(taken->kind.load_relaxed() == Kind::kInside && taken->heap.load_relaxed() == nullptr);
-    taken->count = static_cast<std::uint32_t>(count);
-    taken->kind.store_relaxed(kind);
-    counts_.of(kind) += count;
-    counts_.large_objects += kind == Kind::kLarge;
-    return {taken, is_zero};
+    for (const std::uint16_t generation = SpinLock::generation();;) {
+      {
+        Guard guard(*this);
+        if (const Run<Config> run = take_locked(kind, count, alignment); run.first != nullptr) return run;
+        if (counts_.purging == 0) return {};
+      }
+      // What is being purged comes back soon, and may do. Who purges it waits for no lock but this one; but
+      // in a fork's child, which may not know yet that it is one, nobody purges it.
+      os::yield();
+      SpinLock::look_for_fork();
+      if (generation != SpinLock::generation()) return {};
+    }
   }
 
   /// Takes a run back, memory written to. Nobody refers to it any more.
@@ -94,10 +96,15 @@ class GlobalHeap {
 
   /// Frees the large object at p. False if there is none: then nothing has changed.
   bool free_large(Piece* run, const void* p) {
-    Guard guard(*this);
-    if (!is_large_at(run, p)) return false;
-    poison(p, run->count * kPiece);
-    put_locked(run);
+    std::size_t count = 0;
+    {
+      Guard guard(*this);
+      if (!is_large_at(run, p)) return false;
+      count = run->count;
+      poison(p, count * kPiece);
+      put_locked(run);
+    }
+    settle(count);
     return true;
   }
 
@@ -109,25 +116,19 @@ class GlobalHeap {
 
   /// Makes the large object at p `count` pieces long, where it is. False if that cannot be done.
   bool resize_large(Piece* run, const void* p, std::size_t count) {
-    Guard guard(*this);
-    if (!is_large_at(run, p)) return false;
-    if (count <= run->count) {
-      const std::size_t rest = run->count - count;
+    std::size_t rest = 0;
+    {
+      Guard guard(*this);
+      if (!is_large_at(run, p)) return false;
+      if (count > run->count) return grow_large(run, count);
+      rest = run->count - count;
       if (rest == 0) return true;
       poison(pointer_to(run->start + count * kPiece), rest * kPiece);
       run->count = static_cast<std::uint32_t>(count);
       counts_.large -= rest;
-      add_free(run + count, rest, false);
-      return true;
+      add_written(run + count, rest);
     }
-    Piece* next = run + run->count;
-    const std::size_t wanted = count - run->count;
-    if (!is_known(next) || next->kind.load_relaxed() != Kind::kFree || next->count < wanted) return false;
-    remove_free(next);
-    if (next->count > wanted) add_free(next + wanted, next->count - wanted, next->zero);
-    run->count = static_cast<std::uint32_t>(count);
-    counts_.large += wanted;
-    unpoison(p, count * kPiece);
+    settle(rest);
     return true;
   }
 
@@ -136,10 +137,30 @@ class GlobalHeap {
     Guard guard(*this);
     bool any = false;
     for (Piece* run = free_.first(); run != nullptr; run = run->next) {
-      if (run->zero || !os::purge(pointer_to(run->start), run->count * kPiece)) continue;
-      run->zero = any = true;
+      if (run->dirty == 0 || !purge_pieces(run, run->count)) continue;
+      mark(run, run->count, true);
+      counts_.dirty -= run->dirty;
+      run->dirty = 0;
+      any = true;
     }
+    warm_bound_.dirty_is(counts_.dirty);
+    lowest_dirty_ = counts_.dirty;
+    unwanted_.store_relaxed(0);
     return any;
+  }
+
+  /// After `count` pieces have become free, or where the caller passes by: gives back a part of what exceeds
+  /// the bound, and of what nobody has wanted for a decay time; enough to keep up. With no lock held: it may
+  /// take as long as the kernel does.
+  void settle(std::size_t count) {
+    if constexpr (Config::kBoundsWhatIsFree) {
+      if (const std::uint64_t now = os::now_ms(); now >= next_tick_.load_relaxed()) tick(now);
+      const std::size_t excess = warm_bound_.excess();
+      const bool for_bound = excess >= kLeastPurged;
+      const std::size_t wanted = for_bound ? excess : unwanted_.load_relaxed();
+      if (SPANALLOC_LIKELY(wanted == 0)) return;
+      give_back(min_of(wanted, 2 * count + kPurgedBesides), for_bound);
+    }
   }
 
   PieceCounts counts() {
@@ -190,6 +211,8 @@ class GlobalHeap {
   /// In a fork's child, first of all.
   void enter_child() {
     lock_.abandon_if_owner_died();
+    // Who was purging without the lock may be this thread or a vanished one: what was out of reach is free.
+    repair_is_due_ = repair_is_due_ || counts_.purging != 0;
     arena_.enter_child();
   }
 
@@ -198,7 +221,7 @@ class GlobalHeap {
   class [[nodiscard]] Guard {
    public:
     explicit Guard(GlobalHeap& heap) : guard_(heap.lock_), heap_(heap) {
-      if (SPANALLOC_UNLIKELY(guard_.owner_died())) heap.repair();
+      if (SPANALLOC_UNLIKELY(guard_.owner_died() || heap.repair_is_due_)) heap.repair();
     }
     ~Guard() { SPANALLOC_ASSERT(heap_.counts_.add_up()); }  // G3
     Guard(const Guard&) = delete;
@@ -214,6 +237,7 @@ class GlobalHeap {
   // or is in those of this one: it stays what it is.)
   void repair() {
     SPANALLOC_ASSERT(lock_.is_mine());
+    repair_is_due_ = false;
     free_.forget();
     const std::size_t end = limit_.load_relaxed();
     counts_ = {};
@@ -241,9 +265,15 @@ class GlobalHeap {
       number += count;
     }
     free_again(first_free, end);
+    warm_bound_.live_is(counts_.superblocks + counts_.large + counts_.heap_records);
+    warm_bound_.dirty_is(counts_.dirty);
+    lowest_dirty_ = 0;
   }
+  // What of it was clean is not known any more: it may have been handed out already.
   void free_again(std::size_t first, std::size_t end) {
-    if (first < end) add_free(&table_[first], end - first, false);
+    if (first == end) return;
+    mark(&table_[first], end - first, false);
+    add_free(&table_[first], end - first, end - first);
   }
 
   static bool is_free_end(const Piece& piece) {
@@ -262,8 +292,167 @@ class GlobalHeap {
     SPANALLOC_ASSERT(counts_.of(kind) >= run->count);  // G3
     counts_.of(kind) -= run->count;
     counts_.large_objects -= kind == Kind::kLarge;
-    add_free(run, run->count, false);
+    add_written(run, run->count);
   }
+
+  Run<Config> take_locked(Kind kind, std::size_t count, std::size_t alignment) {
+    const std::size_t slack = alignment > kPiece ? alignment / kPiece - 1 : 0;
+    if (count > arena_.capacity() || slack > arena_.capacity()) return {};
+    Piece* run = find(count + slack);
+    if (run == nullptr) return {};
+    remove_free(run);
+    const std::size_t in_front = (align_up(run->start, max_of(alignment, kPiece)) - run->start) / kPiece;
+    Piece* taken = run + in_front;
+    const std::size_t behind = run->count - in_front - count;
+    const std::size_t dirty_in_front = dirty_in(run, run, in_front);
+    const std::size_t dirty = dirty_in(run, taken, count);
+    const std::size_t dirty_behind = run->dirty - dirty_in_front - dirty;
+    if (in_front != 0) add_free(run, in_front, dirty_in_front);
+    if (behind != 0) add_free(taken + count, behind, dirty_behind);
+    warm_bound_.taken(count, dirty);
+    note_lowest();
+    SPANALLOC_ASSERT(taken->kind.load_relaxed() == Kind::kInside && taken->heap.load_relaxed() == nullptr);
+    taken->count = static_cast<std::uint32_t>(count);
+    taken->kind.store_relaxed(kind);
+    counts_.of(kind) += count;
+    counts_.large_objects += kind == Kind::kLarge;
+    return {taken, dirty == 0};
+  }
+
+  // Of a large object.
+  bool grow_large(Piece* run, std::size_t count) {
+    Piece* next = run + run->count;
+    const std::size_t wanted = count - run->count;
+    if (!is_known(next) || next->kind.load_relaxed() != Kind::kFree || next->count < wanted) return false;
+    remove_free(next);
+    const std::size_t dirty = dirty_in(next, next, wanted);
+    if (next->count > wanted) add_free(next + wanted, next->count - wanted, next->dirty - dirty);
+    warm_bound_.taken(wanted, dirty);
+    note_lowest();
+    run->count = static_cast<std::uint32_t>(count);
+    counts_.large += wanted;
+    unpoison(pointer_to(run->start), count * kPiece);
+    return true;
+  }
+
+  // --- What is dirty ---------------------------------------------------------------------------------------
+
+  // Less is given back for the bound only together with more, and a run with so much is given back rather
+  // than smaller ones: each costs a call of the kernel.
+  static constexpr std::size_t kLeastPurged = 1 * kMiB / kPiece;
+  // Beside twice what has become free: so what is too much, or unwanted, comes to an end.
+  static constexpr std::size_t kPurgedBesides = 4 * kMiB / kPiece;
+
+  static void mark(Piece* run, std::size_t count, bool zero) {
+    for (std::size_t i = 0; i < count; ++i) run[i].zero = zero;
+  }
+  // How many of `count` pieces of a run that was free are dirty.
+  static std::size_t dirty_in(const Piece* run, const Piece* first, std::size_t count) {
+    if (run->dirty == 0 || run->dirty == run->count) return run->dirty == 0 ? 0 : count;
+    std::size_t dirty = 0;
+    for (std::size_t i = 0; i < count; ++i) dirty += !first[i].zero;
+    return dirty;
+  }
+  // From the first dirty piece of a run to the last one; there are some. False: the kernel refuses.
+  static bool purge_pieces(const Piece* run, std::size_t count) {
+    while (run->zero) ++run, --count;
+    while (run[count - 1].zero) --count;
+    return os::purge(pointer_to(run->start), count * kPiece);
+  }
+
+  void note_lowest() { lowest_dirty_ = min_of(lowest_dirty_, counts_.dirty); }
+
+  // What has been dirty ever since the last tick somebody could have had all that time.
+  SPANALLOC_COLD void tick(std::uint64_t now) {
+    Guard guard(*this);
+    if (now < next_tick_.load_relaxed()) return;
+    next_tick_.store_relaxed(now + decay_ms_ / 2 + 1);
+    unwanted_.store_relaxed(lowest_dirty_);
+    lowest_dirty_ = counts_.dirty;
+    warm_bound_.tick(counts_.dirty);
+  }
+
+  // Pieces that are out of reach, and in which process they were taken out.
+  struct OutOfReach {
+    Piece* first = nullptr;
+    std::size_t count = 0;
+    std::size_t dirty = 0;
+    std::uint16_t generation = 0;
+  };
+
+  SPANALLOC_COLD void give_back(std::size_t wanted, bool for_bound) {
+    while (wanted != 0) {
+      const OutOfReach part = take_out(wanted, for_bound);
+      if (part.first == nullptr) return;
+      Config::Observer::purges();
+      const bool purged = purge_pieces(part.first, part.count);
+      put_back(part, purged);
+      if (!purged) return;
+      wanted -= part.dirty;
+    }
+  }
+
+  // At most so many dirty pieces: the end of a run, because first fit takes its beginning.
+  OutOfReach take_out(std::size_t most, bool for_bound) {
+    Guard guard(*this);
+    Piece* run = find_dirty();
+    if (run == nullptr) {
+      warm_bound_.dirty_is(counts_.dirty);
+      unwanted_.store_relaxed(0);
+      return {};
+    }
+    const std::size_t dirty = min_of(most, std::size_t{run->dirty});
+    std::size_t stays = run->count;
+    for (std::size_t found = 0; found < dirty; found += !run[stays].zero) --stays;
+    Piece* first = run + stays;
+    const std::size_t count = run->count - stays;
+    if (stays == 0) {
+      remove_free(run);
+    } else {
+      cut_end(run, stays, dirty);
+    }
+    first->count = static_cast<std::uint32_t>(count);
+    first->kind.store_relaxed(Kind::kPurging);
+    counts_.purging += count;
+    if (for_bound) {
+      warm_bound_.purged_for_bound(dirty);
+    } else {
+      warm_bound_.purged(dirty);
+    }
+    unwanted_.store_relaxed(unwanted_.load_relaxed() - min_of(unwanted_.load_relaxed(), dirty));
+    note_lowest();
+    return {first, count, dirty, SpinLock::generation()};
+  }
+
+  void put_back(const OutOfReach& part, bool purged) {
+    Guard guard(*this);
+    // This is a fork's child, of a signal handler's: what was out of reach is free already.
+    if (SPANALLOC_UNLIKELY(part.generation != SpinLock::generation())) return;
+    SPANALLOC_ASSERT(part.first->kind.load_relaxed() == Kind::kPurging);
+    SPANALLOC_ASSERT(counts_.purging >= part.count);  // G3
+    counts_.purging -= part.count;
+    if (purged) {
+      mark(part.first, part.count, true);
+    } else {
+      // It would be refused again: not before as much more has become free.
+      warm_bound_.dirty_is(0);
+      unwanted_.store_relaxed(0);
+    }
+    add_free(part.first, part.count, purged ? 0 : part.dirty, Place::kBack);
+  }
+
+  // The last run of the list, which first fit finds last, with so much that a call pays; or the one that has
+  // most.
+  Piece* find_dirty() {
+    Piece* found = nullptr;
+    for (Piece* run = free_.first(); run != nullptr; run = run->next) {
+      const std::size_t most = found == nullptr ? 0 : min_of(std::size_t{found->dirty}, kLeastPurged - 1);
+      if (run->dirty > most) found = run;
+    }
+    return found;
+  }
+
+  // --- Runs ------------------------------------------------------------------------------------------------
 
   Piece* find(std::size_t count) {
     SPANALLOC_ASSERT(lock_.is_mine());
@@ -309,45 +498,84 @@ class GlobalHeap {
     counts_.known += spare_ + 1 - known;
     counts_.lost += spare_ - known;
     spare_ = 0;
-    return add_free(piece, 1, true);
+    piece->zero = true;
+    return add_free(piece, 1, 0);
   }
 
-  // Merges a free run with its free neighbours and lists it; returns the run that comes of it.
-  Piece* add_free(Piece* run, std::size_t count, bool zero) {
-    SPANALLOC_ASSERT(lock_.is_mine() && !is_free_end(*run));
+  // Pieces that their user has written to become free.
+  void add_written(Piece* run, std::size_t count) {
+    mark(run, count, false);
+    warm_bound_.given(count, false);
+    add_free(run, count, count);
+  }
+
+  // Where in the list a run goes that becomes free: first fit finds the one in front first. In the back, what
+  // joins a run stays where that run is.
+  enum class Place : std::uint8_t { kFront, kBack };
+
+  // Merges a free run, so many of whose pieces are dirty, with its free neighbours and lists it; returns the
+  // run that comes of it.
+  Piece* add_free(Piece* run, std::size_t count, std::size_t dirty, Place place = Place::kFront) {
+    SPANALLOC_ASSERT(lock_.is_mine() && !is_free_end(*run) && dirty <= count);
     counts_.free += count;
+    counts_.dirty += dirty;
     run->kind.store_relaxed(Kind::kInside);
     Piece* right = run + count;
     if (is_known(right) && right->kind.load_relaxed() == Kind::kFree) {
-      zero = zero && right->zero;
+      dirty += right->dirty;
       count += right->count;
       unlist(right);
     }
     // Record 0 is nobody's, so there is always one to the left.
     Piece* left = run - 1;
+    bool is_listed = false;
     if (is_free_end(*left)) {
       run = run - left->count;
-      zero = zero && run->zero;
+      dirty += run->dirty;
       count += run->count;
-      unlist(run);
+      is_listed = place == Place::kBack;
+      if (is_listed) {
+        left->kind.store_relaxed(Kind::kInside);
+      } else {
+        unlist(run);
+      }
     }
-    run->count = static_cast<std::uint32_t>(count);
-    run->zero = zero;
-    run->kind.store_relaxed(Kind::kFree);
-    if (count > 1) {
-      run[count - 1].count = static_cast<std::uint32_t>(count);
-      run[count - 1].kind.store_relaxed(Kind::kFreeTail);
-    }
+    set_free(run, count, dirty);
     SPANALLOC_ASSERT(!is_free_end(*(run - 1)));                                // G1
     SPANALLOC_ASSERT(!is_known(run + count) || !is_free_end(*(run + count)));  // G1
-    free_.push_front(run, kSuperblockLinks<Config>);
+    if (is_listed) return run;
+    Piece* last = place == Place::kBack ? free_.first() : nullptr;
+    if (last == nullptr) {
+      free_.push_front(run, kSuperblockLinks<Config>);
+      return run;
+    }
+    while (last->next != nullptr) last = last->next;
+    free_.insert_behind(last, run, kSuperblockLinks<Config>);
     return run;
   }
+  void set_free(Piece* run, std::size_t count, std::size_t dirty) {
+    run->count = static_cast<std::uint32_t>(count);
+    run->dirty = static_cast<std::uint32_t>(dirty);
+    run->kind.store_relaxed(Kind::kFree);
+    if (count == 1) return;
+    run[count - 1].count = static_cast<std::uint32_t>(count);
+    run[count - 1].kind.store_relaxed(Kind::kFreeTail);
+  }
 
-  // Takes a free run out of the books; count and zero stay readable.
+  // Takes what is behind the first `stays` pieces of a free run out of the books; of it so many are dirty.
+  void cut_end(Piece* run, std::size_t stays, std::size_t dirty) {
+    SPANALLOC_ASSERT(run->kind.load_relaxed() == Kind::kFree && stays != 0 && stays < run->count);  // G2
+    counts_.free -= run->count - stays;
+    counts_.dirty -= dirty;
+    run[run->count - 1].kind.store_relaxed(Kind::kInside);
+    set_free(run, stays, run->dirty - dirty);
+  }
+
+  // Takes a free run out of the books; count and dirty stay readable.
   void remove_free(Piece* run) {
-    SPANALLOC_ASSERT(counts_.free >= run->count);  // G3
+    SPANALLOC_ASSERT(counts_.free >= run->count && counts_.dirty >= run->dirty);  // G3, G4
     counts_.free -= run->count;
+    counts_.dirty -= run->dirty;
     unlist(run);
   }
   void unlist(Piece* run) {
@@ -365,7 +593,14 @@ class GlobalHeap {
   Arena arena_;
   SuperblockList<Config> free_;
   std::uint32_t spare_ = 0;
+  bool repair_is_due_ = false;  // in a fork's child
   PieceCounts counts_;
+  std::size_t lowest_dirty_ = 0;  // since the last tick
+  // What follows others read without the lock, as hints.
+  WarmBound<kPiece> warm_bound_;
+  Atomic<std::size_t> unwanted_{0};     // dirty pieces that go back
+  Atomic<std::uint64_t> next_tick_{0};  // milliseconds
+  std::uint64_t decay_ms_ = 0;          // constant once started
 };
 
 }  // namespace spanalloc::a2alloc

@@ -12,6 +12,8 @@ namespace spanalloc::a2alloc {
 struct PieceCounts {
   std::size_t known = 0;
   std::size_t free = 0;
+  std::size_t dirty = 0;    // of the free ones: may be in memory
+  std::size_t purging = 0;  // out of reach, while the kernel takes their pages back
   std::size_t superblocks = 0;
   std::size_t large = 0;
   std::size_t heap_records = 0;
@@ -33,7 +35,8 @@ struct PieceCounts {
     }
   }
   bool add_up() const {
-    return known == free + superblocks + large + heap_records + lost + lost_to_fork && large_objects <= large;
+    return known == free + purging + superblocks + large + heap_records + lost + lost_to_fork &&
+           dirty <= free && large_objects <= large;
   }
 };
 

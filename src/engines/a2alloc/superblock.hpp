@@ -31,6 +31,7 @@ enum class Kind : std::uint8_t {
   kHeapRecords,  // records of heaps
   kFree,         // free pieces, at the first of them
   kFreeTail,     // the last of two or more free pieces
+  kPurging,      // free pieces that are out of reach, while the kernel takes their pages back
   kLost          // a superblock that a vanished thread was changing when a fork left it behind
 };
 
@@ -56,8 +57,8 @@ struct alignas(kCacheLine) Superblock {
   // Under the heap's lock.
   SizeClass size_class;
   std::uint8_t group = 0;  // which of the heap's lists it is in
-  // Under the global heap's lock: how many pieces (at the first; when free at the last, too), and whether
-  // free ones read as zero.
+  // Under the global heap's lock: of a free piece, whether it reads as zero; how many pieces (at the first;
+  // when free at the last, too).
   bool zero = false;
   std::uint32_t count = 0;
   // The heap that has it; constant while a block is live. Null in the global heap.
@@ -70,6 +71,8 @@ struct alignas(kCacheLine) Superblock {
   std::uint32_t used = 0;
   std::uint32_t live = 0;
   std::uint32_t bound = 0;
+  // Under the global heap's lock, of the first of free pieces: how many of them do not read as zero.
+  std::uint32_t dirty = 0;
   std::uintptr_t start = 0;  // constant
 
   /// Empty: one free block. For a superblock that is in no heap yet.

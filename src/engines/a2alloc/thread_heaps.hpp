@@ -186,13 +186,18 @@ class ThreadHeaps {
     SPANALLOC_ASSERT(&heap != &common_ && &heap.owner() == this);
     const Visit visit(*this);
     if (is_default()) my_heap_ = &common_;
+    std::size_t before = 0;
+    std::size_t after = 0;
     {
       const Guard guard(heap, global_);
       SPANALLOC_ASSERT(heap.has_thread);
       heap.has_thread = false;
+      before = heap.superblocks();
       evict_empty(heap);
+      after = heap.superblocks();
     }
     registry_.give_back(&heap);
+    global_.settle(before - after);
   }
 
   bool evict_empty(TheHeap& heap) {

@@ -167,6 +167,14 @@ TEST_F(A2allocAssertionDeathTest, G3_TheCountsAddUp) {
   EXPECT_FALSE(counts.add_up());
 }
 
+TEST_F(A2allocAssertionDeathTest, G4_ARunsDirtyPiecesAreCounted) {
+  allocate_runs();
+  allocator_.deallocate(runs_[1]);
+  EXPECT_DEATH((run(1)->dirty = 100, allocator_.deallocate(runs_[0]),
+                (void)allocator_.allocate(3 * a2alloc::kSuperblockBytes<A2allocReport>)),
+               "counts_.dirty >= run->dirty");
+}
+
 TEST_F(A2allocAssertionDeathTest, NothingChangesWithoutItsLock) {
   EXPECT_DEATH(piece_->find(16), "is_guarded\\(\\)");
   EXPECT_DEATH(piece_->put(Block::of(blocks_[0])), "is_guarded\\(\\)");

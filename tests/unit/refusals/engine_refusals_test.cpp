@@ -27,7 +27,7 @@ struct EngineApi : MallocApi<E> {
   using Engine = E;
   static void trim() { E::trim(); }
   static std::size_t huge_bytes() {
-    return std::is_same_v<E, A2allocEngine<A2allocReport>> ? a2alloc::kLargestInGlobalHeap + 1 : 0;
+    return std::is_same_v<E, A2allocEngine<A2alloc>> ? a2alloc::kLargestInGlobalHeap + 1 : 0;
   }
 };
 
@@ -46,7 +46,7 @@ void expect_nothing_lost(kernel::Books& books) {
                E::pages.arena.statistics().lost_bytes);
     }
   }
-  if constexpr (std::is_same_v<E, A2allocEngine<A2allocReport>>) {
+  if constexpr (std::is_same_v<E, A2allocEngine<A2alloc>>) {
     if (E::census().lost != 0) end_with(books, "%zu pieces are lost", E::census().lost);
   }
   if constexpr (std::is_same_v<E, ScallocEngine<Scalloc>>) {

@@ -14,6 +14,8 @@
 
 #include "engines.hpp"
 #include "engines/a2alloc/engine.hpp"
+#include "environment.hpp"
+#include "os_calls.hpp"
 #include "sanitizers.hpp"
 #include "threads.hpp"
 
@@ -52,8 +54,7 @@ void use_the_heap(Slots& slots) {
 
 template <class E>
 class A2allocFork : public ::testing::Test {};
-using Engines =
-    ::testing::Types<A2allocEngine<A2allocReport>, A2allocEngine<A2allocClasses>, A2allocEngine<Kheap>>;
+using Engines = ::testing::Types<A2allocEngine<A2alloc>, A2allocEngine<A2allocClasses>, A2allocEngine<Kheap>>;
 TYPED_TEST_SUITE(A2allocFork, Engines, test::EngineNames);
 
 // Another library's fork handlers, registered before those of every engine: in the child they run before an
@@ -190,6 +191,126 @@ TEST(A2allocForkHandler, AHeapMadeInItIsWholeInTheChild) {
   EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
   alarm(0);
   EXPECT_TRUE(HandlerEngine::census().consistent());
+}
+
+// A thread is about to give back pages that it has taken out of everybody's reach, when the process forks.
+struct StandsBeforeThePurge : a2alloc::NoObserver {
+  static inline std::atomic<bool> stands{false};
+  static inline std::atomic<bool> may_go_on{false};
+  static void purges() {
+    stands = true;
+    while (!may_go_on) std::this_thread::yield();
+  }
+};
+struct PurgeConfig : A2alloc {
+  using Observer = StandsBeforeThePurge;
+};
+using PurgeEngine = A2allocEngine<PurgeConfig>;
+
+TEST(A2allocForkPurge, WhatIsBeingPurgedIsFreeInTheChild) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  alarm(540);
+  constexpr std::size_t kPieces = 100 * kMiB / a2alloc::kSuperblockBytes<PurgeConfig>;
+  PurgeEngine::deallocate(PurgeEngine::allocate(40));
+  std::thread purger([] { PurgeEngine::deallocate(PurgeEngine::allocate(100 * kMiB)); });
+  while (!StandsBeforeThePurge::stands) std::this_thread::yield();
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(540);
+    StandsBeforeThePurge::may_go_on = true;
+    const a2alloc::Census census = PurgeEngine::census();
+    if (!is_whole(census, "at its start") || census.lost_to_fork != 0) _exit(3);
+    if (census.free < kPieces) _exit(4);
+    // All of it serves again.
+    char* p = static_cast<char*>(PurgeEngine::allocate_zeroed(100 * kMiB));
+    if (p == nullptr || PurgeEngine::census().known != census.known) _exit(5);
+    for (std::size_t at = 0; at < 100 * kMiB; at += 4096) {
+      if (p[at] != 0) _exit(6);
+    }
+    PurgeEngine::deallocate(p);
+    _exit(is_whole(PurgeEngine::census(), "at its end") ? 0 : 7);
+  }
+  StandsBeforeThePurge::may_go_on = true;
+  purger.join();
+  ASSERT_GE(child, 0);
+  int status = 0;
+  EXPECT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  alarm(0);
+  EXPECT_TRUE(PurgeEngine::census().consistent());
+}
+
+// The thread that purges forks there itself, as a signal handler may: in the child, too, it goes on.
+struct ForksBeforeThePurge : a2alloc::NoObserver {
+  static inline pid_t child = -1;
+  static void purges() {
+    if (child == -1) child = fork();
+  }
+};
+struct ForkConfig : A2alloc {
+  using Observer = ForksBeforeThePurge;
+};
+using ForkEngine = A2allocEngine<ForkConfig>;
+
+TEST(A2allocForkPurge, TheThreadThatPurgesMayForkMeanwhile) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  alarm(540);
+  ForkEngine::deallocate(ForkEngine::allocate(100 * kMiB));
+  const a2alloc::Census census = ForkEngine::census();
+  const bool is_right = is_whole(census, "behind the purge") && census.large == 0 &&
+                        census.lost_to_fork == 0 &&
+                        census.free >= 100 * kMiB / a2alloc::kSuperblockBytes<ForkConfig>;
+  if (ForksBeforeThePurge::child == 0) _exit(is_right ? 0 : 3);
+  EXPECT_TRUE(is_right);
+  int status = 0;
+  EXPECT_EQ(waitpid(ForksBeforeThePurge::child, &status, 0), ForksBeforeThePurge::child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0) << status;
+  alarm(0);
+}
+
+// A request that nothing but what is being purged can serve waits for it.
+struct WaitsBeforeThePurge : a2alloc::NoObserver {
+  static inline std::atomic<bool> stands{false};
+  static inline std::atomic<bool> may_go_on{false};
+  static void purges() {
+    stands = true;
+    while (!may_go_on) std::this_thread::yield();
+  }
+};
+struct WaitConfig : A2alloc {
+  using Observer = WaitsBeforeThePurge;
+};
+using WaitEngine = A2allocEngine<WaitConfig>;
+
+TEST(A2allocPurge, WhatIsBeingPurgedIsWaitedFor) {
+  constexpr std::size_t kBytes = 200 * kMiB;
+  test::Variable smallest{"SPANALLOC_ARENA_BITS", "30"};
+  void* objects[5];
+  for (void*& p : objects) ASSERT_NE(p = WaitEngine::allocate(kBytes), nullptr);
+  ASSERT_EQ(WaitEngine::allocate(kBytes), nullptr);
+  // Of what the second free leaves more than half goes back, at once.
+  std::thread purger([&] {
+    WaitEngine::deallocate(objects[0]);
+    WaitEngine::deallocate(objects[1]);
+  });
+  while (!WaitsBeforeThePurge::stands) std::this_thread::yield();
+  const std::size_t yields_before = test::yields();
+  std::atomic<bool> is_served{false};
+  std::thread lets_go([&] {
+    while (test::yields() == yields_before && !is_served) std::this_thread::yield();
+    WaitsBeforeThePurge::may_go_on = true;
+  });
+  void* p = WaitEngine::allocate(kBytes);
+  is_served = true;
+  EXPECT_NE(p, nullptr);
+  EXPECT_GT(test::yields(), yields_before);
+  lets_go.join();
+  purger.join();
+  WaitEngine::deallocate(p);
+  for (int i = 2; i < 5; ++i) WaitEngine::deallocate(objects[i]);
+  EXPECT_TRUE(WaitEngine::census().consistent());
 }
 
 }  // namespace

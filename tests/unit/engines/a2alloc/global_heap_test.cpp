@@ -1,6 +1,7 @@
 // The global heap of the a2alloc engine: runs of superblocks, large objects.
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 #include <cstring>
@@ -8,6 +9,9 @@
 
 #include "address_limit.hpp"
 #include "engines/a2alloc/test_support.hpp"
+#include "memory_use.hpp"
+#include "os_calls.hpp"
+#include "random.hpp"
 #include "sanitizers.hpp"
 
 namespace spanalloc {
@@ -140,6 +144,202 @@ TEST_F(A2allocGlobalHeap, ZeroedLargeObjectsAfterDirtyOnes) {
     EXPECT_TRUE(heap->trim());
     EXPECT_FALSE(heap->trim());
   }
+}
+
+// --- What is free and in memory is bounded
+// -------------------------------------------------------------------
+
+using A2allocHeap = test::OwnHeap<A2alloc>;
+
+constexpr std::size_t kMiBPieces = kMiB / kPiece;
+// What the bound leaves in any case, and what is given back with more only.
+constexpr std::size_t kAlwaysDirty = 33 * kMiBPieces;
+
+// All of the object is in memory then.
+void* allocate_written(A2allocHeap& heap, std::size_t bytes) {
+  auto* p = static_cast<char*>(heap->allocate(bytes));
+  for (std::size_t at = 0; at < heap->usable_size(p); at += os::page_size()) p[at] = 1;
+  return p;
+}
+
+std::size_t pages_in(std::size_t pieces) {
+  return pieces * kPiece / os::page_size();
+}
+
+// Only what is touched is in memory, whatever the machine's switch for huge pages says.
+class A2allocBound : public test::SmallArenas {
+ protected:
+  A2allocBound() { prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); }
+  ~A2allocBound() override { prctl(PR_SET_THP_DISABLE, 0, 0, 0, 0); }
+};
+
+// Of everything that is free so many pages are in memory as the books say.
+void expect_books_are_exact(A2allocHeap& heap) {
+  checked(heap);
+  std::size_t resident = 0;
+  heap->global_heap().for_each_free([&](a2alloc::Superblock<A2alloc>* run) {
+    const std::size_t in_run = test::resident_pages(pointer_to(run->start), run->count * kPiece);
+    EXPECT_EQ(in_run, pages_in(run->dirty)) << run->count;
+    resident += in_run;
+  });
+  EXPECT_EQ(resident, pages_in(heap->global_heap().counts().dirty));
+}
+
+TEST_F(A2allocBound, WhatIsDirtyIsInMemoryAndNothingElse) {
+  A2allocHeap heap;
+  test::Random random(test::seed_of(1));
+  void* objects[24] = {};
+  bool any_clean = false;
+  for (int step = 0; step < 600; ++step) {
+    void*& p = objects[random.below(24)];
+    if (step % 150 == 100) {
+      heap->deallocate(allocate_written(heap, 90 * kMiB));  // more than the bound leaves
+    } else if (p == nullptr) {
+      p = random.one_in(8) ? allocate_written(heap, 8 * kMiB + random.below(16 * kMiB))
+                           : allocate_written(heap, kPiece / 2 + 1 + random.below(kMiB));
+    } else if (const std::size_t usable = heap->usable_size(p); usable > kPiece && random.one_in(4)) {
+      EXPECT_EQ(heap->resize(p, usable / 2).block, p);
+    } else {
+      heap->deallocate(p);
+      p = nullptr;
+    }
+    if (random.one_in(50)) test::advance_clock(300);
+    if (random.one_in(200)) heap->trim();
+    const a2alloc::PieceCounts counts = heap->global_heap().counts();
+    any_clean = any_clean || (counts.dirty != 0 && counts.dirty < counts.free);
+    if (step % 10 == 0) expect_books_are_exact(heap);
+    if (HasFailure()) return;
+  }
+  EXPECT_TRUE(any_clean) << "nothing was given back";
+  for (void* p : objects) heap->deallocate(p);
+  expect_books_are_exact(heap);
+  EXPECT_TRUE(heap->trim());
+  EXPECT_EQ(heap->global_heap().counts().dirty, 0u);
+  expect_books_are_exact(heap);
+}
+
+TEST_F(A2allocBound, APeakLeavesABoundedPart) {
+  A2allocHeap heap;
+  void* objects[8];
+  for (void*& p : objects) p = allocate_written(heap, 25 * kMiB);
+  for (void* p : objects) heap->deallocate(p);
+  EXPECT_LE(heap->global_heap().counts().dirty, kAlwaysDirty);
+  expect_books_are_exact(heap);
+}
+
+// Small objects do, too, as their superblocks are evicted.
+TEST_F(A2allocBound, APeakOfSmallObjectsLeavesABoundedPart) {
+  A2allocHeap heap;
+  std::vector<void*> objects(120 * kMiB / kHalf);
+  for (void*& p : objects) p = allocate_written(heap, kHalf);
+  for (void* p : objects) heap->deallocate(p);
+  // What the thread's heap keeps is in use for the global one.
+  const a2alloc::PieceCounts counts = heap->global_heap().counts();
+  EXPECT_LE(counts.superblocks, objects.size() / 2 / 4 + 1);
+  EXPECT_LE(counts.dirty, kAlwaysDirty + counts.superblocks / 4);
+  checked(heap);
+}
+
+// Buffers of sizes that differ, one after the other, leave no more than twice the largest.
+TEST_F(A2allocBound, BuffersOfManySizesLeaveABoundedPart) {
+  constexpr std::size_t kMost = 60 * kMiB;
+  A2allocHeap heap;
+  test::Random random(test::seed_of(1));
+  for (int i = 0; i < 60; ++i) {
+    void* p = allocate_written(heap, kMiB + random.below(kMost - kMiB));
+    void* small = heap->allocate(1000);  // in the way
+    heap->deallocate(p);
+    EXPECT_LE(heap->global_heap().counts().dirty, 2 * kMost / kPiece + 4 * kMiBPieces);
+    if (i % 10 != 0) heap->deallocate(small);
+  }
+  checked(heap);
+}
+
+// From the third time on: no page of it is touched anew.
+TEST_F(A2allocBound, WhatIsTakenAgainAndAgainStays) {
+  A2allocHeap heap;
+  for (int i = 0; i < 10; ++i) {
+    void* p = heap->allocate(100 * kMiB);
+    const std::size_t resident = test::resident_pages(p, 100 * kMiB);
+    EXPECT_TRUE(i < 2 || resident == pages_in(100 * kMiBPieces)) << i << ": " << resident;
+    heap->deallocate(p);
+    heap->deallocate(allocate_written(heap, 100 * kMiB));
+  }
+  checked(heap);
+}
+
+// Where as much is dirty as may be, a smaller object that comes and goes finds its memory as it left it.
+TEST_F(A2allocBound, WhatComesAndGoesAtTheBoundStays) {
+  A2allocHeap heap;
+  void* peak = allocate_written(heap, 100 * kMiB);
+  heap->deallocate(peak);
+  EXPECT_GE(heap->global_heap().counts().dirty, 30 * kMiBPieces);
+  for (int i = 0; i < 100; ++i) {
+    void* p = heap->allocate(kMiB);
+    EXPECT_EQ(test::resident_pages(p, kMiB), pages_in(kMiBPieces)) << i;
+    heap->deallocate(p);
+  }
+  EXPECT_GE(heap->global_heap().counts().dirty, 30 * kMiBPieces);
+  expect_books_are_exact(heap);
+}
+
+// Somebody passes by.
+TEST_F(A2allocBound, WhatNobodyWantsGoesBackAfterTheDecayTime) {
+  A2allocHeap heap;
+  const auto pass_by = [&] { heap->deallocate(allocate_written(heap, kPiece)); };
+  heap->deallocate(allocate_written(heap, 20 * kMiB));
+  const std::size_t dirty = heap->global_heap().counts().dirty;
+  EXPECT_EQ(dirty, 20 * kMiBPieces);
+  for (int i = 0; i < 20; ++i) pass_by();
+  EXPECT_EQ(heap->global_heap().counts().dirty, dirty) << "no time has passed";
+  for (int tick = 0; tick < 3; ++tick) {
+    test::advance_clock(300);
+    for (int i = 0; i < 20; ++i) pass_by();
+  }
+  EXPECT_LE(heap->global_heap().counts().dirty, 1u);
+  expect_books_are_exact(heap);
+}
+
+// What is used within each tick is wanted.
+TEST_F(A2allocBound, WhatComesAndGoesWithinTheDecayTimeStays) {
+  A2allocHeap heap;
+  heap->deallocate(allocate_written(heap, 20 * kMiB));
+  for (int tick = 0; tick < 10; ++tick) {
+    test::advance_clock(300);
+    void* p = heap->allocate(20 * kMiB);
+    EXPECT_EQ(test::resident_pages(p, 20 * kMiB), pages_in(20 * kMiBPieces));
+    heap->deallocate(p);
+  }
+  EXPECT_EQ(heap->global_heap().counts().dirty, 20 * kMiBPieces);
+}
+
+// The report's own allocator gives nothing back by itself.
+TEST_F(A2allocBound, TheReportsConfigHasNone) {
+  test::OwnHeap<A2allocReport> heap;
+  void* p = heap->allocate(100 * kMiB);
+  heap->deallocate(p);
+  test::advance_clock(300);
+  heap->deallocate(heap->allocate(100 * kMiB));
+  EXPECT_EQ(heap->global_heap().counts().dirty, 100 * kMiBPieces);
+  EXPECT_TRUE(heap->trim());
+  EXPECT_EQ(heap->global_heap().counts().dirty, 0u);
+}
+
+// What the kernel does not take (it is locked) stays, and is dirty.
+TEST_F(A2allocBound, WhatTheKernelRefusesStaysDirty) {
+  A2allocHeap heap;
+  void* p = allocate_written(heap, 40 * kMiB);
+  if (mlock(p, 40 * kMiB) != 0) GTEST_SKIP() << "so much cannot be locked";
+  heap->deallocate(p);
+  EXPECT_EQ(heap->global_heap().counts().dirty, 40 * kMiBPieces);
+  expect_books_are_exact(heap);
+  auto* again = static_cast<unsigned char*>(heap->allocate_zeroed(40 * kMiB));
+  ASSERT_EQ(again, p);
+  for (std::size_t at = 0; at < 40 * kMiB; at += os::page_size()) ASSERT_EQ(again[at], 0);
+  heap->deallocate(again);
+  munlock(p, 40 * kMiB);
+  EXPECT_TRUE(heap->trim());
+  expect_books_are_exact(heap);
 }
 
 // In a process with a limit on its address space, of which this heap has had nothing yet.
