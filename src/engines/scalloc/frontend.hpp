@@ -205,7 +205,7 @@ class Frontend : public ThreadState {
     os::fatal("double free of", p);
   }
   SPANALLOC_COLD void deallocate_foreign(Span* span, void* p, ClassId size_class);
-  static void free_owned(Lab& lab, Span* span, void* p, ClassId size_class);
+  void free_owned(Lab& lab, Span* span, void* p, ClassId size_class);
   SPANALLOC_COLD static void deallocate_suspect(void* p, Frontend& thread, Span* span, Mark mark);
   SPANALLOC_COLD void settle(Span* span) { heap_->protocol_.settle(span, self()); }
   bool is_newest_free(const Span* span, const void* p, ClassId size_class) const;

@@ -43,7 +43,7 @@ void Frontend<Config>::deallocate_elsewhere(void* p, Frontend& thread, Span* spa
   // Relaxed: only this thread can have written this thread's own owner word.
   if (SPANALLOC_LIKELY(span->owner.load_relaxed() == thread.owner && thread.owner != kTerminated)) {
     const std::uint32_t blocks = span->blocks;
-    Protocol::push_local(span, p);
+    thread.heap_->protocol_.push_local(span, p);
     if (SPANALLOC_UNLIKELY(Protocol::wants_settling(span, blocks))) thread.settle(span);
     return;
   }
@@ -94,7 +94,7 @@ void Frontend<Config>::deallocate_foreign(Span* span, void* p, ClassId size_clas
         break;
       }
     }
-    Protocol::push_remote(span, p);
+    heap_->protocol_.push_remote(span, p);
     break;
   }
   settle(span);
@@ -106,7 +106,7 @@ void Frontend<Config>::free_owned(Lab& lab, Span* span, void* p, ClassId size_cl
   SPANALLOC_ASSERT(!lab.shared || lab.lock.is_mine());
   SPANALLOC_ASSERT(span->owner.load_relaxed() == lab.owner_word());
   if (lab.hot->hot[size_class] == span) return lab.hot->push(size_class, p);
-  Protocol::push_local(span, p);
+  heap_->protocol_.push_local(span, p);
 }
 
 // Brings the thread's copy of the directory up to date.

@@ -181,6 +181,7 @@ class Heap {
   Watch fork_watch_;
   Atomic<std::uint32_t> watched_{0};  // the fork watch is registered
   WakingLock start_lock_;
+  SpinLock burial_lock_;  // of who terminates the vanished threads' LABs: a report there is told by it
   Atomic<std::uint32_t> started_{0};
   Atomic<std::uint32_t> shared_count_{1};
   Atomic<std::uint32_t> next_number_{0};  // of threads

@@ -46,6 +46,11 @@ void Heap<Config>::leave_all(thread::ForkWatch* watch) {
     for (ReusableSet& set : lab.sets) set.lock.unlock_if_mine();
   });
   if (Thread* self = heap.find_thread_(heap); self != nullptr) self->inside.leave(false);
+  if (!heap.burial_lock_.is_mine()) return;
+  // The burial is cut short: somebody else makes an end of it.
+  heap.burial_lock_.unlock();
+  std::uint32_t nothing = 0;
+  heap.recovery_is_due_.compare_exchange_strong_acq_rel(nothing, kBurialIsDue);
 }
 
 // The calling thread is alone, and in no call.
@@ -74,7 +79,9 @@ void Heap<Config>::after_fork(Thread& self) {
 
 template <class Config>
 void Heap<Config>::put_right(Thread& self) {
-  if (start_lock_.owner_died()) start_lock_.reset();
+  for (SpinLock* lock : {static_cast<SpinLock*>(&start_lock_), &burial_lock_}) {
+    if (lock->owner_died()) lock->reset();
+  }
   threads_.recover_in_child([&](FrontendRecord<Config>& record) {
     if (&record == &self) return false;
     if (record.is_inside()) record.inside.leave(false);
@@ -122,6 +129,7 @@ template <class Config>
 void Heap<Config>::bury_vanished_threads() {
   std::uint32_t due = kBurialIsDue;  // one at a time
   if (!recovery_is_due_.compare_exchange_strong_acq_rel(due, 0)) return;
+  const LockGuard guard(burial_lock_);
   // Whom the hot spans belong to their own words say. (Of a LAB that had begun a life in some sets only none
   // names it.)
   backend_.directory().for_each_span([&](Span* span, Mark mark) {

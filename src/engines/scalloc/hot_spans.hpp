@@ -125,10 +125,17 @@ struct HotSpans {
 
   void push(ClassId size_class, void* p) {
     auto* block = static_cast<FreeBlock*>(p);
-    if (SPANALLOC_UNLIKELY(list[size_class] == block)) os::fatal("double free of", p);
+    if (SPANALLOC_UNLIKELY(list[size_class] == block)) freed_twice(size_class);
     SPANALLOC_ASSERT(links_within(hot[size_class], block));  // O7
     block->link_to(list[size_class]);
     list[size_class] = block;
+  }
+
+  /// The first block of the list; if something has written to it since its free the list is lost.
+  SPANALLOC_COLD [[noreturn]] void freed_twice(ClassId size_class) {
+    const FreeBlock* const block = list[size_class];
+    if (!block->has_link()) list[size_class] = nullptr;
+    os::fatal("double free of", block);
   }
 
   /// Whether allocating from the class's hot span needs no other span.

@@ -41,9 +41,23 @@ struct Identity {
   unsigned core;
 };
 
-/// Spans in the caller's hands alone, chained through their unused set links.
+/// What is wrong with a span that is out of use for it. It is told when nothing is in the caller's hands any
+/// more, for a handler of SIGABRT may jump out.
+struct Damage {
+  const char* what = nullptr;  ///< nullptr: nothing
+  const void* at = nullptr;
+
+  void report_if_any() const {
+    if (SPANALLOC_UNLIKELY(what != nullptr)) os::fatal(what, at);
+  }
+};
+
+/// Spans in the caller's hands alone, chained through their unused set links; and the last damage that was
+/// found as they were gathered.
 class SpanChain {
  public:
+  Damage damage;
+
   bool is_empty() const { return first_ == nullptr; }
   void push(Span* span) {
     SPANALLOC_ASSERT(span->set_list == SetList::kNone);  // O6
@@ -73,12 +87,12 @@ class SpanProtocol {
 
   /// Remote free: links the block into the remote list. Until this returns the block keeps the span alive;
   /// afterwards the span may belong to anybody.
-  static void push_remote(Span* span, void* p) {
+  void push_remote(Span* span, void* p) {
     auto* block = static_cast<FreeBlock*>(p);
     const std::uint32_t offset = span->offset_of(p);
     SpanWord seen = span->load_word();
     do {
-      if (SPANALLOC_UNLIKELY(seen.head_offset() == offset)) os::fatal("double free of", p);
+      if (SPANALLOC_UNLIKELY(seen.head_offset() == offset)) freed_twice(span, block, Begins::kRemoteList);
       if (SPANALLOC_UNLIKELY(seen.count() >= span->blocks)) os::fatal("more frees than blocks, last of", p);
       block->link_to(span->block_at(seen.head_offset()));
     } while (!span->try_change(seen, seen.pushed(offset)));
@@ -86,9 +100,9 @@ class SpanProtocol {
   }
 
   /// Local free into a span that is not hot. The caller acts as the span's owner.
-  static void push_local(Span* span, void* p) {
+  void push_local(Span* span, void* p) {
     auto* block = static_cast<FreeBlock*>(p);
-    if (SPANALLOC_UNLIKELY(span->local_list == block)) os::fatal("double free of", p);
+    if (SPANALLOC_UNLIKELY(span->local_list == block)) freed_twice(span, block, Begins::kLocalList);
     const std::uint32_t freed = span->local_free.load_relaxed();  // written by the owner alone
     SPANALLOC_ASSERT(freed < span->blocks || span->load_word().state() == State::kLost);  // O1
     if (freed == 0) announce_local_frees(span);
@@ -147,7 +161,8 @@ class SpanProtocol {
       SetGuard set(*this, *lab_of(owner), size_class);
       set->unlink(span);  // false: the owner has taken it out already and found it free
     }
-    check_all_free(span, seen);
+    const Damage damage = lose_if_damaged(span, seen);
+    damage.report_if_any();
     backend_.put(span, self.core);
     return true;
   }
@@ -198,7 +213,7 @@ class SpanProtocol {
       SPANALLOC_ASSERT(set->owner.load_relaxed() == lab.owner_word());  // the owner's own, and open
       while (Span* span = set->first_suspect()) {
         set->unlink(span);
-        if (is_made_free(span, size_class, &*set)) empty.push(span);
+        settle_unlinked(span, size_class, &*set, empty);
       }
     }
     put_chain(empty, self);
@@ -244,7 +259,7 @@ class SpanProtocol {
       set->owner.store_release(kTerminated);
       while (Span* span = set->first()) {
         set->unlink(span);
-        if (is_made_free(span, size_class, nullptr)) empty.push(span);
+        settle_unlinked(span, size_class, nullptr, empty);
       }
     }
     put_chain(empty, self);
@@ -266,18 +281,45 @@ class SpanProtocol {
   };
 
  private:
+  enum class Begins : std::uint8_t { kRemoteList, kLocalList };
+
+  // The block begins one of the span's lists, which is damaged if something has written to the block since.
+  // Of a hot span, which is another thread's, it is the remote one alone: that ends as with a refill, and its
+  // blocks stay out for ever. An idle one goes out of use. (Unless the span's owner has taken the list since:
+  // then the block is in its hands, or in the program's, and what is listed now is sound.)
+  SPANALLOC_COLD [[noreturn]] void freed_twice(Span* span, const FreeBlock* block, Begins begins) {
+    const std::uint32_t offset = span->offset_of(block);
+    for (SpanWord seen = span->load_word(); !block->has_link(); seen = span->load_word()) {
+      if (begins == Begins::kRemoteList && seen.head_offset() != offset) break;
+      if (seen.state() == State::kHot) {
+        if (span->try_mark_hot(seen)) break;
+        continue;
+      }
+      if (!seen.is_idle()) break;  // free or lost: nobody uses the list
+      const ClassId size_class = span->size_class.load_acquire();
+      const OwnerWord owner = span->owner.load_acquire();
+      if (is_class(size_class) && lose(span, seen, owner, size_class)) break;
+    }
+    os::fatal("double free of", block);
+  }
+
   // Of a span that the caller has made free, by the word `before`, and taken out of its set. What was freed
   // twice counts twice: where that is suspected the blocks themselves are counted, which are this thread's
   // alone by now. Where they are not all free the span is lost, and the blocks that are out can be freed.
-  static void check_all_free(Span* span, SpanWord before) {
-    if (SPANALLOC_LIKELY(span->suspected.load_relaxed() == 0)) return;
+  static Damage lose_if_damaged(Span* span, SpanWord before) {
+    if (SPANALLOC_LIKELY(span->suspected.load_relaxed() == 0)) return {};
     const ListedBlocks listed = count_listed(span, span->block_at(before.head_offset()));
-    if (listed.damaged == nullptr && listed.count == span->carved.load_relaxed()) return;
+    if (listed.damaged == nullptr && listed.count == span->carved.load_relaxed()) return {};
     lose(span);
     if (listed.damaged != nullptr) {
-      os::fatal("free list corrupted (freed twice, or written after free) at", listed.damaged);
+      return {"free list corrupted (freed twice, or written after free) at", listed.damaged};
     }
-    os::fatal("more frees than blocks (double free) in the span at", span);
+    return {"more frees than blocks (double free) in the span at", span};
+  }
+  static void chain_if_sound(SpanChain& chain, Span* span, SpanWord before) {
+    const Damage damage = lose_if_damaged(span, before);
+    if (SPANALLOC_LIKELY(damage.what == nullptr)) return chain.push(span);
+    chain.damage = damage;
   }
 
   // In a fork's child, with the lock of a set whose last holder vanished: its lists are made anew from the
@@ -295,10 +337,10 @@ class SpanProtocol {
     });
   }
 
-  // What becomes of an idle span that its owner, under its set's lock, has unlinked: free (true; the caller
-  // pools it); reusable and linked again, if it is given its set; or floating. Or nothing: another thread's
-  // last free has made it free.
-  static bool is_made_free(Span* span, ClassId size_class, ReusableSet* set) {
+  // What becomes of an idle span that its owner, under its set's lock, has unlinked: free, and on the chain;
+  // reusable and linked again, if it is given its set; or floating. Or nothing: another thread's last free
+  // has made it free.
+  static void settle_unlinked(Span* span, ClassId size_class, ReusableSet* set, SpanChain& empty) {
     SPANALLOC_ASSERT(span->set_list == SetList::kNone);
     const std::uint32_t blocks = info(size_class).blocks;
     SpanWord seen = span->load_word();
@@ -307,17 +349,14 @@ class SpanProtocol {
       SPANALLOC_ASSERT(free <= blocks);  // O1
       if (free == blocks) {
         if (!span->try_mark_free(seen)) continue;
-        check_all_free(span, seen);
-        return true;
+        return chain_if_sound(empty, span, seen);
       } else if (set != nullptr && is_reusable<Config>(blocks, blocks - free)) {
         if (!span->try_mark_reusable(seen)) continue;
-        set->link(span, SetList::kReusable);
-        return false;
+        return set->link(span, SetList::kReusable);
       } else if (span->try_mark_floating(seen, seen.mixed())) {
-        return false;
+        return;
       }
     }
-    return false;
   }
 
   // The owner's first local free of an epoch: from here on remote freers know that count is not everything.
@@ -359,8 +398,7 @@ class SpanProtocol {
       const std::uint32_t freed = span->local_free.load_acquire();  // after the word, as in settle
       if (seen.is_idle() && seen.count() + freed == info(size_class).blocks && span->try_mark_free(seen)) {
         set.unlink(span);
-        check_all_free(span, seen);
-        empty.push(span);
+        chain_if_sound(empty, span, seen);
       }
       span = next;
     }
@@ -369,6 +407,7 @@ class SpanProtocol {
   // Pools spans that were made free under a set's lock.
   void put_chain(SpanChain& spans, const Identity& self) {
     while (Span* span = spans.pop()) backend_.put(span, self.core);
+    spans.damage.report_if_any();
   }
 
   Backend<Config>& backend_;

@@ -36,7 +36,8 @@ struct HookedConfig : Scalloc {
 struct ScallocTestAccess {
   template <class Config>
   static void push_local_unseen(void* p) {
-    scalloc::SpanProtocol<Config>::push_local(span_of(p), p);
+    scalloc::Backend<Config> none(nullptr);
+    scalloc::SpanProtocol<Config>(none).push_local(span_of(p), p);
   }
   template <class Config>
   static void leave_thread() {
