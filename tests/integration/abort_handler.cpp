@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstddef>
 #include <iterator>
 #include <thread>
@@ -164,6 +165,98 @@ void double_free_after_write(std::size_t size) {
     malloc_trim(0);
   });
 }
+// The same of a span that is so empty that its thread allocates from it again.
+void double_free_after_write_in_emptied(std::size_t size) {
+  with_blocks(size, [size](void** blocks, int count) {
+    for (int i = 1; i < count; ++i) {
+      if (i % 32 > 1) free_in_use(i);  // its neighbour keeps the span in use
+    }
+    free_in_use(0);
+    memset(opaque(blocks[0]), 0, 16);
+    free_it(blocks[0]);
+    allocate_on(size, count);
+    malloc_trim(0);
+  });
+}
+
+// A thread that has allocated blocks of which another one frees some, and uses the heap when it is asked to.
+class Owner {
+ public:
+  void allocate(std::size_t size, int count) {
+    is_there = true;
+    std::thread([this, size, count] {
+      for (int i = 0; i < count; ++i) in_use[i] = malloc(size);
+      for (;;) {
+        at_work_.store(false);
+        at_work_.notify_all();
+        at_work_.wait(false);
+        allocate_on(size, count);
+        malloc_trim(0);
+      }
+    }).detach();
+    at_work_.wait(true);
+  }
+  void use_heap() {
+    at_work_.store(true);
+    at_work_.notify_all();
+    at_work_.wait(true);
+  }
+
+  bool is_there = false;
+
+ private:
+  std::atomic<bool> at_work_{true};
+};
+Owner owner;
+
+template <class Use>
+void with_blocks_of_another(std::size_t size, Use use) {
+  const int count = static_cast<int>(std::min<std::size_t>(kBlocks, (std::size_t{8} << 20) / size));
+  owner.allocate(size, count);
+  free(malloc(size));
+  use(count);
+  malloc_trim(0);
+}
+// The first one that is freed of a span in a row goes to it at once.
+void double_free_after_write_of_anothers(std::size_t size) {
+  with_blocks_of_another(size, [](int) {
+    void* p = in_use[0];
+    free_in_use(0);
+    memset(opaque(p), 0, 16);
+    free_it(p);
+  });
+}
+// Those that follow are gathered, or not.
+void double_free_after_write_of_gathered(std::size_t size) {
+  with_blocks_of_another(size, [](int) {
+    free_in_use(1);
+    free_in_use(2);
+    void* p = in_use[0];
+    free_in_use(0);
+    memset(opaque(p), 0, 16);
+    free_it(p);
+  });
+}
+void double_free_after_write_of_the_first_gathered(std::size_t size) {
+  with_blocks_of_another(size, [](int) {
+    free_in_use(1);
+    void* p = in_use[0];
+    free_in_use(0);
+    memset(opaque(p), 0, 16);
+    free_it(p);
+  });
+}
+void double_free_after_write_in_anothers_emptied(std::size_t size) {
+  with_blocks_of_another(size, [](int count) {
+    for (int i = 1; i < count; ++i) {
+      if (i % 32 > 1) free_in_use(i);  // its neighbour keeps the span in use
+    }
+    void* p = in_use[0];
+    free_in_use(0);
+    memset(opaque(p), 0, 16);
+    free_it(p);
+  });
+}
 // The span passes for free while its last block, or one of them, is out.
 void double_free_for_another(std::size_t size) {
   with_blocks(size, [size](void** blocks, int count) {
@@ -208,23 +301,29 @@ struct Kind {
   const char* name;
   void (*misuse)(std::size_t size);
 };
-constexpr Kind kKinds[] = {{"write_after_free", write_after_free},
-                           {"write_to_one_after_free", write_to_one_after_free},
-                           {"write_after_free_and_trim", write_after_free_and_trim},
-                           {"write_after_anothers_free", write_after_anothers_free},
-                           {"write_into_gathered", write_into_gathered},
-                           {"overflow", overflow},
-                           {"double_free", double_free},
-                           {"double_free_with_one_between", double_free_with_one_between},
-                           {"double_free_by_another_thread", double_free_by_another_thread},
-                           {"double_free_after_write", double_free_after_write},
-                           {"double_free_for_another", double_free_for_another},
-                           {"interior_free", interior_free},
-                           {"interior_free_of_large", interior_free_of_large},
-                           {"double_free_of_large", double_free_of_large},
-                           {"foreign_free", foreign_free},
-                           {"size_after_free", size_after_free},
-                           {"realloc_after_free", realloc_after_free}};
+constexpr Kind kKinds[] = {
+    {"write_after_free", write_after_free},
+    {"write_to_one_after_free", write_to_one_after_free},
+    {"write_after_free_and_trim", write_after_free_and_trim},
+    {"write_after_anothers_free", write_after_anothers_free},
+    {"write_into_gathered", write_into_gathered},
+    {"overflow", overflow},
+    {"double_free", double_free},
+    {"double_free_with_one_between", double_free_with_one_between},
+    {"double_free_by_another_thread", double_free_by_another_thread},
+    {"double_free_after_write", double_free_after_write},
+    {"double_free_after_write_in_emptied", double_free_after_write_in_emptied},
+    {"double_free_after_write_of_anothers", double_free_after_write_of_anothers},
+    {"double_free_after_write_of_gathered", double_free_after_write_of_gathered},
+    {"double_free_after_write_of_the_first_gathered", double_free_after_write_of_the_first_gathered},
+    {"double_free_after_write_in_anothers_emptied", double_free_after_write_in_anothers_emptied},
+    {"double_free_for_another", double_free_for_another},
+    {"interior_free", interior_free},
+    {"interior_free_of_large", interior_free_of_large},
+    {"double_free_of_large", double_free_of_large},
+    {"foreign_free", foreign_free},
+    {"size_after_free", size_after_free},
+    {"realloc_after_free", realloc_after_free}};
 
 // --- What a handler and a program do with the heap --------------------------------------------------------
 
@@ -255,6 +354,7 @@ void fork_and_use_heap(std::size_t damaged) {
   if (waitpid(child, &status, 0) != child || !WIFEXITED(status) || WEXITSTATUS(status) != 0) _exit(92);
 }
 void use_heap_in_thread(std::size_t damaged) {
+  if (owner.is_there) owner.use_heap();
   std::thread([damaged] { use_heap(damaged); }).join();
 }
 

@@ -44,8 +44,8 @@ CensusVerdict judge(const Census& c) {
   } else if constexpr (requires { c.broken; }) {
     std::snprintf(text, sizeof text,
                   "carved %zu: pool %zu, hot empty %zu, hot %zu, floating %zu, reusable %zu, single %zu, "
-                  "lost to fork %zu, broken %zu",
-                  c.carved, c.in_pool, c.hot_empty, c.hot, c.floating, c.reusable, c.single, c.lost_to_fork,
+                  "lost %zu, broken %zu",
+                  c.carved, c.in_pool, c.hot_empty, c.hot, c.floating, c.reusable, c.single, c.lost,
                   c.broken);
   } else {
     std::snprintf(text, sizeof text,

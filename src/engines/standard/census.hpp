@@ -165,8 +165,8 @@ class Census {
       case SpanState::kParked:
         if (Classes::is_single(c)) {
           ++(span->mark == 0 ? out.single : out.broken);
-        } else if (span->mark == 0 && word.owner() == heap_.orphanages().numbers[0]) {
-          ++out.lost_to_fork;
+        } else if (span->mark == 0 && span->lost) {
+          ++out.lost;
         } else if (span->mark == kMarkListed && span->uncounted && is_empty(span, word)) {
           ++out.hot_empty;  // as good as hot with the thread that will adopt it
         } else if (span->mark != kMarkListed || word.outstanding() <= span->unpublished()) {

@@ -366,6 +366,8 @@ class Frontend : public ThreadState<Config> {
   [[noreturn]] static void lose_list(Atomic<Block*>& list);
   static void lose_lists(SpanRef span);
   void lose_if_first(SpanRef span, Block* block);
+  [[noreturn]] void lose_and_report(SpanRef span, Block* block);
+  [[noreturn]] void remotely_freed_twice(SpanRef span, Block* block);
   template <class Lose>
   static ListLength length_of_own_list(Block* list, const ClassInfo& info, std::uint32_t most, Lose&& lose);
   static Block* check_length(SpanRef span, Block* list, const ClassInfo& info, std::uint32_t expected);

@@ -58,10 +58,15 @@ class ForkRecovery {
     pages.leave_locks();
     if (!pages.is_started()) return;
     if (inside_without_lab.load_relaxed() == &pages) inside_without_lab.store_relaxed(nullptr);
+    bool any_vanished = false;
     pages.for_each_lab([&](Lab& lab) {
       lab.lock.unlock_if_mine();
       if (pages.is_mine(lab.number)) lab.inside.store_release(0);
+      any_vanished = any_vanished || pages.has_vanished(lab);
     });
+    // Perhaps it was at the burial. (If it was another thread the next one waits for it, LAB by LAB.)
+    std::uint32_t nothing = 0;
+    if (any_vanished) pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kBurialIsDue);
   }
 
   /// Unless a call of the calling thread has been interrupted, which does it at its end then.
@@ -199,6 +204,7 @@ class ForkRecovery {
       // Others may free into it, and borrow what was freed, which is by the lock of the LAB that has it hot.
       const typename Heap::Protocol::LabGuard guard(heap.protocol(), span->load_word().owner());
       span->list = ListId::kNone;
+      span->lost = true;
       span->expect_frees(1);
       SpanWord word = span->load_word();
       // Release: whoever finds it parked finds it on no list.

@@ -87,7 +87,7 @@ template <class Config>
 SPANALLOC_INLINE void Frontend<Config>::free_into_others(SpanRef span, SpanWord word, Block* block) {
   prefetch_to_write(block);  // it is read, and then written: one transfer between cores, not two
   const BlockMark mark = mark_of_offset(offset_in(span, block));
-  if (SPANALLOC_UNLIKELY(word.head() == mark)) freed_twice(block);
+  if (SPANALLOC_UNLIKELY(word.head() == mark)) remotely_freed_twice(span, block);
   if (looks_free(block)) return deallocate_suspect(block, *this, span);
   poison(block + 1, Classes::info(span->class_id()).block_size - sizeof(Block));
   if (gathered(span, word, block)) return;
@@ -208,7 +208,8 @@ SPANALLOC_INLINE void Frontend<Config>::deallocate_remote(SpanRef span, SpanWord
   prefetch_to_write(block);  // it is read, and then written: one transfer between cores, not two
   // The word is good enough to name mistakes and see the end; the protocol looks again.
   if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) bad_pointer(p, Misuse::kFree);
-  if (SPANALLOC_UNLIKELY(word.head() == mark_of_offset(offset_in(span, p)))) freed_twice(p);
+  if (SPANALLOC_UNLIKELY(word.head() == mark_of_offset(offset_in(span, p))))
+    remotely_freed_twice(span, block);
   // (The only block of its span has no link, and its page may never have been touched.)
   if (span->class_id() < Classes::kFirstSingle && looks_free(block)) {
     return deallocate_suspect(p, *this, span);
@@ -252,7 +253,7 @@ template <class Config>
   if (SPANALLOC_UNLIKELY(run.quota != 0)) {
     // It is not in the map any more, or was carved after the run had begun.
     Block* newest = run.free_list.load_relaxed();
-    if (SPANALLOC_UNLIKELY(newest == block)) freed_twice(block);
+    if (SPANALLOC_UNLIKELY(newest == block)) lose_and_report(span, block);
     RemoteRun* const the_run = &run;
     const bool full = take_in(the_run, block, address_of(newest) ^ address_of(block));
     run.blocks.limit.store_relaxed(span->shown.limit.load_relaxed());

@@ -93,10 +93,7 @@ SPANALLOC_COLD inline bool Frontend<Config>::is_listed(SpanRef span, const Block
 template <class Config>
 SPANALLOC_COLD inline void Frontend<Config>::deallocate_suspect(void* p, Frontend& self, SpanRef span) {
   Block* block = static_cast<Block*>(p);
-  if (self.is_listed(span, block)) {
-    self.lose_if_first(span, block);
-    freed_twice(block);
-  }
+  if (self.is_listed(span, block)) self.lose_and_report(span, block);
   clear_link(block);
   deallocate_by_record(p, self);
 }
@@ -129,6 +126,7 @@ SPANALLOC_COLD inline void Frontend<Config>::lose_lists(SpanRef span) {
 template <class Config>
 SPANALLOC_COLD inline void Frontend<Config>::lose_if_first(SpanRef span, Block* block) {
   if (lab == nullptr || is_link(block, link_of(block), Classes::info(span->class_id()).virtual_span)) return;
+  const Inside inside(*this);
   if (RemoteRun& run = lab->runs.of(span.number); run.holds(span.number)) {
     lab->runs.end(run, Classes::info(span->class_id()).block_size);
     pages->hide_in_map(*map, span, run);
@@ -141,6 +139,21 @@ SPANALLOC_COLD inline void Frontend<Config>::lose_if_first(SpanRef span, Block* 
     link_to(block, no_block());  // should the span become free just now: what is wrong with the block is told
     heap->protocol().take_out_of_use(pages->lab(lab->number), span);
   }
+}
+template <class Config>
+SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::lose_and_report(SpanRef span, Block* block) {
+  lose_if_first(span, block);
+  freed_twice(block);
+}
+
+// The same where the list is what others have freed of another thread's span.
+template <class Config>
+SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::remotely_freed_twice(SpanRef span, Block* block) {
+  if (!is_link(block, link_of(block), Classes::info(span->class_id()).virtual_span)) {
+    const Inside inside(*this);
+    heap->protocol().lose_remotes(span, mark_of_offset(offset_in(span, block)));
+  }
+  freed_twice(block);
 }
 
 template <class Config>

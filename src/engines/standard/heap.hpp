@@ -191,13 +191,7 @@ class Heap {
 
   /// A span whose word says free, the caller's alone, goes to the stack of `core`.
   void put_in_pool(SpanRef span, unsigned core);
-  void put_in_pool(SpanChain chain, unsigned core) {
-    for (SpanNumber number = chain.first; number != SpanNumber::kNone;) {
-      const SpanRef span = pages_.span(number);
-      number = span->next;
-      put_in_pool(span, core);
-    }
-  }
+  void put_in_pool(SpanChain chain, unsigned core);
   /// Purges all dirty free memory. False: there was none.
   bool purge_all_free();
   /// Purges if it is time. True: a tick has more to do.
@@ -376,10 +370,19 @@ class Heap {
   void drain_pool() {
     if (is_started()) give_pool_back();
   }
-  void forget_blocks(SpanRef span);
-  void check_all_free(SpanRef span);
-  void check_all_free_but_dropped(SpanRef span);
-  [[noreturn]] void block_in_use(SpanRef span, const char* block);
+  // Of a span that counts as empty: a block of it that is none on a list. nullptr: all are free.
+  using InUse = const char*;
+  InUse pool_or_lose(SpanRef span, unsigned core);
+  void forget_blocks(SpanRef span) {
+    if (const InUse block = forget_blocks_or_lose(span); SPANALLOC_UNLIKELY(block != nullptr)) {
+      block_in_use(block);
+    }
+  }
+  InUse forget_blocks_or_lose(SpanRef span);
+  InUse look_for_use(SpanRef span);
+  InUse look_for_use_but_dropped(SpanRef span);
+  void lose(SpanRef span);
+  [[noreturn]] static void block_in_use(InUse block);
   void give_pool_back();
   // Of a row of the pool: what this tick has put there, and what was there before it.
   unsigned young_stack(unsigned row) const { return 2 * row + pages_.pool_tick.load_relaxed(); }

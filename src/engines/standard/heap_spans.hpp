@@ -95,11 +95,17 @@ inline FreshSpan Heap<Config>::take_pooled_singles(ClassId c, Lab& lab, unsigned
 // A span that was emptied leaves its class. (Of a span of one block nothing is ever carved; of one carved
 // block it is clear that it is back.)
 template <class Config>
-inline void Heap<Config>::forget_blocks(SpanRef span) {
-  if (span->carved.load_relaxed() > 1) check_all_free(span);
+inline typename Heap<Config>::InUse Heap<Config>::forget_blocks_or_lose(SpanRef span) {
+  if (span->carved.load_relaxed() > 1) {
+    if (const InUse block = look_for_use(span); SPANALLOC_UNLIKELY(block != nullptr)) {
+      lose(span);
+      return block;
+    }
+  }
   if constexpr (kPoisons) {
     poison(pages_.address(span.number), pages_.granules_of(span).count << Config::kGranuleBits);
   }
+  return nullptr;
 }
 
 template <class Config>
@@ -253,6 +259,7 @@ inline void Heap<Config>::begin_life(const FreshSpan& fresh, ClassId c, SpanWord
   span->rest.store_relaxed(no_block());
   span->dropped.store_relaxed(0);
   span->uncounted = false;
+  span->lost = false;
   span->expect_frees_while_hot();
   span->list = ListId::kNone;
   // Release: a stale freer of an earlier life may look at the record under a lock.
@@ -332,6 +339,25 @@ SPANALLOC_COLD inline void* Heap<Config>::move_out(SpanRef span, GranuleCount ol
 
 template <class Config>
 [[gnu::noinline]] inline void Heap<Config>::put_in_pool(SpanRef span, unsigned core) {
+  if (const InUse block = pool_or_lose(span, core); SPANALLOC_UNLIKELY(block != nullptr)) block_in_use(block);
+  purge_by_decay(os::now_ms());
+}
+// A report may be left by a jump: it comes when nothing is in the caller's hands any more.
+template <class Config>
+inline void Heap<Config>::put_in_pool(SpanChain chain, unsigned core) {
+  if (chain.first == SpanNumber::kNone) return;
+  InUse in_use = nullptr;
+  for (SpanNumber number = chain.first; number != SpanNumber::kNone;) {
+    const SpanRef span = pages_.span(number);
+    number = span->next;
+    if (const InUse block = pool_or_lose(span, core); SPANALLOC_UNLIKELY(block != nullptr)) in_use = block;
+  }
+  if (SPANALLOC_UNLIKELY(in_use != nullptr)) block_in_use(in_use);
+  purge_by_decay(os::now_ms());
+}
+
+template <class Config>
+inline typename Heap<Config>::InUse Heap<Config>::pool_or_lose(SpanRef span, unsigned core) {
   SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree && span->list == ListId::kNone);
   SPANALLOC_ASSERT(has(span) && core < pool().cores());  // no other stack is ever looked at
   const ClassId c = span->class_id();
@@ -346,7 +372,7 @@ template <class Config>
   if (odd || pages_.arena.is_tight() ||
       !pool().put_bounded(young_stack(info.pool_row), core, span.number, most_young(info, core),
                           pages_.pool_links())) {
-    forget_blocks(span);
+    if (const InUse block = forget_blocks_or_lose(span); SPANALLOC_UNLIKELY(block != nullptr)) return block;
     if (c == Classes::kLarge) {
       give_large(span, pages_.granules_of(span));
     } else {
@@ -354,7 +380,7 @@ template <class Config>
       if (info.blocks == 1) keep_warm_bound(info.granules);
     }
   }
-  purge_by_decay(os::now_ms());
+  return nullptr;
 }
 
 // Those of one row in a row are put at once.
@@ -427,13 +453,13 @@ inline void Heap<Config>::keep_warm_bound(std::size_t granules) {
 // overwritten or because it was freed into two lists, was counted twice: then another block may still be out,
 // which has no link.
 template <class Config>
-[[gnu::noinline]] inline void Heap<Config>::check_all_free(SpanRef span) {
+[[gnu::noinline]] inline typename Heap<Config>::InUse Heap<Config>::look_for_use(SpanRef span) {
   const std::size_t size = Classes::info(span->class_id()).block_size;
   const char* block = pages_.address(span.number);
   const std::size_t span_bytes = Classes::info(span->class_id()).virtual_span;
   const auto link_at = [](const char* at) { return link_of(reinterpret_cast<const Block*>(at)); };
   std::uint32_t left = span->carved.load_relaxed();
-  if (SPANALLOC_UNLIKELY(span->dropped.load_relaxed() != 0)) return check_all_free_but_dropped(span);
+  if (SPANALLOC_UNLIKELY(span->dropped.load_relaxed() != 0)) return look_for_use_but_dropped(span);
   // Most blocks are right: one test for four.
   for (; left != 0; --left, block += size) {
     for (; left >= 4; left -= 4, block += 4 * size) {
@@ -441,36 +467,42 @@ template <class Config>
           link_at(block) | link_at(block + size) | link_at(block + 2 * size) | link_at(block + 3 * size);
       if (SPANALLOC_UNLIKELY(!leads_to_block(all, span_bytes))) break;
     }
-    if (left == 0) return;
+    if (left == 0) break;
     const auto* at = reinterpret_cast<const Block*>(block);
-    if (SPANALLOC_LIKELY(is_link(at, link_of(at), span_bytes))) continue;
-    block_in_use(span, block);
+    if (SPANALLOC_UNLIKELY(!is_link(at, link_of(at), span_bytes))) return block;
   }
+  return nullptr;
 }
 
 // The same where some have no link: their pages are gone, and nobody can be using them but who has freed them
 // once too often.
 template <class Config>
-SPANALLOC_COLD inline void Heap<Config>::check_all_free_but_dropped(SpanRef span) {
+SPANALLOC_COLD inline typename Heap<Config>::InUse Heap<Config>::look_for_use_but_dropped(SpanRef span) {
   const ClassInfo& info = Classes::info(span->class_id());
   const std::uint64_t dropped = span->dropped.load_relaxed();
   for (std::uint32_t i = 0; i < span->carved.load_relaxed(); ++i) {
     if ((PageMask::of_block(i, info.block_size) & dropped) != 0) continue;
     const char* at = pages_.address(span.number) + std::size_t{i} * info.block_size;
     const auto* block = reinterpret_cast<const Block*>(at);
-    if (SPANALLOC_UNLIKELY(!is_link(block, link_of(block), info.virtual_span))) block_in_use(span, at);
+    if (SPANALLOC_UNLIKELY(!is_link(block, link_of(block), info.virtual_span))) return at;
   }
+  return nullptr;
 }
+
+// Whoever has the block may free it yet. So the span, which the caller has alone, is what a fork may leave
+// behind, too: nobody allocates from it, an orphanage owns it, on no list, and it never becomes empty.
 template <class Config>
-SPANALLOC_COLD [[noreturn]] inline void Heap<Config>::block_in_use(SpanRef span, const char* block) {
-  // Whoever has the block may free it yet. So the span, which the caller has alone, is what a fork may leave
-  // behind, too: nobody allocates from it, an orphanage owns it, on no list, and it never becomes empty.
+SPANALLOC_COLD inline void Heap<Config>::lose(SpanRef span) {
   const SpanWord lost =
       SpanWord::make(orphanages_.numbers[0], SpanState::kParked, pages_.capacity(span->class_id()));
   span->free_list.store_relaxed(no_block());
   span->rest.store_relaxed(no_block());
   span->expect_frees(1);
+  span->lost = true;
   span->word.store_release(lost.with_listed(true).bits);  // release: who frees into it finds it so
+}
+template <class Config>
+SPANALLOC_COLD [[noreturn]] inline void Heap<Config>::block_in_use(InUse block) {
   os::fatal("a span was given back with a block in use (double free of another), or written to after free:",
             block);
 }
@@ -483,15 +515,14 @@ SPANALLOC_COLD inline void Heap<Config>::give_pool_back() {
 }
 template <class Config>
 inline void Heap<Config>::give_stack_back(unsigned stack, unsigned core) {
-  if (pool().looks_empty(stack, core)) return;  // what this thread knows to be in the pool it sees
-  std::uint32_t count = 0;
-  for (SpanNumber number = pool().take_all(stack, core); number != SpanNumber::kNone; ++count) {
-    const SpanNumber next = Pool::next_of(number, pages_.pool_links());  // ours: taken with acquire
+  // (One at a time: a report is left by a jump, perhaps.) As many as it holds, or more: what others put there
+  // meanwhile need not be waited for.
+  for (std::uint32_t left = pool().count_hint(stack, core); left != 0; --left) {
+    const SpanNumber number = pool().get_local(stack, core, pages_.pool_links());
+    if (number == SpanNumber::kNone) return;
     forget_blocks(pages_.span(number));
     pages_.give(pages_.span(number));
-    number = next;
   }
-  if (count != 0) pool().taken(stack, core, count);
 }
 
 // A bounded part of one stack. Returns what it has cost: a look at 64 blocks, or a call of the arena, is one.

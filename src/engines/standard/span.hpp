@@ -36,6 +36,8 @@ struct alignas(kCacheLine) Span : Intake {
   bool zero;                     ///< owner of a hot one: what was never carved reads as zero
   std::uint8_t idle;    ///< of a span of one block, whoever has it: pages of 4 KiB around the block that are
                         ///< in memory; see SlackBound
+  Plain<bool> lost;     ///< lock of the LAB that a parked one has: out of use for the rest of its life, on no
+                        ///< list, and not counted again
   Atomic<Block*> rest;  ///< owner: a second list, of what others had freed when it became hot; mostly empty
   Atomic<std::uint64_t> dropped;  ///< owner of a hot one, of a parked one the lock: pages that were given
                                   ///< back, with the free blocks on them; see dropped_pages.hpp

@@ -14,13 +14,13 @@ struct SpanCensus {
   std::size_t floating = 0;   ///< on a LAB's list, below the reusability threshold
   std::size_t reusable = 0;   ///< on a LAB's list, above it
   std::size_t single = 0;     ///< the one block of the span is out
-  std::size_t lost_to_fork = 0;  ///< hot spans of threads that a fork left behind
-  std::size_t broken = 0;        ///< anything else: in no place, or in two
+  std::size_t lost = 0;       ///< out of use: hot spans of threads that a fork left behind, and damaged ones
+  std::size_t broken = 0;     ///< anything else: in no place, or in two
 
   /// Nothing is out: each span is in the pool or an empty hot span of a living LAB.
   bool all_returned() const { return carved == in_pool + hot_empty; }
   bool consistent() const {
-    return broken == 0 && carved == in_pool + hot_empty + hot + floating + reusable + single + lost_to_fork;
+    return broken == 0 && carved == in_pool + hot_empty + hot + floating + reusable + single + lost;
   }
 };
 

@@ -59,9 +59,11 @@ class SpanRepair : public SpanPlacement<Pages> {
     lab.lock.unlock();
   }
 
-  /// A damaged span of LAB `lab`, whose lock the caller has; a hot one is the caller's. It is on no list, no
-  /// block that is free in it is handed out, and it never becomes empty; frees into it go on to work. Or it
-  /// is free as a whole: then it is who claimed it that has it, and looks at its blocks.
+  /// A damaged span of LAB `lab`, whose lock the caller has, parked or hot with the calling thread. What is
+  /// free in it is handed out no more, and it never becomes empty; frees into it go on to work. A parked one
+  /// is lost: on no list, in forks' children, too. From a hot one its thread goes on to allocate what was
+  /// never carved, and what comes back. Or it is free as a whole: then it is who claimed it that has it, and
+  /// looks at its blocks.
   SPANALLOC_COLD void take_out_of_use(Lists& lab, SpanRef span) {
     span->free_list.store_release(no_block());
     span->rest.store_release(no_block());
@@ -69,15 +71,45 @@ class SpanRepair : public SpanPlacement<Pages> {
     if (before.state() != SpanState::kHot) {
       if (span->list != ListId::kNone) unlink(lab, span);
       span->list = ListId::kNone;
+      span->lost = true;
     }
     SpanWord after{};
     do {
-      if (before.state() == SpanState::kFree) return;  // its claimer waits for this lock
+      if (before.state() == SpanState::kFree) {  // its claimer waits for this lock
+        span->lost = false;
+        return;
+      }
       after = before.with_outstanding(pages_.capacity(span->class_id())).with_head(BlockMark::kNone);
       after = after.with_listed(true);  // nobody points it out
       // Release: as in fold_and_place().
     } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
     span->expect_frees(kNeverLooked);
+  }
+  /// A damaged list of what others have freed of a span, whoever has that; `newest` begins it, or somebody
+  /// has taken it since. Its blocks count as out from here on, as much else of the span as needed with them:
+  /// it never becomes empty. What its owner has freed itself stays the owner's, who may be in the middle of a
+  /// free.
+  SPANALLOC_COLD void lose_remotes(SpanRef span, BlockMark newest) {
+    for (LabNumber owner = span->load_word().owner(); owner != kNobody;) {
+      const LabGuard guard(*this, owner);
+      SpanWord before{span->word.load_acquire()};
+      SpanWord after{};
+      do {
+        // Claimed: its claimer waits for this lock, or has had it.
+        if (before.state() == SpanState::kFree || before.head() != newest) return;
+        after = before.with_outstanding(pages_.capacity(span->class_id())).with_head(BlockMark::kNone);
+      } while (before.owner() == owner &&
+               !span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));  // as in take_remotes()
+      if (before.owner() != owner) {
+        owner = before.owner();
+        continue;
+      }
+      // Where it stood followed from its fill.
+      if (after.state() != SpanState::kParked || span->list == ListId::kNone) return;
+      Lists& lab = pages_.lab(owner);
+      unlink(lab, span);
+      return lab.is_orphanage() ? place(span, after) : push_attention(lab, span);
+    }
   }
   /// One whose frees do not add up.
   SPANALLOC_COLD [[noreturn]] void lose(Lists& lab, SpanRef span) {
@@ -131,13 +163,14 @@ class SpanRepair : public SpanPlacement<Pages> {
 
   // For every span of a LAB whose lists were forgotten, the free ones too: links it up if it belongs there.
   // What is free in it is counted from its lists: if its owner vanished with the lock, a fold that was cut
-  // short has changed the word and not the count, or neither. An empty one becomes free, on no list. Of
-  // the calling thread's own spans word and count are right, as it was somebody else who had the lock.
+  // short has changed the word and not the count, or neither. An empty one becomes free, on no list; of a
+  // lost one nothing is known. Of the calling thread's own spans word and count are right, as it was somebody
+  // else who had the lock.
   SPANALLOC_COLD void relist(SpanRef span) {
     const SpanWord word = span->load_word();
     const LabNumber owner = word.owner();
     span->list = ListId::kNone;
-    if (word.state() != SpanState::kParked) return;
+    if (word.state() != SpanState::kParked || span->lost) return;
     // Where it stood follows from the event that was set for it, which is not to be touched: its owner may be
     // in the middle of a free. It will settle the span.
     pages_.unlink_dropped(span, word.head());  // whoever had the lock was thinning it, perhaps

@@ -106,8 +106,8 @@ class SpanPool {
     return Number::kNone;
   }
 
-  /// Takes one stack's whole chain (its first span, kNone if empty); the caller then owns every span of it,
-  /// and if the pool is bounded says with taken() how many there were.
+  /// Takes one stack's whole chain (its first span, kNone if empty); the caller then owns every span of it.
+  /// If the pool is bounded they still count as in it: for who puts them back.
   Number take_all(std::size_t size, unsigned core) noexcept {
     return Number{stack_of(size, core).top.take_all()};
   }
@@ -115,11 +115,6 @@ class SpanPool {
   template <class Links>
   static Number next_of(Number span, Links&& links) noexcept {
     return Number{links(span).load_relaxed()};
-  }
-
-  void taken(std::size_t size, unsigned core, std::uint32_t count) noexcept {
-    static_assert(kBounded);
-    count_out(stack_of(size, core), count);
   }
 
   /// In a fork's child: the stack is empty, whatever counts its users have left behind.

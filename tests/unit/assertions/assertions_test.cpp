@@ -189,7 +189,10 @@ TEST(ArenaAssertionDeathTest, OpenedIsTakenFreeClosedAndLost) {
 TEST(PoolAssertionDeathTest, TheCountOfAStackIsNeverTooLow) {
   SpanPool<standard::SpanNumber, 1, 1, true> pool;
   pool.set_cores(1);
-  EXPECT_DEATH(pool.taken(0, 0, 1), "before >= spans");
+  Atomic<std::uint32_t> link{0};
+  const auto links = [&](standard::SpanNumber) -> Atomic<std::uint32_t>& { return link; };
+  pool.put(0, 0, standard::SpanNumber{1}, links);  // as one that is put without a bound
+  EXPECT_DEATH((void)pool.get_local(0, 0, links), "before >= spans");
 }
 
 TEST_F(SpanAssertionDeathTest, TheRemoteListIsAsLongAsTheWordSays) {

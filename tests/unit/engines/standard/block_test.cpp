@@ -420,6 +420,44 @@ TEST(StandardLinksDeathTest, ABlockThatIsOutOfASpanThatPassedForFreeCanBeFreed) 
   }
 }
 
+std::size_t counted_in_pool() {
+  std::size_t count = 0;
+  for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
+    for (unsigned core = 0; core < E::heap.pool().cores(); ++core) {
+      count += E::heap.pool().count_hint(stack, core);
+    }
+  }
+  return count;
+}
+
+// The report comes as the pool is given back: no other span of it is lost, and none counts as there for ever.
+TEST(StandardLinksDeathTest, AReportLosesNoOtherSpanOfThePool) {
+  const auto loses_none = [](std::size_t size) {
+    E::trim();
+    std::vector<void*> blocks(40 * blocks_a_span(size));
+    for (void*& p : blocks) p = E::allocate(size);
+    std::vector<void*> pooled;  // a block of each span that went there, as far as the pool has room
+    for (void* p : blocks) {
+      E::deallocate(p);
+      if (span_of(p)->load_word().state() == standard::SpanState::kFree) pooled.push_back(p);
+    }
+    if (E::census().in_pool < 3 || pooled.size() < 3) return 1;
+    const bool told = test::is_reported([&] {
+      first_word(pooled[1]) = 0;
+      E::trim();
+    });
+    if (!told) return 2;
+    const SpanCensus census = E::census();
+    if (!census.consistent() || census.lost != 1) return 3;
+    E::trim();
+    if (E::census().in_pool != 0 || counted_in_pool() != 0) return 4;
+    return E::census().consistent() ? 0 : 5;
+  };
+  for (const std::size_t size : {std::size_t{400}, std::size_t{2000}}) {
+    EXPECT_EXIT(_exit(loses_none(size)), testing::ExitedWithCode(0), "with a block in use") << size;
+  }
+}
+
 TEST(StandardLinks, OnlyMultiplesOfTheQuantumAndTheEndAreLinks) {
   for (const std::size_t span : {64 * kKiB, 256 * kKiB}) {
     alignas(256 * kKiB) static char memory[256 * kKiB];

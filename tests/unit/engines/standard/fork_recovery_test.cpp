@@ -163,7 +163,7 @@ TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
     if (child == 0) {
       alarm(540);
       const SpanCensus census = E::census();
-      _exit(census.consistent() && census.lost_to_fork == 0 ? 0 : 3);
+      _exit(census.consistent() && census.lost == 0 ? 0 : 3);
     }
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);

@@ -131,7 +131,7 @@ TEST(StandardLargeThreads, TradeObjectsOfAllSizes) {
 int use_after_fork(Market& market, unsigned workers) {
   alarm(540);
   const SpanCensus census = E::census();
-  if (!census.consistent() || census.lost_to_fork != 0) return 2;
+  if (!census.consistent() || census.lost != 0) return 2;
   if (!market.close()) return 3;
   E::trim();
   const SpanCensus later = E::census();
