@@ -138,6 +138,7 @@ class StandardWorld {
     pool_.push(index_of(span.number), links());
   }
   void put_in_pool(standard::SpanChain chain) {
+    MODEL_CHECK(chain.damaged == SpanNumber::kNone);
     for (SpanNumber number = chain.first; number != SpanNumber::kNone;) {
       const SpanRef span = pages_.span(number);
       number = span->next;
@@ -257,7 +258,9 @@ class StandardWorld {
   void park(std::uint32_t number, std::uint32_t me) {
     const std::uint32_t free_blocks = free_of(span(number));
     const Inside inside(*this);
-    if (protocol_.hot_to_parked(ref(number), LabNumber{me}, free_blocks)) put_in_pool(ref(number));
+    const auto settled = protocol_.hot_to_parked(ref(number), LabNumber{me}, free_blocks);
+    MODEL_CHECK(settled != standard::Settled::kDamaged);
+    if (settled == standard::Settled::kEmpty) put_in_pool(ref(number));
   }
   /// The frontend's search for a reusable span: own ones, then orphans. 0: none.
   std::uint32_t find_reusable(std::uint32_t me) {

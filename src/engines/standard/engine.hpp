@@ -358,19 +358,21 @@ class Frontend : public ThreadState<Config> {
   std::uint32_t merge_lists(SpanRef span);
   void leave_hot(ClassId c);
   void park(SpanRef span, std::uint32_t free_blocks);
+  Settled hot_to_parked(SpanRef span, std::uint32_t free_blocks);
+  void pool_or_tell(SpanRef span, Settled settled);
   void retire_hot(ClassId c);
   static Block* pop(Atomic<Block*>& list, const ClassInfo& info);
   bool is_listed(SpanRef span, const Block* block);
   [[noreturn]] static void broken_list(const Block* block);
   [[noreturn]] static void miscounted(const Block* list);
   [[noreturn]] static void lose_list(Atomic<Block*>& list);
-  static void lose_lists(SpanRef span);
+  void lose_lists(SpanRef span);
   void lose_if_first(SpanRef span, Block* block);
   [[noreturn]] void lose_and_report(SpanRef span, Block* block);
   [[noreturn]] void remotely_freed_twice(SpanRef span, Block* block);
   template <class Lose>
   static ListLength length_of_own_list(Block* list, const ClassInfo& info, std::uint32_t most, Lose&& lose);
-  static Block* check_length(SpanRef span, Block* list, const ClassInfo& info, std::uint32_t expected);
+  Block* check_length(SpanRef span, Block* list, const ClassInfo& info, std::uint32_t expected);
 };
 
 }  // namespace standard

@@ -128,16 +128,18 @@ class ForkRecovery {
     });
     ++pages.forks;
     bool any_left = false;
+    pages.lab_registry().recover_in_child(
+        [](const Lab& lab) { return lab.thread.load_relaxed() == 0 && !lab.is_orphanage(); });
+    pages.lists_repaired = false;
+    // At last: a burial may end in a report, and be left. What it has left is made an end of as if nobody had
+    // been inside.
     pages.for_each_lab([&](Lab& lab) {
       if (!pages.has_vanished(lab)) return;
       any_left = !cut_short;
       if (!cut_short) return;
       bury_vanished_thread(pages, pages.heap_at(lab.heap.load_relaxed()), lab);
-      lab.thread.store_relaxed(0);
+      pages.return_lab(&lab);
     });
-    pages.lab_registry().recover_in_child(
-        [](const Lab& lab) { return lab.thread.load_relaxed() == 0 && !lab.is_orphanage(); });
-    pages.lists_repaired = false;
     // Unless a signal handler has forked meanwhile: then all of this is done once more.
     std::uint32_t nothing = 0;
     if (any_left) pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kBurialIsDue);
@@ -229,7 +231,14 @@ class ForkRecovery {
       free += length.blocks;
     }
     if (free > span->load_word().outstanding()) return lose_hot_span(pages, span);
-    if (heap.protocol().hot_to_parked(span, lab.number, free)) heap.put_in_pool(span, 0);
+    switch (heap.protocol().hot_to_parked(span, lab.number, free)) {
+      case Settled::kPlaced:
+        return;
+      case Settled::kEmpty:
+        return heap.put_in_pool(span, 0);
+      case Settled::kDamaged:
+        heap.lost_to_fork.fetch_add_relaxed(1);
+    }
   }
 
   // Of a vanished thread. (Blocks of what it had damaged stay out.)

@@ -299,8 +299,8 @@ inline typename Frontend<Config>::Refilled Frontend<Config>::refill(ClassId c) {
       const HotSpan found = find_span(c);
       if (!found && !is_end(list_of(c).load_relaxed())) continue;  // borrowed
       if (!found) return take_any_warm(c) ? Refilled::kBlocks : Refilled::kNothing;
+      make_hot(c, found.span);  // first: what is wrong with its lists may be told then
       if (found.remotes != BlockMark::kNone) add_list(found.span, found.remotes);
-      make_hot(c, found.span);
       continue;
     }
     if (const Refilled own = take_own_blocks(c, span); own != Refilled::kNothing) return own;
@@ -340,7 +340,6 @@ inline void Frontend<Config>::add_list(SpanRef span, BlockMark remotes) {
     span->rest.store_release(list);
   } else {
     const ClassInfo& info = Classes::info(span->class_id());
-    // (A span that stands nowhere yet keeps what is in it.)
     link_to(length_of_own_list(list, info, info.blocks, [&] { lose_lists(span); }).last, rest);
     span->rest.store_release(list);
   }
@@ -434,8 +433,9 @@ template <class Config>
 inline void Frontend<Config>::park_warm(unsigned i) {
   const SpanRef span = pages->span(lab->warm.span(i));
   const unsigned granules = Classes::info(lab->warm.class_of(i)).granules;
-  park(span, span->unpublished());
+  const Settled settled = hot_to_parked(span, span->unpublished());
   lab->warm.leave(i, granules);
+  pool_or_tell(span, settled);
 }
 
 // Links up the untouched blocks that start in the next page (at least one), in address order. Of larger ones
@@ -557,8 +557,18 @@ inline void Frontend<Config>::leave_hot(ClassId c) {
 
 template <class Config>
 inline void Frontend<Config>::park(SpanRef span, std::uint32_t free_blocks) {
+  pool_or_tell(span, hot_to_parked(span, free_blocks));
+}
+template <class Config>
+inline Settled Frontend<Config>::hot_to_parked(SpanRef span, std::uint32_t free_blocks) {
   SPANALLOC_ASSERT(pages->is_mine(lab->number) && heap->has(span) && is_hot_here(span->load_word()));
-  if (heap->protocol().hot_to_parked(span, lab->number, free_blocks)) heap->put_in_pool(span, core());
+  return heap->protocol().hot_to_parked(span, lab->number, free_blocks);
+}
+// It has left its place: what comes now may end in a report.
+template <class Config>
+inline void Frontend<Config>::pool_or_tell(SpanRef span, Settled settled) {
+  if (settled == Settled::kEmpty) heap->put_in_pool(span, core());
+  if (SPANALLOC_UNLIKELY(settled == Settled::kDamaged)) pages->corrupted(span);
 }
 
 // As common as unaligned ones: the same short path (see SizeClasses::multiples_are_aligned).

@@ -63,7 +63,8 @@ template <class Config>
   }
   const Inside inside(self);
   self.heap->pool_older_spares(*self.lab, self.core());
-  if (SPANALLOC_LIKELY(spares.keep(*span.record, granules))) return;
+  if (SPANALLOC_LIKELY(spares.keep(*span.record, granules)))
+    return (void)self.heap->pass_by_clock(os::now_ms());
   if (SPANALLOC_UNLIKELY(!spares.give_up(*span.record))) return deallocate_others(p, self, span);
   self.heap->put_in_pool(span, self.core());
 }

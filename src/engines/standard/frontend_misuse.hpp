@@ -113,13 +113,17 @@ SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::lose_list(Atomic<Block
   list.store_release(no_block());
   broken_list(first);
 }
-// The same of all that is free in a hot span of this thread's, but for what was never carved.
+// The same of all that is free in a hot span of this thread's, but for what was never carved. One that stands
+// nowhere, as it was just being counted, is lost.
 template <class Config>
 SPANALLOC_COLD inline void Frontend<Config>::lose_lists(SpanRef span) {
   span->free_list.store_release(no_block());
   span->rest.store_release(no_block());
   span->dropped.store_release(0);
   (void)take_remotes(span->word, Classes::info(span->class_id()).blocks);
+  if (lab->has_as_hot(span.number, span->class_id())) return;
+  if (!lab->lock.is_mine()) heap->protocol().lock_lab(lab->number);  // which the report lets go of
+  heap->protocol().lose(*lab, span);
 }
 
 // A block that is freed again, and was written to in between, begins a list that is damaged.

@@ -232,7 +232,7 @@ class Heap {
       if (owns_record(span) && lab.spares.take_away(span)) put_in_pool(spare_of_record(span), core);
     });
   }
-  /// The same of half of what the calling thread's LAB has, the older half.
+  /// The same of half of what the calling thread's LAB has, the older half. The caller passes by the clock.
   void pool_older_spares(Lab& lab, unsigned core);
   /// A span for class `c` of one block, from the core's own stack alone; and the calling thread's LAB gets
   /// spares of that class at once, up to half of what it may have. None: the stack is empty.
@@ -373,6 +373,12 @@ class Heap {
   // Of a span that counts as empty: a block of it that is none on a list. nullptr: all are free.
   using InUse = const char*;
   InUse pool_or_lose(SpanRef span, unsigned core);
+  // Of one block, which there is nothing wrong with. Nor is it time for anything else.
+  void pool_single(SpanRef span, unsigned core) {
+    const InUse none = pool_or_lose(span, core);
+    SPANALLOC_ASSERT(none == nullptr);
+    (void)none;
+  }
   void forget_blocks(SpanRef span) {
     if (const InUse block = forget_blocks_or_lose(span); SPANALLOC_UNLIKELY(block != nullptr)) {
       block_in_use(block);

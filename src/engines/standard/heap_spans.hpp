@@ -85,7 +85,7 @@ inline FreshSpan Heap<Config>::take_pooled_singles(ClassId c, Lab& lab, unsigned
       first = as_pooled(number, c);
       if (!first.same_class) forget_blocks(span);
     } else if (span->class_id() != c || !lab.spares.add(*span.record, info.granules)) {
-      put_in_pool(span, core);
+      pool_single(span, core);  // a tick may end in a report, and `first` is in the caller's hands
       return first;
     }
   } while (first.same_class && lab.spares.has_half());
@@ -345,7 +345,7 @@ template <class Config>
 // A report may be left by a jump: it comes when nothing is in the caller's hands any more.
 template <class Config>
 inline void Heap<Config>::put_in_pool(SpanChain chain, unsigned core) {
-  if (chain.first == SpanNumber::kNone) return;
+  if (chain.has_nothing()) return;
   InUse in_use = nullptr;
   for (SpanNumber number = chain.first; number != SpanNumber::kNone;) {
     const SpanRef span = pages_.span(number);
@@ -353,6 +353,7 @@ inline void Heap<Config>::put_in_pool(SpanChain chain, unsigned core) {
     if (const InUse block = pool_or_lose(span, core); SPANALLOC_UNLIKELY(block != nullptr)) in_use = block;
   }
   if (SPANALLOC_UNLIKELY(in_use != nullptr)) block_in_use(in_use);
+  if (SPANALLOC_UNLIKELY(chain.damaged != SpanNumber::kNone)) pages_.corrupted(pages_.span(chain.damaged));
   purge_by_decay(os::now_ms());
 }
 
@@ -400,7 +401,7 @@ template <class Config>
     for (; count != 0; --count) {
       const SpanNumber number = first;
       first = Pool::next_of(number, links);
-      put_in_pool(pages_.span(number), core);
+      pool_single(pages_.span(number), core);
     }
   };
   const auto granules_of = [](const Span& span) {
@@ -409,7 +410,7 @@ template <class Config>
   lab.spares.let_go_of_older(granules_of, [&](Span& record) {
     const SpanRef span = spare_of_record(record);
     const ClassInfo& info = Classes::info(span->class_id());
-    if (pages_.granules_of(span).count != info.granules) return put_in_pool(span, core);
+    if (pages_.granules_of(span).count != info.granules) return pool_single(span, core);
     if (count != 0 && of->pool_row != info.pool_row) put_all();
     of = &info;
     if (count++ == 0) last = span.number;
@@ -417,7 +418,6 @@ template <class Config>
     first = span.number;
   });
   put_all();
-  purge_by_decay(os::now_ms());
 }
 
 template <class Config>

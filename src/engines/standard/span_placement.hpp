@@ -22,6 +22,9 @@ namespace spanalloc::standard {
 struct SpanChain {
   SpanNumber first = SpanNumber::kNone;
   std::uint32_t count = 0;
+  SpanNumber damaged = SpanNumber::kNone;  ///< the last one that was lost on the way: to be told after that
+
+  bool has_nothing() const { return first == SpanNumber::kNone && damaged == SpanNumber::kNone; }
 };
 
 /// The places where a heap's orphans are, and where to look: the LABs that own what nobody owns, as many as

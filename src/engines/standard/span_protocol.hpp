@@ -42,6 +42,14 @@ enum class Freed : std::uint8_t {
   kRefused,  ///< nothing has changed: the span says that the blocks cannot all be out
 };
 
+/// What has become of a span whose owner has counted its own frees into the word.
+enum class Settled : std::uint8_t {
+  kPlaced,   ///< it is on the list that its fill asks for; or it is free, and its claimer waits for the lock
+  kEmpty,    ///< it is free, and the caller's
+  kDamaged,  ///< more was freed than had been out: it is lost, which the caller tells, with nothing in its
+             ///< hands
+};
+
 /// A span that has become the caller's hot one; `remotes`: the first block of the remote list that came with
 /// it. The blocks on its free_list and those never carved are the caller's as well.
 struct HotSpan {
@@ -91,7 +99,10 @@ class SpanProtocol : public SpanRepair<Pages> {
     LabGuard guard(*this, me);
     // Our own free may have let another thread claim the span: then it is no longer ours to look at.
     const SpanWord now{span->word.load_acquire()};
-    return now.is(me, SpanState::kParked) && fold_and_place(pages_.lab(me), span, span->unpublished());
+    if (!now.is(me, SpanState::kParked)) return false;
+    const Settled settled = fold_and_place(pages_.lab(me), span, span->unpublished());
+    if (SPANALLOC_UNLIKELY(settled == Settled::kDamaged)) pages_.corrupted(span);
+    return settled == Settled::kEmpty;
   }
 
   /// Owner's slow path: settles every span that other threads pointed out. Cheap when there is none.
@@ -102,7 +113,9 @@ class SpanProtocol : public SpanRepair<Pages> {
     LabGuard guard(*this, me);
     lab.attention_waiting.store_relaxed(0);  // set again only under the lock
     for_each_on(lab.attention, [&](SpanRef span) {
-      if (fold_and_place(lab, span, span->unpublished())) chain(emptied, span);
+      const Settled settled = fold_and_place(lab, span, span->unpublished());
+      if (settled == Settled::kEmpty) chain(emptied, span);
+      if (SPANALLOC_UNLIKELY(settled == Settled::kDamaged)) emptied.damaged = span.number;
     });
     return emptied;
   }
@@ -126,9 +139,8 @@ class SpanProtocol : public SpanRepair<Pages> {
     return emptied;
   }
 
-  /// Owner: hot -> parked. `free_blocks` of the span are on the owner's list or were never carved. True: the
-  /// span is empty, and the caller's.
-  bool hot_to_parked(SpanRef span, LabNumber me, std::uint32_t free_blocks) {
+  /// Owner: hot -> parked. `free_blocks` of the span are on the owner's list or were never carved.
+  Settled hot_to_parked(SpanRef span, LabNumber me, std::uint32_t free_blocks) {
     LabGuard guard(*this, me);
     SPANALLOC_ASSERT(span->load_word().is(me, SpanState::kHot));
     SPANALLOC_ASSERT(free_blocks <= pages_.capacity(span->class_id()));
@@ -318,7 +330,10 @@ class SpanProtocol : public SpanRepair<Pages> {
     const LabNumber owner = span->load_word().owner();
     Lists& lab = pages_.lab(owner);
     LabGuard guard(*this, owner);
-    if (!pages_.is_mine(owner)) return fold_and_place(lab, span, span->unpublished());
+    // (A damaged one is lost without a word: the child is not whole yet.)
+    if (!pages_.is_mine(owner)) {
+      return fold_and_place(lab, span, span->unpublished()) == Settled::kEmpty;
+    }
     unlink(lab, span);
     push_attention(lab, span);
     return false;
@@ -406,13 +421,16 @@ class SpanProtocol : public SpanRepair<Pages> {
   }
 
   // Owner, under its lock: folds its unpublished frees into the word; hot becomes parked on the way. Then the
-  // span goes onto the list that its fill asks for. True: it was empty and is claimed and unlinked.
-  bool fold_and_place(Lists& lab, SpanRef span, std::uint32_t unpublished) {
+  // span goes onto the list that its fill asks for. An empty one is claimed and unlinked.
+  Settled fold_and_place(Lists& lab, SpanRef span, std::uint32_t unpublished) {
     SpanWord before = span->load_word();
     SpanWord after{};
     do {
-      if (before.state() == SpanState::kFree) return false;  // claimed; its claimer waits for this lock
-      if (unpublished > before.outstanding()) Base::lose(lab, span);
+      if (before.state() == SpanState::kFree) return Settled::kPlaced;  // its claimer waits for this lock
+      if (SPANALLOC_UNLIKELY(unpublished > before.outstanding())) {
+        Base::lose(lab, span);
+        return Settled::kDamaged;
+      }
       SPANALLOC_ASSERT(before.state() == SpanState::kHot || span->list != ListId::kNone);  // I1
       after = before.with_outstanding(before.outstanding() - unpublished).with_state(SpanState::kParked);
       after = after.with_listed(false);
@@ -420,9 +438,9 @@ class SpanProtocol : public SpanRepair<Pages> {
       // Release: a later claimer or adopter sees our lists and record. Acquire: we may be that claimer.
     } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
     if (span->list != ListId::kNone) unlink(lab, span);
-    if (after.state() == SpanState::kFree) return true;
+    if (after.state() == SpanState::kFree) return Settled::kEmpty;
     place(span, after);
-    return false;
+    return Settled::kPlaced;
   }
 
   bool give_to_orphanage(SpanRef span, LabNumber me, LabNumber heir, std::uint32_t free_blocks,
@@ -435,7 +453,10 @@ class SpanProtocol : public SpanRepair<Pages> {
     SpanWord before = span->load_word();
     SpanWord after{};
     do {
-      if (free_blocks > before.outstanding()) Base::lose(pages_.lab(me), span);
+      if (SPANALLOC_UNLIKELY(free_blocks > before.outstanding())) {
+        Base::lose(pages_.lab(me), span);
+        pages_.corrupted(span);
+      }
       after = before.with_outstanding(before.outstanding() - free_blocks).with_owner(heir).with_listed(false);
       after = after.with_state(after.outstanding() == 0 ? SpanState::kFree : SpanState::kParked);
       // Release: who adopts or claims it sees our lists and record. Acquire: we may be that claimer.
@@ -464,7 +485,11 @@ class SpanProtocol : public SpanRepair<Pages> {
     SpanWord after{};
     do {
       if (before.state() == SpanState::kFree) return;  // its claimer will unlink it from this LAB's list
-      if (unpublished > before.outstanding()) Base::lose(lab, span);
+      if (SPANALLOC_UNLIKELY(unpublished > before.outstanding())) {
+        Base::lose(lab, span);
+        emptied.damaged = span.number;
+        return;
+      }
       after = before.with_outstanding(before.outstanding() - unpublished).with_owner(heir);
       after = after.with_listed(false);
       if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);

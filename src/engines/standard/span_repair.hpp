@@ -65,26 +65,10 @@ class SpanRepair : public SpanPlacement<Pages> {
   /// never carved, and what comes back. Or it is free as a whole: then it is who claimed it that has it, and
   /// looks at its blocks.
   SPANALLOC_COLD void take_out_of_use(Lists& lab, SpanRef span) {
-    span->free_list.store_release(no_block());
-    span->rest.store_release(no_block());
-    SpanWord before = span->load_word();
-    if (before.state() != SpanState::kHot) {
-      if (span->list != ListId::kNone) unlink(lab, span);
-      span->list = ListId::kNone;
-      span->lost = true;
-    }
-    SpanWord after{};
-    do {
-      if (before.state() == SpanState::kFree) {  // its claimer waits for this lock
-        span->lost = false;
-        return;
-      }
-      after = before.with_outstanding(pages_.capacity(span->class_id())).with_head(BlockMark::kNone);
-      after = after.with_listed(true);  // nobody points it out
-      // Release: as in fold_and_place().
-    } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
-    span->expect_frees(kNeverLooked);
+    end_lists(lab, span, span->load_word().state() == SpanState::kHot ? SpanState::kHot : SpanState::kParked);
   }
+  /// The same of one that, if it is hot, stands in no place of its thread's any more: it is lost in any case.
+  SPANALLOC_COLD void lose(Lists& lab, SpanRef span) { end_lists(lab, span, SpanState::kParked); }
   /// A damaged list of what others have freed of a span, whoever has that; `newest` begins it, or somebody
   /// has taken it since. Its blocks count as out from here on, as much else of the span as needed with them:
   /// it never becomes empty. What its owner has freed itself stays the owner's, who may be in the middle of a
@@ -110,11 +94,6 @@ class SpanRepair : public SpanPlacement<Pages> {
       unlink(lab, span);
       return lab.is_orphanage() ? place(span, after) : push_attention(lab, span);
     }
-  }
-  /// One whose frees do not add up.
-  SPANALLOC_COLD [[noreturn]] void lose(Lists& lab, SpanRef span) {
-    take_out_of_use(lab, span);
-    pages_.corrupted(span);
   }
 
   // --- The calling thread is alone, and none of its own calls is in the middle of the LAB concerned     --
@@ -161,6 +140,28 @@ class SpanRepair : public SpanPlacement<Pages> {
  private:
   static constexpr std::uint32_t kNeverLooked = UINT32_MAX / 2;
 
+  // A damaged span, which is in this state from here on, unless it is free. What is not hot is lost.
+  SPANALLOC_COLD void end_lists(Lists& lab, SpanRef span, SpanState state) {
+    span->free_list.store_release(no_block());
+    span->rest.store_release(no_block());
+    if (state != SpanState::kHot) {
+      if (span->list != ListId::kNone) unlink(lab, span);
+      span->lost = true;
+    }
+    SpanWord before = span->load_word();
+    SpanWord after{};
+    do {
+      if (before.state() == SpanState::kFree) {  // its claimer waits for this lock
+        span->lost = false;
+        return;
+      }
+      after = before.with_outstanding(pages_.capacity(span->class_id())).with_head(BlockMark::kNone);
+      after = after.with_state(state).with_listed(true);  // nobody points it out
+      // Release: as in fold_and_place().
+    } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
+    span->expect_frees(kNeverLooked);
+  }
+
   // For every span of a LAB whose lists were forgotten, the free ones too: links it up if it belongs there.
   // What is free in it is counted from its lists: if its owner vanished with the lock, a fold that was cut
   // short has changed the word and not the count, or neither. An empty one becomes free, on no list; of a
@@ -177,21 +178,19 @@ class SpanRepair : public SpanPlacement<Pages> {
     if (pages_.is_mine(owner)) return push_attention(pages_.lab(owner), span);
     const std::uint32_t capacity = pages_.capacity(span->class_id());
     std::uint32_t free = capacity - span->carved.load_relaxed() + pages_.dropped_blocks(span) +
-                         free_blocks(span, span->free_list.load_relaxed()) +
-                         free_blocks(span, span->rest.load_relaxed());
-    if (word.head() != BlockMark::kNone) free += free_blocks(span, pages_.block_of_mark(span, word.head()));
-    if (free > capacity) pages_.corrupted(span);
+                         pages_.list_length(span, span->free_list.load_relaxed()) +
+                         pages_.list_length(span, span->rest.load_relaxed());
+    if (word.head() != BlockMark::kNone) {
+      free += pages_.list_length(span, pages_.block_of_mark(span, word.head()));
+    }
+    span->uncounted = false;
+    // Its program has damaged it. Nobody is told: the other lists are not whole yet, and whoever came for the
+    // lock may have a span in its hands.
+    if (free > capacity) return lose(pages_.lab(owner), span);
     SpanWord after = word.with_outstanding(capacity - free).with_listed(false);
     if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
     span->word.store_relaxed(after.bits);
-    span->uncounted = false;
     if (after.state() != SpanState::kFree) place(span, after);
-  }
-
-  std::uint32_t free_blocks(SpanRef span, Block* list) const {
-    const std::uint32_t length = pages_.list_length(span, list);
-    if (length > pages_.capacity(span->class_id())) pages_.corrupted(span);
-    return length;
   }
 };
 

@@ -3,15 +3,20 @@
 #include "engines/standard/block.hpp"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdint>
 #include <cstring>
+#include <latch>
 #include <set>
+#include <thread>
 #include <vector>
 
+#include "child.hpp"
 #include "engines/standard/test_support.hpp"
+#include "os_calls.hpp"
 #include "reported.hpp"
 #include "sanitizers.hpp"
 #include "seed_report.hpp"
@@ -456,6 +461,180 @@ TEST(StandardLinksDeathTest, AReportLosesNoOtherSpanOfThePool) {
   for (const std::size_t size : {std::size_t{400}, std::size_t{2000}}) {
     EXPECT_EXIT(_exit(loses_none(size)), testing::ExitedWithCode(0), "with a block in use") << size;
   }
+}
+
+// Spans of which this thread has all blocks: `parked` of them, then some that are warm; by span.
+std::vector<std::vector<void*>> used_up_spans(std::size_t size, std::size_t parked) {
+  constexpr std::size_t kWarm = Standard::kWarmBytes >> Standard::kGranuleBits;
+  std::vector<std::vector<void*>> spans;
+  const standard::Span* last = nullptr;
+  while (spans.size() < parked + kWarm + 3) {
+    void* p = E::allocate(size);
+    if (span_of(p) != last) spans.emplace_back();
+    last = span_of(p);
+    spans.back().push_back(p);
+  }
+  std::erase_if(spans, [&](const auto& blocks) { return blocks.size() != blocks_a_span(size); });
+  return spans;
+}
+bool is_parked(const std::vector<void*>& blocks) {
+  return span_of(blocks[0])->load_word().state() == standard::SpanState::kParked;
+}
+// Another thread frees all but two blocks of each, which points the spans out to this one. Then this one
+// frees two: nobody has seen yet that the spans are empty. Of the first one it frees three, of which one is
+// back already, and was written to: more than were out.
+void empty_unseen(const std::vector<std::vector<void*>>& spans, std::size_t count) {
+  test::on_another_thread([&] {
+    for (std::size_t s = 0; s < count; ++s) {
+      for (std::size_t i = 2; i < spans[s].size(); ++i) E::deallocate(spans[s][i]);
+    }
+  });
+  for (std::size_t s = 0; s < count; ++s) {
+    for (const std::size_t i : {std::size_t{0}, std::size_t{1}}) E::deallocate(spans[s][i]);
+  }
+  first_word(spans[0][2]) = 0;
+  E::deallocate(spans[0][2]);
+}
+constexpr std::size_t kEmptied = 4;
+constexpr const char* kMoreFreed = "more blocks were freed than allocated";
+
+// Of the spans that others have pointed out the owner finds one damaged: the empty ones are in the pool
+// before that is told.
+TEST(StandardLinksDeathTest, AReportLosesNoOtherSpanThatWasPointedOut) {
+  const auto loses_none = [](std::size_t size) {
+    const auto spans = used_up_spans(size, kEmptied);
+    if (!is_parked(spans[kEmptied - 1])) return 1;
+    const bool told = test::is_reported([&] {
+      empty_unseen(spans, kEmptied);
+      E::trim();
+    });
+    if (!told) return 2;
+    const SpanCensus census = E::census();
+    if (!census.consistent() || census.lost != 1 || census.in_pool < kEmptied - 1) return 3;
+    E::trim();
+    if (E::census().in_pool != 0 || !E::census().consistent()) return 4;
+    for (std::size_t i = 0; i < (kEmptied + 2) * blocks_a_span(size); ++i) {
+      if (span_of(E::allocate(size)) == span_of(spans[0][0])) return 5;
+    }
+    return 0;
+  };
+  for (const std::size_t size : {std::size_t{64}, std::size_t{400}}) {
+    EXPECT_EXIT(_exit(loses_none(size)), testing::ExitedWithCode(0), kMoreFreed) << size;
+  }
+}
+
+// Or its end does.
+TEST(StandardLinksDeathTest, AReportAtAThreadsEndLosesNoOtherSpan) {
+  const auto loses_none = [] {
+    test::on_another_thread([] {
+      const auto spans = used_up_spans(64, kEmptied);
+      if (!is_parked(spans[kEmptied - 1])) _exit(1);
+      empty_unseen(spans, kEmptied);
+      struct sigaction action{};
+      action.sa_handler = [](int) {
+        const SpanCensus census = E::census();
+        _exit(census.consistent() && census.lost == 1 && census.in_pool >= kEmptied - 1 ? 0 : 3);
+      };
+      sigaction(SIGABRT, &action, nullptr);
+    });
+    return 2;
+  };
+  EXPECT_EXIT(_exit(loses_none()), testing::ExitedWithCode(0), kMoreFreed);
+}
+
+// A fork's child ends a thread that has not come along. That is cut short, and gone on with by the next call.
+TEST(StandardLinksDeathTest, AReportInABurialLosesNoOtherSpanAndLeavesNothingUndone) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  const auto count_vanished = [] {
+    int count = 0;
+    E::pages.for_each_lab([&](auto& lab) { count += E::pages.has_vanished(lab) ? 1 : 0; });
+    return count;
+  };
+  const auto loses_none = [&] {
+    E::deallocate(E::allocate(64));
+    std::latch emptied(1);
+    std::thread([&] {
+      const auto spans = used_up_spans(64, kEmptied);
+      if (!is_parked(spans[kEmptied - 1])) _exit(1);
+      empty_unseen(spans, kEmptied);
+      emptied.count_down();
+      for (;;) pause();
+    }).detach();
+    emptied.wait();
+    return test::run_in_child([&] {
+      if (count_vanished() != 1) return 2;
+      if (!test::is_reported([] { E::trim(); })) return 3;
+      const SpanCensus census = E::census();
+      if (!census.consistent() || census.lost != 1) return 4;
+      E::trim();
+      if (count_vanished() != 0 || E::census().in_pool != 0) return 5;
+      return E::census().consistent() ? 0 : 6;
+    });
+  };
+  EXPECT_EXIT(_exit(loses_none()), testing::ExitedWithCode(0), kMoreFreed);
+}
+
+// Makes a tick due that finds this span in the pool damaged: it tells that where a span is just being put
+// there.
+void damage_pooled(const std::vector<void*>& blocks) {
+  first_word(blocks[1]) = 0;
+  test::advance_clock(1000);  // twice the time that memory stays
+}
+
+// What the thread kept warm, and was about to give to the pool, it keeps no more.
+TEST(StandardLinksDeathTest, AReportLeavesNoSpanInTwoPlaces) {
+  const auto is_in_one = [](std::size_t size) {
+    std::vector<void*> damaged = parked_blocks(400);
+    const auto spans = used_up_spans(size, 1);
+    const std::vector<void*>& warm = spans[spans.size() - 2];
+    const auto place = [&] {
+      return E::frontend.lab->warm.place_of(E::pages.any_granule_at(address_of(warm[0])).number);
+    };
+    if (place() == E::frontend.lab->warm.kNoPlace) return 1;
+    test::on_another_thread([&] {
+      for (std::size_t i = 1; i < warm.size(); ++i) E::deallocate(warm[i]);
+    });
+    E::deallocate(warm[0]);
+    for (void* p : damaged) E::deallocate(p);
+    if (span_of(damaged[0])->load_word().state() != standard::SpanState::kFree) return 2;
+    const bool told = test::is_reported([&] {
+      damage_pooled(damaged);
+      E::trim();
+    });
+    if (!told) return 3;
+    if (span_of(warm[0])->load_word().state() != standard::SpanState::kFree) return 4;
+    if (place() != E::frontend.lab->warm.kNoPlace) return 5;
+    return E::census().consistent() ? 0 : 6;
+  };
+  for (const std::size_t size : {std::size_t{64}, std::size_t{5000}}) {
+    EXPECT_EXIT(_exit(is_in_one(size)), testing::ExitedWithCode(0), "with a block in use") << size;
+  }
+}
+
+// Nor are the spares lost that a thread gives to the pool as it frees more.
+TEST(StandardLinksDeathTest, AReportLosesNoSpares) {
+  const auto loses_none = [] {
+    std::vector<void*> damaged = parked_blocks(400);
+    std::vector<void*> singles(1000);
+    for (void*& p : singles) p = E::allocate(100'000);
+    for (void* p : damaged) E::deallocate(p);
+    if (span_of(damaged[0])->load_word().state() != standard::SpanState::kFree) return 1;
+    std::size_t freed = 0;
+    for (; freed < singles.size() / 2; ++freed) E::deallocate(singles[freed]);  // more than the pool takes
+    static std::size_t at;
+    at = freed;
+    const bool told = test::is_reported([&] {
+      damage_pooled(damaged);
+      while (at < singles.size()) E::deallocate(singles[at++]);
+    });
+    if (!told) return 2;
+    const SpanCensus census = E::census();
+    if (!census.consistent() || census.lost != 1) return 3;
+    return census.single == singles.size() - at ? 0 : 4;
+  };
+  EXPECT_EXIT(_exit(loses_none()), testing::ExitedWithCode(0), "with a block in use");
 }
 
 TEST(StandardLinks, OnlyMultiplesOfTheQuantumAndTheEndAreLinks) {

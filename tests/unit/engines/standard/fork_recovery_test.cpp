@@ -391,6 +391,42 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
   EXPECT_TRUE(E::census().consistent());
 }
 
+// A list is made anew in the child, and one of its spans is found damaged: that is lost without a word, and
+// none of the others.
+TEST(StandardFork, WhatIsDamagedOnATornListIsLostAlone) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
+  if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
+  if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
+  E::process_start();
+  E::deallocate(E::allocate(10));
+  std::latch holds(1);
+  std::latch is_over(1);
+  std::thread holder([&] {
+    std::vector<void*> blocks(400);
+    for (void*& p : blocks) p = E::allocate(5000);
+    for (std::size_t i = 0; i < blocks.size(); i += 2) E::deallocate(blocks[i]);
+    // The second one of a list.
+    const std::uint64_t was = std::exchange(*static_cast<std::uint64_t*>(blocks[98]), 0);
+    (void)E::frontend.lab->lock.lock();
+    holds.count_down();
+    is_over.wait();
+    E::frontend.lab->lock.unlock();
+    *static_cast<std::uint64_t*>(blocks[98]) = was;
+    for (std::size_t i = 1; i < blocks.size(); i += 2) E::deallocate(blocks[i]);
+  });
+  holds.wait();
+  const int status = test::run_in_child([] {
+    const SpanCensus census = E::census();
+    if (!census.consistent()) return 1;
+    return census.lost == 1 ? 0 : 2;
+  });
+  EXPECT_EQ(status, 0);
+  is_over.count_down();
+  holder.join();
+  E::trim();
+  EXPECT_TRUE(E::census().consistent());
+}
+
 TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
