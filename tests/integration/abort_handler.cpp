@@ -331,10 +331,10 @@ constexpr Kind kKinds[] = {
 void use_heap(std::size_t damaged) {
   static constexpr std::size_t kOthers[] = {1,    16,   48,   64,    200,   240,
                                             1000, 3000, 5000, 20000, 70000, 3'000'000};
-  void* got[600];
+  void* got[324];
   int count = 0;
   for (int i = 0; i < 300; ++i) got[count++] = opaque(malloc(damaged));
-  for (int i = 0; i < 120; ++i) got[count++] = opaque(calloc(1, kOthers[i % std::size(kOthers)]));
+  for (int i = 0; i < 24; ++i) got[count++] = opaque(calloc(1, kOthers[i % std::size(kOthers)]));
   for (int i = 0; i < count; ++i) {
     if (got[i] == nullptr) _exit(90);
     *static_cast<volatile char*>(got[i]) = 1;
