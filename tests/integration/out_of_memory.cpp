@@ -323,15 +323,17 @@ void print_large_refusals(const Meter& meter, std::size_t limit) {
     }
     small.clear(5000);
   }
+  // What is wanted later is there before memory is out, whatever else the heap has room for then.
+  const std::string after_free = "large-after-free";
+  void* last = malloc(opaque(2 * kMiB));
+  CHECK(last != nullptr, "not even 2 MiB");
   Pile large;
   while (large.add(20 * kMiB)) {
   }
   const auto refuse = [limit] { expect_refused(malloc(opaque(limit / 2)), "malloc", limit / 2); };
   meter.print_cost_of("large", refuse);
   // Also after a bit of memory that comes back.
-  void* last = malloc(opaque(2 * kMiB));
-  CHECK(last != nullptr, "not even 2 MiB beside objects of 20");
-  meter.print_cost_of("large-after-free", [&] {
+  meter.print_cost_of(after_free, [&] {
     free(last);
     last = malloc(opaque(2 * kMiB));
     refuse();
