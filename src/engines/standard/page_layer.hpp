@@ -499,7 +499,7 @@ class PageLayer : public thread::ForkWatch {
     // As the spans of several blocks are aligned, so must the arena be, whatever the page size.
     if (!arena.start(Classes::kGranule << Config::kMaxOrder)) return false;
     if (!spans_.start(arena.capacity(), &arena.table_region()) || !spans_.ensure(1)) return false;
-    if (!labs_.start(kMaxLabs, arena.table_region())) return false;
+    if (!labs_.start(kMaxLabs, &arena.table_region())) return false;
     decay_ms = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
     if (background_body_ != nullptr && os::option_number("BACKGROUND", 0, 1, 0) != 0) {
       may_start_background_.store_release(1);  // release: pairs with want_background()
@@ -552,7 +552,7 @@ class PageLayer : public thread::ForkWatch {
   }
 
   GrowingTable<Span> spans_;  // grown under the arena's lock
-  FrontedTable<Lab, 32> labs_;
+  GrowingTable<Lab> labs_;
   struct alignas(kCacheLine) Slot {
     unsigned char bytes[kSlotBytes];
   };
