@@ -5,6 +5,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <ucontext.h>
 
 #include <atomic>
@@ -272,6 +273,11 @@ void cpus_met_later(const Arguments&) {
   require_sequences();
   const cpu_set_t mine = my_cpus();
   if (CPU_COUNT(&mine) < 2) harness::skip("it takes two CPUs");
+  for (const int resource : {RLIMIT_AS, RLIMIT_DATA}) {
+    rlimit limit{};
+    CHECK(getrlimit(resource, &limit) == 0, "getrlimit");
+    if (limit.rlim_cur != RLIM_INFINITY) harness::skip("a limit on memory stands");
+  }
   const harness::Outcome outcome = harness::run_self({"on_each_cpu"}, [&] { run_on(only(first_of(mine))); });
   harness::expect_success(outcome, "on_each_cpu");
 }

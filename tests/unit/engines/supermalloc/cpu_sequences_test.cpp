@@ -551,6 +551,7 @@ TEST_F(SupermallocSequences, WhatIsNoCpusIsFoundWhenNothingElseIsLeft) {
 // Also of a CPU that the process may use later, and on a machine that is simulated to have fewer.
 TEST_F(SupermallocSequences, EachCpuHasChainsOfItsOwnHoweverManyAreCounted) {
   if (!has_two_cpus()) GTEST_SKIP() << "it takes two CPUs";
+  if (os::has_memory_limit()) GTEST_SKIP() << "a limit on memory stands";
   const test::SimulatedCpus one(1);
   Child late;
   ASSERT_TRUE(late.caches.start());
