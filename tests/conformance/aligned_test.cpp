@@ -15,7 +15,7 @@ constexpr int kMarker = 4711;
 
 template <class E>
 class Aligned : public EngineTest<E> {};
-TYPED_TEST_SUITE(Aligned, AllEngines);
+TYPED_TEST_SUITE(Aligned, AllEngines, EngineNames);
 
 TYPED_TEST(Aligned, EveryPowerOfTwoWithManySizes) {
   using Api = MallocApi<TypeParam>;

@@ -19,7 +19,7 @@ constexpr int kMarker = 4711;  // no errno that any system call sets
 
 template <class E>
 class Allocation : public EngineTest<E> {};
-TYPED_TEST_SUITE(Allocation, AllEngines);
+TYPED_TEST_SUITE(Allocation, AllEngines, EngineNames);
 
 TYPED_TEST(Allocation, EverySizeIsAlignedUsableAndKeepsErrno) {
   using Api = MallocApi<TypeParam>;

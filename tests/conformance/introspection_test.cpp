@@ -13,7 +13,7 @@ namespace {
 
 template <class E>
 class IntrospectionTest : public EngineTest<E> {};
-TYPED_TEST_SUITE(IntrospectionTest, AllEngines);
+TYPED_TEST_SUITE(IntrospectionTest, AllEngines, EngineNames);
 
 // Reads XML without comments or declarations. Empty when well-formed, otherwise what is wrong.
 std::string xml_error(const std::string& text) {

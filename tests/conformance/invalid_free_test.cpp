@@ -59,7 +59,7 @@ void take_apart(std::size_t n, void* (&blocks)[4]) {
 
 template <class E>
 class InvalidFreeDeathTest : public EngineTest<E> {};
-TYPED_TEST_SUITE(InvalidFreeDeathTest, AllEngines);
+TYPED_TEST_SUITE(InvalidFreeDeathTest, AllEngines, EngineNames);
 
 TYPED_TEST(InvalidFreeDeathTest, ForeignPointers) {
   using Api = MallocApi<TypeParam>;
@@ -114,7 +114,7 @@ TYPED_TEST(InvalidFreeDeathTest, LargeObjects) {
 
 template <class E>
 class InvalidSmallFreeDeathTest : public EngineTest<E> {};
-TYPED_TEST_SUITE(InvalidSmallFreeDeathTest, TestedEngines);
+TYPED_TEST_SUITE(InvalidSmallFreeDeathTest, TestedEngines, EngineNames);
 
 constexpr std::size_t kSmallSizes[] = {16, 64, 208, 1000, 5000, 40000};
 

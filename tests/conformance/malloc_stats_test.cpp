@@ -17,7 +17,7 @@ constexpr int kMarker = 4711;
 
 template <class E>
 class MallocStats : public EngineTest<E> {};
-TYPED_TEST_SUITE(MallocStats, AllEngines);
+TYPED_TEST_SUITE(MallocStats, AllEngines, EngineNames);
 
 /// Another file in the place of standard error for as long as this lives.
 class StandardError {

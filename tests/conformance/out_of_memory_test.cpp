@@ -15,7 +15,7 @@ namespace {
 
 template <class E>
 class OutOfMemory : public EngineTest<E> {};
-TYPED_TEST_SUITE(OutOfMemory, TestedEngines);
+TYPED_TEST_SUITE(OutOfMemory, TestedEngines, EngineNames);
 
 constexpr int kNotEnforced = 77;
 constexpr std::size_t kRoom = 48 * kMiB;

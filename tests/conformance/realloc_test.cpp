@@ -35,7 +35,7 @@ class Realloc : public EngineTest<E> {
     Api::free(p);
   }
 };
-TYPED_TEST_SUITE(Realloc, AllEngines);
+TYPED_TEST_SUITE(Realloc, AllEngines, EngineNames);
 
 TYPED_TEST(Realloc, KeepsContentsOverEveryClassBoundary) {
   const std::vector<std::size_t> ends = class_ends<TypeParam>(3 * kMiB);
