@@ -74,17 +74,17 @@ class GlobalHeap {
   /// memory is out.
   Run<Config> take(Kind kind, std::size_t count, std::size_t alignment = kPiece) {
     SPANALLOC_ASSERT(is_in_use(kind) && count != 0);
-    for (const std::uint16_t generation = SpinLock::generation();;) {
+    for (unsigned waits = 0;; ++waits) {
       {
         Guard guard(*this);
         if (const Run<Config> run = take_locked(kind, count, alignment); run.first != nullptr) return run;
-        if (counts_.purging == 0) return {};
+        if (counts_.purging == 0 || waits == kMostWaits) return {};
       }
-      // What is being purged comes back soon, and may do. Who purges it waits for no lock but this one; but
-      // in a fork's child, which may not know yet that it is one, nobody purges it.
+      // What is being purged comes back soon, and may do. Who purges it waits for no lock but this one. A
+      // fork's child that knows that it is one finds it free; in one that nobody has told it never comes
+      // back.
       os::yield();
       SpinLock::look_for_fork();
-      if (generation != SpinLock::generation()) return {};
     }
   }
 
@@ -342,6 +342,8 @@ class GlobalHeap {
   static constexpr std::size_t kLeastPurged = 1 * kMiB / kPiece;
   // Beside twice what has become free: so what is too much, or unwanted, comes to an end.
   static constexpr std::size_t kPurgedBesides = 4 * kMiB / kPiece;
+  // Waits for what is being purged, of some 50 us: more than the kernel takes for gigabytes.
+  static constexpr unsigned kMostWaits = 20'000;
 
   static void mark(Piece* run, std::size_t count, bool zero) {
     for (std::size_t i = 0; i < count; ++i) run[i].zero = zero;
@@ -385,6 +387,8 @@ class GlobalHeap {
       const OutOfReach part = take_out(wanted, for_bound);
       if (part.first == nullptr) return;
       Config::Observer::purges();
+      // A signal handler has forked, and this is the child: there they are free, and may be in use by now.
+      if (part.generation != SpinLock::generation()) return;
       const bool purged = purge_pieces(part.first, part.count);
       put_back(part, purged);
       if (!purged) return;

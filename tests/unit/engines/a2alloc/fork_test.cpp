@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -244,20 +245,39 @@ TEST(A2allocForkPurge, WhatIsBeingPurgedIsFreeInTheChild) {
 
 // The thread that purges forks there itself, as a signal handler may: in the child, too, it goes on.
 struct ForksBeforeThePurge : a2alloc::NoObserver {
+  static constexpr std::size_t kBytes = 100 * kMiB;
   static inline pid_t child = -1;
+  static inline char* of_child = nullptr;
   static void purges() {
-    if (child == -1) child = fork();
+    if (child != -1) return;
+    child = fork();
+    if (child == 0) use_what_is_free();
   }
+  static void use_what_is_free();
 };
 struct ForkConfig : A2alloc {
   using Observer = ForksBeforeThePurge;
 };
 using ForkEngine = A2allocEngine<ForkConfig>;
 
+// What its parent was about to purge is free to it, and its own from here on.
+void ForksBeforeThePurge::use_what_is_free() {
+  of_child = static_cast<char*>(ForkEngine::allocate(kBytes));
+  if (of_child == nullptr) _exit(8);
+  memset(of_child, 0x5a, kBytes);
+}
+
 TEST(A2allocForkPurge, TheThreadThatPurgesMayForkMeanwhile) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   alarm(540);
-  ForkEngine::deallocate(ForkEngine::allocate(100 * kMiB));
+  const test::RestingThread left_behind;
+  ForkEngine::deallocate(ForkEngine::allocate(ForksBeforeThePurge::kBytes));
+  if (ForksBeforeThePurge::child == 0) {
+    for (std::size_t at = 0; at < ForksBeforeThePurge::kBytes; at += 4096) {
+      if (ForksBeforeThePurge::of_child[at] != 0x5a) _exit(9);
+    }
+    ForkEngine::deallocate(ForksBeforeThePurge::of_child);
+  }
   const a2alloc::Census census = ForkEngine::census();
   const bool is_right = is_whole(census, "behind the purge") && census.large == 0 &&
                         census.lost_to_fork == 0 &&
