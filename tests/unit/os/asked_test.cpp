@@ -89,6 +89,7 @@ TEST(Forks, AChildKnowsThatItIsOne) {
     (void)drawn_in_child([&] {
       if (looks() != 0) _exit(4);
     });
+    if (test::kUnderTsan) return;  // forks instead
     const pid_t sharing = vfork();
     if (sharing == 0) _exit(os::is_forks_child() ? 1 : 0);
     int status = 0;

@@ -142,6 +142,7 @@ bool knows_that_it_is_alone() {
 
 // Whose child has lost nobody. It draws other numbers than its parent and its siblings all the same.
 TEST(ForkWatch, IsNotToldWhereThereNeverWasAnotherThread) {
+  if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer has a thread of its own";
   test::in_fresh_process([] {
     if (!knows_that_it_is_alone()) return;  // a sanitizer's thread, an emulator
     static Watch watch;
