@@ -19,6 +19,7 @@
 #include <utility>
 
 #include "support/harness.hpp"
+#include "support/step_count.hpp"
 
 namespace {
 
@@ -93,17 +94,12 @@ class ParkedThreads {
   pthread_barrier_t end_{};
 };
 
-// Its exit code, 0 or the other one that means no fault.
-int await_code(pid_t child, const char* what, int other) {
+void await(pid_t child, const char* what) {
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child, "waitpid");
-  CHECK(WIFEXITED(status) && (WEXITSTATUS(status) == 0 || WEXITSTATUS(status) == other), "%s: %s %d", what,
+  CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s: %s %d", what,
         WIFEXITED(status) ? "exit code" : "signal",
         WIFEXITED(status) ? WEXITSTATUS(status) : WTERMSIG(status));
-  return WEXITSTATUS(status);
-}
-void await(pid_t child, const char* what) {
-  (void)await_code(child, what, 0);
 }
 pid_t fork_child() {
   const pid_t child = fork();
@@ -423,42 +419,53 @@ void fork_again(const Arguments&) {
   }
 }
 
-// Another thread is putting away what was left while the child's first one forks, at any step of it: it has
-// not come back from its first call, as the child of that fork sees. (It may have been about to enter it.)
-// How often that is so is up to luck: what every such child does is judged, and where too few are met within
-// a bounded number of forks the test says that, and is skipped.
-constexpr int kMet = 0, kHasNotMet = 3;
-int cpu_count() {
-  cpu_set_t mine;
-  CHECK(sched_getaffinity(0, sizeof mine, &mine) == 0, "sched_getaffinity");
-  return CPU_COUNT(&mine);
+// Another thread is putting away what was left while the child's first one forks: at steps all along its
+// first call, in which it stops behind one instruction after the other.
+std::atomic<bool> stands_in_call{false};
+std::atomic<bool> goes_on{false};
+void stand_in_call() {
+  stands_in_call = true;
+  while (!goes_on) sched_yield();
 }
+std::size_t first_call() {
+  return harness::instructions_of([] { free(malloc(3000)); });
+}
+
+std::size_t length_of_first_call() {
+  int ends[2];
+  CHECK(pipe(ends) == 0, "pipe");
+  const pid_t child = fork_child();
+  std::size_t length = 0;
+  if (child == 0) {
+    auto body = [&] { length = first_call(); };
+    run_in_thread(body);
+    _exit(write(ends[1], &length, sizeof length) == sizeof length ? 0 : 1);
+  }
+  await(child, "child that counts");
+  CHECK(read(ends[0], &length, sizeof length) == sizeof length, "read");
+  close(ends[0]);
+  close(ends[1]);
+  return length;
+}
+
 void fork_meanwhile(const Arguments&) {
   harness::require_library_malloc();
-  if (cpu_count() < 2)
-    harness::skip("no thread is in the middle of a call where another one runs: it takes two CPUs");
-  ParkedThreads threads(8);
-  int met = 0;
-  int tries = 0;
-  // (a2alloc puts nothing away in that call, which is short.)
-  const int wanted = getenv("SPANALLOC_CONFIG") == std::string("a2alloc") ? 1
-                     : harness::is_full_run()                             ? 100
-                                                                          : 10;
-  for (; met < wanted; ++tries) {
-    if (tries == 10000 + 1000 * wanted) {
-      harness::skip(
-          "of %d forks, all of them right, %d came before the end of the other thread's first call: too few",
-          tries, met);
-    }
+  harness::require_step_count();
+  ParkedThreads threads(2);
+  const std::size_t length = length_of_first_call();
+  const std::size_t forks = harness::is_full_run() ? 100 : 8;
+  printf("the first call: %zu instructions; %zu forks in the middle of it\n", length, forks);
+  CHECK(length > forks, "%zu instructions are no call", length);
+  for (std::size_t i = 0; i < forks; ++i) {
     const pid_t child = fork_child();
     if (child == 0) {
-      std::atomic<int> begun{0};
-      std::atomic<bool> has_allocated{false};
+      // (Of a call that has turned out shorter the other thread is at its end.)
+      std::atomic<bool> done{false};
       auto body = [&] {
-        begun = 1;
-        free(malloc(3000));
-        has_allocated = true;
-        while (begun != 2) {
+        harness::call_behind(1 + length * i / forks, stand_in_call);
+        first_call();
+        if (!stands_in_call) stand_in_call();
+        while (!done) {
           std::vector<Block> own = fill_heap(7);
           drop(own, 0, 1);
         }
@@ -469,21 +476,20 @@ void fork_meanwhile(const Arguments&) {
       };
       pthread_t thread{};
       CHECK(pthread_create(&thread, nullptr, start, &body) == 0, "pthread_create");
-      while (begun == 0) sched_yield();
-      for (int spin = 0; spin < tries % 64 * 50; ++spin) asm volatile("");
+      while (!stands_in_call) sched_yield();
       const pid_t second = fork_child();
       if (second == 0) {
-        const bool has_met = !has_allocated;
-        if (has_met || tries % 32 == 0) use_heap(threads, true);
-        _exit(has_met ? kMet : kHasNotMet);
+        use_heap(threads, true);
+        _exit(0);
       }
-      begun = 2;
+      goes_on = true;
+      await(second, "child of a fork meanwhile");
+      done = true;
       CHECK(pthread_join(thread, nullptr) == 0, "pthread_join");
-      _exit(await_code(second, "child of a fork meanwhile", kHasNotMet));
+      _exit(0);
     }
-    met += await_code(child, "child that forks meanwhile", kHasNotMet) == kMet;
+    await(child, "child that forks meanwhile");
   }
-  printf("%d of %d forks came before the end of the other thread's first call\n", met, tries);
 }
 
 }  // namespace

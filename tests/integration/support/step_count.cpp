@@ -17,6 +17,9 @@ namespace {
 
 constinit std::atomic<std::size_t> steps{0};
 constinit std::atomic<std::size_t> kernel_calls{0};
+// Behind which one handler is called; 0: none.
+constinit std::atomic<std::size_t> stop{0};
+void (*stop_handler)() = nullptr;
 
 #ifdef __x86_64__
 // Whether the interrupted thread's next instruction is `syscall`.
@@ -50,8 +53,9 @@ constexpr bool kCanStep = false;
 #endif
 
 void note_step(int, siginfo_t*, void* context) {
-  steps.fetch_add(1, std::memory_order_relaxed);
+  const std::size_t number = steps.fetch_add(1, std::memory_order_relaxed) + 1;
   if (is_at_kernel_call(context)) kernel_calls.fetch_add(1, std::memory_order_relaxed);
+  if (number == stop.load(std::memory_order_relaxed)) stop_handler();
 }
 
 void handle_steps() {
@@ -89,7 +93,12 @@ void begin_count() {
 
 std::size_t end_count() {
   clear_trap_flag();
+  stop.store(0);
   return steps.load();
+}
+void call_behind(std::size_t instructions, void (*handler)()) {
+  stop_handler = handler;
+  stop.store(instructions);
 }
 std::size_t kernel_calls_counted() {
   return kernel_calls.load();

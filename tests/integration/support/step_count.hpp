@@ -16,6 +16,10 @@ std::size_t end_count();
 /// Of the last count: instructions that called the kernel.
 std::size_t kernel_calls_counted();
 
+/// In what is counted next: has handler() called in the counting thread, in the middle of its work, behind so
+/// many instructions.
+void call_behind(std::size_t instructions, void (*handler)());
+
 template <class Work>
 std::size_t instructions_of(Work work) {
   begin_count();
