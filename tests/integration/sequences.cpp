@@ -138,8 +138,20 @@ void require_sequences() {
   if (!are_registered()) harness::skip("the C library has registered no restartable sequences");
 }
 
+void run_on(const cpu_set_t& set) {
+  CHECK(sched_setaffinity(0, sizeof set, &set) == 0, "sched_setaffinity");
+}
+// On another CPU there may be no chain yet, which is made under a lock.
+void stay_here() {
+  cpu_set_t here;
+  CPU_ZERO(&here);
+  CPU_SET(static_cast<std::size_t>(sched_getcpu()), &here);
+  run_on(here);
+}
+
 void are_run(const Arguments&) {
   require_sequences();
+  stay_here();
   const std::size_t found = sequences_of_a_pair();
   CHECK(found != 0, "no sequence in %zu instructions", steps.load());
 }
@@ -183,6 +195,7 @@ bool is_full_of(const void* p, unsigned char byte) {
 
 void handler_allocates(const Arguments&) {
   require_sequences();
+  stay_here();
   if (const std::size_t found = sequences_of_a_pair(); found == 0) {
     harness::fail(__FILE__, __LINE__, "no sequence in %zu instructions", steps.load());
   }
@@ -230,9 +243,6 @@ void handler_allocates(const Arguments&) {
 }
 
 // A process that has one CPU when it starts, and all of them later: on each it runs sequences.
-void run_on(const cpu_set_t& set) {
-  CHECK(sched_setaffinity(0, sizeof set, &set) == 0, "sched_setaffinity");
-}
 cpu_set_t only(int cpu) {
   cpu_set_t set;
   CPU_ZERO(&set);
