@@ -327,6 +327,7 @@ TEST_F(A2allocBound, TheReportsConfigHasNone) {
 
 // What the kernel does not take (it is locked) stays, and is dirty.
 TEST_F(A2allocBound, WhatTheKernelRefusesStaysDirty) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "sanitizers do not pass mlock on to the kernel";
   A2allocHeap heap;
   void* p = allocate_written(heap, 40 * kMiB);
   if (mlock(p, 40 * kMiB) != 0) GTEST_SKIP() << "so much cannot be locked";
