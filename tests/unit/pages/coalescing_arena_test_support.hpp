@@ -49,7 +49,9 @@ struct FaultyCalls {
     using Function = std::function<bool(const Call&, std::size_t number)>;
     Plan() : must_(false), refused_(0) {}
     Plan& operator=(Function refuses) {
-      EXPECT_TRUE(!must_ || refused_ != 0) << "of all calls of the kernel none was refused";
+      // (Under thread sanitizer some of these plans meet no call.)
+      EXPECT_TRUE(!must_ || refused_ != 0 || test::kUnderTsan)
+          << "of all calls of the kernel none was refused";
       set(std::move(refuses), true);
       return *this;
     }
