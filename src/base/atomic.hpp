@@ -57,16 +57,11 @@ class Atomic {
 
   T exchange_acquire(T value) noexcept { return cell_.exchange(value, std::memory_order_acquire); }
   T exchange_acq_rel(T value) noexcept { return cell_.exchange(value, std::memory_order_acq_rel); }
-  T exchange_seq_cst(T value) noexcept { return cell_.exchange(value, std::memory_order_seq_cst); }
 
   // A failed compare-exchange stores the value seen in `expected`; its order is the load half of the name.
   bool compare_exchange_weak_relaxed(T& expected, T desired) noexcept {
     return cell_.compare_exchange_weak(expected, desired, std::memory_order_relaxed,
                                        std::memory_order_relaxed);
-  }
-  bool compare_exchange_weak_acquire(T& expected, T desired) noexcept {
-    return cell_.compare_exchange_weak(expected, desired, std::memory_order_acquire,
-                                       std::memory_order_acquire);
   }
   bool compare_exchange_weak_release(T& expected, T desired) noexcept {
     return cell_.compare_exchange_weak(expected, desired, std::memory_order_release,
@@ -94,7 +89,6 @@ class Atomic {
   T fetch_add_acq_rel(T value) noexcept { return cell_.fetch_add(value, std::memory_order_acq_rel); }
   T fetch_sub_acq_rel(T value) noexcept { return cell_.fetch_sub(value, std::memory_order_acq_rel); }
   T fetch_add_seq_cst(T value) noexcept { return cell_.fetch_add(value, std::memory_order_seq_cst); }
-  T fetch_sub_seq_cst(T value) noexcept { return cell_.fetch_sub(value, std::memory_order_seq_cst); }
 
   /// By the only thread that writes it: takes one off, with a release store. True: that makes it 0. One
   /// instruction where the machine has it, which compilers make of no two atomic operations.
@@ -108,16 +102,6 @@ class Atomic {
     const T left = load_relaxed() - 1;
     store_release(left);
     return left == 0;
-#endif
-  }
-
-  /// By the only thread that writes it: adds one.
-  [[gnu::always_inline]] void count_up_relaxed() noexcept {
-    static_assert(sizeof(T) == 4);
-#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-    asm volatile("addl $1, %0" : "+m"(cell_));
-#else
-    store_relaxed(load_relaxed() + 1);
 #endif
   }
 

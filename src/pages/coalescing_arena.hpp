@@ -236,12 +236,6 @@ class CoalescingArena {
     return true;
   }
 
-  /// Gives back what the range at `first` has beyond `count` granules; `zero`: all of that reads as zero.
-  void give_tail(std::uint32_t first, std::size_t count, bool zero) {
-    manager_.shrink(first, count, zero);
-    memory_came_back();
-  }
-
   /// What became of move_out(): where the pages are now, nullptr: refused, nothing has changed; and whether
   /// the range is the caller's, and reads as zero, to be given back. Else it is nobody's already.
   struct MovedOut {

@@ -65,7 +65,6 @@ class GrowingTable {
 
   T& operator[](std::size_t number) { return records_.load_relaxed()[number]; }
   const T& operator[](std::size_t number) const { return records_.load_relaxed()[number]; }
-  T* records() { return records_.load_relaxed(); }
   std::size_t number_of(const T* record) {
     return static_cast<std::size_t>(record - records_.load_relaxed());
   }

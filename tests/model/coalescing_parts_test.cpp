@@ -16,7 +16,7 @@ struct HoldsAgainstReading {
     hold.begin();
     in_hands.fetch_add_seq_cst(1);
     if (self == 0) hold.begin();  // has one: nothing changes
-    in_hands.fetch_sub_seq_cst(1);
+    in_hands.fetch_add_seq_cst(-1u);
   }
   void read() {
     const Registry::Reading first = registry.read();

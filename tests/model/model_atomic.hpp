@@ -52,7 +52,6 @@ class Atomic {
   Atomic(const Atomic&) = delete;
   Atomic& operator=(const Atomic&) = delete;
 
-  void count_up_relaxed() noexcept { store_relaxed(load_relaxed() + 1); }
   bool count_down_release() noexcept {
     const T left = load_relaxed() - 1;
     store_release(left);
@@ -69,13 +68,11 @@ class Atomic {
 
   T exchange_acquire(T value) noexcept { return exchange(value, Order::acquire); }
   T exchange_acq_rel(T value) noexcept { return exchange(value, Order::acq_rel); }
+  /// Only models try this one.
   T exchange_seq_cst(T value) noexcept { return exchange(value, Order::seq_cst); }
 
   bool compare_exchange_weak_relaxed(T& expected, T desired) noexcept {
     return compare_exchange(expected, desired, Order::relaxed, Order::relaxed, true);
-  }
-  bool compare_exchange_weak_acquire(T& expected, T desired) noexcept {
-    return compare_exchange(expected, desired, Order::acquire, Order::acquire, true);
   }
   bool compare_exchange_weak_release(T& expected, T desired) noexcept {
     return compare_exchange(expected, desired, Order::release, Order::relaxed, true);
@@ -98,7 +95,6 @@ class Atomic {
   T fetch_add_acq_rel(T value) noexcept { return fetch_add(value, Order::acq_rel); }
   T fetch_sub_acq_rel(T value) noexcept { return fetch_sub(value, Order::acq_rel); }
   T fetch_add_seq_cst(T value) noexcept { return fetch_add(value, Order::seq_cst); }
-  T fetch_sub_seq_cst(T value) noexcept { return fetch_sub(value, Order::seq_cst); }
 
   T fetch_or_relaxed(T value) noexcept { return fetch_or(value, Order::relaxed); }
   T fetch_and_relaxed(T value) noexcept { return fetch_and(value, Order::relaxed); }

@@ -136,7 +136,7 @@ TEST_F(CoalescingArenaTest, WhatIsRefusedIsNotThere) {
         break;
       case 2:
         if (some->second <= 1) break;
-        arena->give_tail(some->first, some->second - 1, false);
+        arena->resize_in_place(some->first, some->second - 1);
         --some->second;
         break;
       case 3:
@@ -599,20 +599,6 @@ TEST_F(CoalescingArenaTest, KnowsWhatIsZero) {
   const Taken reopened = tenant->take_growing(8);
   EXPECT_EQ(reopened.first, a);
   EXPECT_TRUE(reopened.zero);
-
-  // What is cut off is as the user says.
-  for (const bool zero : {false, true}) {
-    const std::uint32_t b = tenant->take_growing(12).first;
-    tenant->give_zero(b);
-    const std::uint32_t room = arena->take(12, 1).first;
-    ASSERT_EQ(room, b);
-    arena->give_tail(room, 2, zero);
-    const Taken tail = arena->take(10, 1);
-    EXPECT_EQ(tail.first, room + 2);
-    EXPECT_EQ(tail.zero, zero);
-    arena->give(tail.first, true);
-    arena->give(room, true);
-  }
 
   // One dirty granule in the middle.
   ASSERT_TRUE(tenant->resize(a, 3));

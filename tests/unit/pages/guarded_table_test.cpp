@@ -323,7 +323,7 @@ TEST(GrowingTableGaps, RecordsBehindAForeignMappingGoOn) {
   GrowingTable<Record> table;
   ASSERT_TRUE(table.start(1'000'000, &region));
   ASSERT_EQ(table.reach(0, 1).end, 1u);
-  char* base = reinterpret_cast<char*>(table.records());
+  char* base = reinterpret_cast<char*>(&table[0]);
   void* theirs = map_foreign(base + 2 * kMiB, kPage);
   std::size_t made = 0;
   std::vector<std::size_t> skipped;

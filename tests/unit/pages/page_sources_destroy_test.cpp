@@ -135,12 +135,11 @@ TEST(PageSourcesDestroy, AGrowingTableStartsAgain) {
     ASSERT_TRUE(table.ensure(100'000));
     EXPECT_EQ(table[99'999], 0u);
     table[99'999] = 1;
-    const void* first = table.records();
+    const void* first = &table[0];
     const void* last = &table[99'999];
     table.destroy();
     EXPECT_FALSE(is_mapped(first));
     EXPECT_FALSE(is_mapped(last));
-    EXPECT_EQ(table.records(), nullptr);
   }
 }
 
