@@ -1,7 +1,6 @@
 // Size-class tables computed at compile time: shared by every engine that has size classes.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 

@@ -3,9 +3,7 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
-#include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "os/os.hpp"

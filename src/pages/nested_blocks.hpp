@@ -22,7 +22,6 @@
 // a mapping, or the one block that it was about to take or to free.
 #pragma once
 
-#include <bit>
 #include <cstddef>
 #include <cstdint>
 

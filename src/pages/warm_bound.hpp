@@ -19,7 +19,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"

@@ -9,10 +9,8 @@
 #pragma once
 
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 
-#include "base/bits.hpp"
 #include "engines/standard/block.hpp"
 #include "engines/standard/size_classes.hpp"
 

@@ -18,7 +18,6 @@
 #include "engines/standard/heap.hpp"
 #include "engines/standard/page_layer.hpp"
 #include "engines/standard/thread_state.hpp"
-#include "os/os.hpp"
 #include "sync/spin_lock.hpp"
 #include "thread/lifecycle.hpp"
 

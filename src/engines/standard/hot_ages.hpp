@@ -13,7 +13,7 @@
 
 #include <cstdint>
 
-#include "engines/standard/size_classes.hpp"
+#include "engines/standard/numbers.hpp"
 #include "engines/standard/span.hpp"
 
 namespace spanalloc::standard {

@@ -9,7 +9,7 @@
 
 #include <cstdint>
 
-#include "engines/standard/size_classes.hpp"
+#include "engines/standard/numbers.hpp"
 
 namespace spanalloc::standard {
 

@@ -6,7 +6,6 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
-#include "base/size_class_generator.hpp"
 #include "engines/standard/block.hpp"
 
 namespace spanalloc::standard {

@@ -2,7 +2,6 @@
 // owns. It lives in a table for ever (page_layer.hpp); its number is what spans call their owner.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "base/atomic.hpp"

@@ -29,7 +29,6 @@
 #include <cstdint>
 
 #include "base/atomic.hpp"
-#include "base/bits.hpp"
 
 namespace spanalloc::standard {
 

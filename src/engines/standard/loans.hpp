@@ -8,7 +8,6 @@
 #pragma once
 
 #include <bit>
-#include <cstddef>
 #include <cstdint>
 
 #include "base/atomic.hpp"

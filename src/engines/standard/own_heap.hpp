@@ -10,7 +10,6 @@
 
 #include "engines/engine.hpp"
 #include "engines/standard/engine.hpp"
-#include "os/os.hpp"
 
 namespace spanalloc::standard {
 

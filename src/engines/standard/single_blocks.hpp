@@ -11,7 +11,6 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/assert.hpp"
 #include "base/bits.hpp"
 #include "engines/standard/numbers.hpp"
 #include "engines/standard/size_classes.hpp"

@@ -21,6 +21,7 @@
 #include "base/poison.hpp"
 #include "engines/standard/block.hpp"
 #include "engines/standard/dropped_pages.hpp"
+#include "engines/standard/size_classes.hpp"
 #include "engines/standard/span.hpp"
 
 namespace spanalloc::standard {

@@ -16,7 +16,6 @@
 // (InsideHeap).
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "base/assert.hpp"

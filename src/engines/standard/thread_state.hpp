@@ -13,7 +13,6 @@
 #include "engines/standard/lab.hpp"
 #include "engines/standard/numbers.hpp"
 #include "engines/standard/size_classes.hpp"
-#include "engines/standard/span.hpp"
 #include "engines/standard/span_word.hpp"
 #include "engines/standard/thread_map.hpp"
 

@@ -23,7 +23,6 @@
 #include <bit>
 
 #include "base/atomic.hpp"
-#include "base/bits.hpp"
 #include "pages/coalescing/size_classes.hpp"
 
 namespace spanalloc::coalescing {

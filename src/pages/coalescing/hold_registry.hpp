@@ -15,7 +15,6 @@
 // that).
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "base/assert.hpp"

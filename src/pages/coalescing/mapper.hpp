@@ -33,7 +33,6 @@
 #include <cstdint>
 
 #include "base/atomic.hpp"
-#include "base/bits.hpp"
 
 namespace spanalloc::coalescing {
 

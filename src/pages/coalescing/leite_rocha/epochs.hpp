@@ -20,7 +20,6 @@
 // operations at once wait for a slot.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "base/atomic.hpp"
