@@ -21,7 +21,7 @@
 #include <cstdint>
 
 #include "base/bits.hpp"
-#include "base/size_class_generator.hpp"
+#include "base/divisibility.hpp"
 #include "engines/standard/config.hpp"
 #include "engines/standard/numbers.hpp"
 
@@ -29,6 +29,19 @@ namespace spanalloc::standard {
 
 inline constexpr std::size_t kPageForTail = 4 * kKiB;        // real spans end on such a boundary
 inline constexpr std::size_t kRecordBytes = 2 * kCacheLine;  // of a span: what counts as overhead
+
+/// Blocks of `block_size` bytes, `blocks` of them in a real span of `real_span` bytes, which lies at the
+/// start of a virtual span of `virtual_span` bytes (the address space it owns). Equation: blocks * block_size
+/// + tail = real_span, tail < kPageForTail.
+struct SizeClass {
+  std::uint32_t block_size = 0;
+  std::uint32_t real_span = 0;
+  std::uint32_t virtual_span = 0;
+  std::uint32_t blocks = 0;
+
+  constexpr std::size_t payload() const { return std::size_t{block_size} * blocks; }
+  constexpr std::size_t overhead() const { return real_span - payload(); }
+};
 
 /// Everything the slow paths ask about a class, in one record.
 struct ClassInfo : SizeClass {

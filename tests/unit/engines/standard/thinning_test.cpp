@@ -414,7 +414,7 @@ class OneSpan {
     span.zero = false;
   }
   static constexpr std::uint32_t kBlocks = 32;
-  static constexpr SizeClass kInfo{2048, 64 * kKiB, 64 * kKiB, kBlocks};
+  static constexpr standard::SizeClass kInfo{2048, 64 * kKiB, 64 * kKiB, kBlocks};
   Block* at(std::uint32_t i) { return reinterpret_cast<Block*>(memory + i * kInfo.block_size); }
   void push(std::uint32_t i) {
     link_to(at(i), span.free_list.load_relaxed());

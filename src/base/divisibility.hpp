@@ -1,25 +1,11 @@
-// Size-class tables computed at compile time: shared by every engine that has size classes.
+// Whether a number is a multiple of another, by one multiplication and one comparison in place of a division.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 
 #include "base/bits.hpp"
 
 namespace spanalloc {
-
-/// One size class: blocks of `block_size` bytes, `blocks` of them in a real span of `real_span` bytes, which
-/// lies at the start of a virtual span of `virtual_span` bytes (the address space it owns).
-/// Equation: header + blocks * block_size + tail = real_span, tail < block_size.
-struct SizeClass {
-  std::uint32_t block_size = 0;
-  std::uint32_t real_span = 0;
-  std::uint32_t virtual_span = 0;
-  std::uint32_t blocks = 0;
-
-  constexpr std::size_t payload() const { return std::size_t{block_size} * blocks; }
-  constexpr std::size_t overhead() const { return real_span - payload(); }
-};
 
 /// A multiplier M with: x % d == 0 exactly when uint64(x * M) < M, for all x < 2^64 / d^2 (D. Lemire, O.
 /// Kaser, N. Kurz, "Faster remainder by direct computation", SPE 2019, section 3.2): the least M above 2^64 /

@@ -1,4 +1,4 @@
-#include "base/size_class_generator.hpp"
+#include "base/divisibility.hpp"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@ namespace spanalloc {
 namespace {
 
 // Every block size a span of 64 KiB may have, every offset: exactly the blocks' starts pass.
-TEST(SizeClassGenerator, MultiplicationAcceptsBlockStartsOnly) {
+TEST(Divisibility, MultiplicationAcceptsBlockStartsOnly) {
   constexpr std::uint64_t kSpan = 65536;
   for (std::uint64_t d = 16; d <= 8192; d += 16) {
     const std::uint64_t magic = divisibility_magic(d);
@@ -25,7 +25,7 @@ TEST(SizeClassGenerator, MultiplicationAcceptsBlockStartsOnly) {
 }
 
 // Whatever two addresses below 2^48 it is the difference of.
-TEST(SizeClassGenerator, MultiplicationRefusesAddressesOutsideOfTheSpan) {
+TEST(Divisibility, MultiplicationRefusesAddressesOutsideOfTheSpan) {
   constexpr std::uint64_t kEnd = std::uint64_t{1} << 48;
   constexpr std::uint64_t kMostSpan = 256 * kKiB;
   std::mt19937_64 random(test::seed_of(11));
@@ -50,7 +50,7 @@ TEST(SizeClassGenerator, MultiplicationRefusesAddressesOutsideOfTheSpan) {
   }
 }
 
-TEST(SizeClassGenerator, TheMagicIsExactForAllOffsetsOfASpan) {
+TEST(Divisibility, TheMagicIsExactForAllOffsetsOfASpan) {
   for (std::uint64_t d = 512; d <= 1024 * 1024; d += 512) {
     const std::uint64_t magic = divisibility_magic(d);
     for (std::uint64_t offset = 0; offset < 2 * 1024 * 1024; offset += 4096 - 16) {
