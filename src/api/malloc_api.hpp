@@ -22,6 +22,7 @@
 
 #include "api/introspection.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/engine.hpp"
 #include "os/os.hpp"
 

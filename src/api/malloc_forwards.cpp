@@ -13,7 +13,7 @@
 
 #include <cstddef>
 
-#include "base/bits.hpp"
+#include "base/compiler.hpp"
 
 #define SPANALLOC_FORWARD extern "C" [[gnu::weak, gnu::visibility("default")]]
 

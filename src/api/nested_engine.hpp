@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/engine.hpp"
 #include "os/os.hpp"
 #include "pages/nested_blocks.hpp"

@@ -16,6 +16,7 @@
 #include "api/operator_forwards.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 
 namespace spanalloc {
 

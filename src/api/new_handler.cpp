@@ -7,7 +7,7 @@
 
 #include <new>
 
-#include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "os/os.hpp"
 
 // What the compiler itself refers to for a catch clause in a noexcept function.

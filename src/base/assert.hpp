@@ -9,7 +9,7 @@
 // not been put right yet: where that needs an exception the condition says so.
 #pragma once
 
-#include "base/bits.hpp"
+#include "base/compiler.hpp"
 
 #ifndef SPANALLOC_ASSERTIONS
 #define SPANALLOC_ASSERTIONS 0

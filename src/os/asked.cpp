@@ -9,6 +9,7 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "os/auxiliary.hpp"
 #include "os/os.hpp"
 #include "os/system_call.hpp"

@@ -7,6 +7,7 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "os/os.hpp"
 #include "os/system_call.hpp"
 #include "os/vdso.hpp"

@@ -17,7 +17,6 @@
 
 #include <cstddef>
 
-#include "base/bits.hpp"
 #include "os/os.hpp"
 
 namespace spanalloc::os {

@@ -11,6 +11,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "os/auxiliary.hpp"
 #include "os/kernel_call.hpp"
 #include "os/os.hpp"

@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "base/bits.hpp"
+#include "base/compiler.hpp"
 
 namespace spanalloc::os {
 

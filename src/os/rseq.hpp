@@ -17,8 +17,6 @@
 #include SPANALLOC_SEQUENCE_BACKEND
 #else
 
-#include "base/bits.hpp"
-
 #if defined(__SANITIZE_THREAD__)
 #define SPANALLOC_HAS_TSAN 1
 #elif defined(__has_feature)

@@ -12,6 +12,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "pages/address_range.hpp"
 #include "sync/spin_lock.hpp"
 

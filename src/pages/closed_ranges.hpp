@@ -19,6 +19,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "os/os.hpp"
 #include "pages/coalescing/mapper.hpp"
 #include "pages/coalescing/unit_set.hpp"

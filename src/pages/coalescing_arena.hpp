@@ -24,6 +24,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "os/os.hpp"
 #include "pages/address_range.hpp"
 #include "pages/closed_ranges.hpp"

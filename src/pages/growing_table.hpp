@@ -6,6 +6,7 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "os/os.hpp"
 #include "pages/guarded_table.hpp"
 

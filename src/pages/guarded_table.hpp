@@ -20,6 +20,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "os/os.hpp"
 #include "pages/page_calls.hpp"
 

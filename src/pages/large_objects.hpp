@@ -30,6 +30,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "os/os.hpp"
 #include "sync/spin_lock.hpp"
 

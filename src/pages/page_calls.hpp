@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "os/os.hpp"
 
 namespace spanalloc {

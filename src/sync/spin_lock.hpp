@@ -31,6 +31,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "os/os.hpp"
 
 namespace spanalloc {

@@ -5,8 +5,6 @@
 #include <cstddef>
 #include <vector>
 
-#include "base/bits.hpp"
-
 namespace spanalloc::test {
 
 /// Every size to 1100 bytes, then sparser ones with the neighbours of all powers of two, up to `limit`.

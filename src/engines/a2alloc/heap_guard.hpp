@@ -5,7 +5,7 @@
 #pragma once
 
 #include "base/assert.hpp"
-#include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/a2alloc/global_heap.hpp"
 #include "engines/a2alloc/heap.hpp"
 #include "engines/a2alloc/superblock.hpp"

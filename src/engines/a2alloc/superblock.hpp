@@ -11,6 +11,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "base/intrusive_list.hpp"
 #include "base/poison.hpp"
 #include "engines/a2alloc/block.hpp"

@@ -11,7 +11,7 @@
 
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
-#include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/a2alloc/global_heap.hpp"
 #include "engines/a2alloc/heap.hpp"
 #include "engines/a2alloc/heap_guard.hpp"

@@ -10,6 +10,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "base/poison.hpp"
 #include "engines/scalloc/config.hpp"
 #include "engines/scalloc/directory.hpp"

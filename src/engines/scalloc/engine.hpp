@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <new>
 
-#include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/engine.hpp"
 #include "engines/scalloc/config.hpp"
 #include "engines/scalloc/frontend.hpp"

@@ -16,6 +16,7 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/scalloc/size_classes.hpp"
 
 namespace spanalloc::scalloc {

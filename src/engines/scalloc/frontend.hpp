@@ -8,6 +8,7 @@
 
 #include "base/assert.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "base/poison.hpp"
 #include "engines/engine.hpp"
 #include "engines/scalloc/config.hpp"

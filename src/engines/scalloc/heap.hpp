@@ -15,6 +15,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/engine.hpp"
 #include "engines/scalloc/backend.hpp"
 #include "engines/scalloc/census.hpp"

@@ -6,6 +6,7 @@
 
 #include "base/assert.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "base/poison.hpp"
 #include "engines/scalloc/directory.hpp"
 #include "engines/scalloc/numbers.hpp"

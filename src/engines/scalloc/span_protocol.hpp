@@ -19,6 +19,7 @@
 #include <cstdint>
 
 #include "base/assert.hpp"
+#include "base/compiler.hpp"
 #include "engines/scalloc/backend.hpp"
 #include "engines/scalloc/config.hpp"
 #include "engines/scalloc/lab.hpp"

@@ -6,6 +6,7 @@
 // LAB, through a frontend that lives as long as the call.
 #pragma once
 
+#include "base/compiler.hpp"
 #include "engines/scalloc/frontend.hpp"
 
 namespace spanalloc::scalloc {

@@ -4,6 +4,7 @@
 #include <cstdint>
 
 #include "base/atomic.hpp"
+#include "base/compiler.hpp"
 #include "base/signal_flag.hpp"
 #include "engines/scalloc/directory.hpp"
 #include "engines/scalloc/hot_spans.hpp"

@@ -20,6 +20,7 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/standard/numbers.hpp"
 
 namespace spanalloc::standard {

@@ -31,6 +31,7 @@
 #include <new>
 
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "base/poison.hpp"
 #include "engines/engine.hpp"
 #include "engines/standard/config.hpp"

@@ -15,6 +15,7 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/standard/heap.hpp"
 #include "engines/standard/page_layer.hpp"
 #include "engines/standard/thread_state.hpp"

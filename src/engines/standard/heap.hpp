@@ -20,6 +20,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "base/poison.hpp"
 #include "engines/standard/heap_storage.hpp"
 #include "engines/standard/page_layer.hpp"

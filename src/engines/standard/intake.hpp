@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "base/atomic.hpp"
-#include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/standard/block.hpp"
 
 namespace spanalloc::standard {

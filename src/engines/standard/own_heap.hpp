@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <new>
 
+#include "base/compiler.hpp"
 #include "engines/engine.hpp"
 #include "engines/standard/engine.hpp"
 

@@ -14,6 +14,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/standard/heap_storage.hpp"
 #include "engines/standard/lab.hpp"
 #include "engines/standard/large_habits.hpp"

@@ -12,6 +12,7 @@
 #include <cstdint>
 
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/standard/numbers.hpp"
 #include "engines/standard/size_classes.hpp"
 

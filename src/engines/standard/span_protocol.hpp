@@ -27,6 +27,7 @@
 #include <cstdint>
 
 #include "base/assert.hpp"
+#include "base/compiler.hpp"
 #include "engines/standard/span.hpp"
 #include "engines/standard/span_placement.hpp"
 #include "engines/standard/span_repair.hpp"

@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "base/assert.hpp"
+#include "base/compiler.hpp"
 #include "engines/standard/span_placement.hpp"
 #include "sync/spin_lock.hpp"
 

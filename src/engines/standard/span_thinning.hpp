@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "base/poison.hpp"
 #include "engines/standard/block.hpp"
 #include "engines/standard/dropped_pages.hpp"

@@ -37,7 +37,7 @@
 
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
-#include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/standard/numbers.hpp"
 
 namespace spanalloc::standard {

@@ -21,6 +21,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/standard/span.hpp"
 #include "engines/standard/span_word.hpp"
 

@@ -18,6 +18,7 @@
 
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/standard/intake.hpp"
 
 namespace spanalloc::standard {

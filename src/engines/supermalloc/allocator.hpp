@@ -13,6 +13,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "base/poison.hpp"
 #include "engines/engine.hpp"
 #include "engines/supermalloc/big_objects.hpp"

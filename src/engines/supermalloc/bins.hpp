@@ -9,6 +9,7 @@
 #include <cstdint>
 
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/supermalloc/config.hpp"
 
 namespace spanalloc::supermalloc {

@@ -17,6 +17,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/supermalloc/bins.hpp"
 #include "engines/supermalloc/cpu_sequences.hpp"
 #include "engines/supermalloc/cpu_slots.hpp"

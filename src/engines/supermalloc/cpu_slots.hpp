@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "base/atomic.hpp"
-#include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc::supermalloc {

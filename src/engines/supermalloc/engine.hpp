@@ -6,7 +6,7 @@
 
 #include <cstddef>
 
-#include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/engine.hpp"
 #include "engines/supermalloc/allocator.hpp"
 #include "engines/supermalloc/census.hpp"

@@ -16,6 +16,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "base/poison.hpp"
 #include "engines/supermalloc/bins.hpp"
 #include "os/os.hpp"

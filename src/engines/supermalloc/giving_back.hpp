@@ -9,7 +9,7 @@
 #include <cstdint>
 
 #include "base/atomic.hpp"
-#include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/supermalloc/bins.hpp"
 #include "engines/supermalloc/cpu_caches.hpp"
 #include "engines/supermalloc/folio_heap.hpp"

@@ -14,6 +14,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "base/poison.hpp"
 #include "engines/supermalloc/bins.hpp"
 #include "engines/supermalloc/chunk_table.hpp"

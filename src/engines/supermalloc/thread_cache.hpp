@@ -8,6 +8,7 @@
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/supermalloc/bins.hpp"
 #include "engines/supermalloc/object_list.hpp"
 

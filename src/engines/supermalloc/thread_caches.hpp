@@ -10,7 +10,7 @@
 
 #include "base/assert.hpp"
 #include "base/atomic.hpp"
-#include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "engines/supermalloc/object_list.hpp"
 #include "engines/supermalloc/thread_cache.hpp"
 #include "os/os.hpp"

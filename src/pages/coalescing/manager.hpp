@@ -35,6 +35,7 @@
 
 #include "base/assert.hpp"
 #include "base/bits.hpp"
+#include "base/compiler.hpp"
 #include "pages/coalescing/controller.hpp"
 #include "pages/coalescing/hold_registry.hpp"
 #include "pages/coalescing/mapper.hpp"

@@ -9,7 +9,6 @@
 #include <string>
 #include <vector>
 
-#include "base/bits.hpp"
 #include "engines/supermalloc/allocator.hpp"
 #include "environment.hpp"
 #include "owned.hpp"
