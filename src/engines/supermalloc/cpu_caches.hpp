@@ -108,21 +108,11 @@ class CpuCaches {
   bool is_started() const { return slots_.load_acquire() != nullptr; }
 
   /// A list of the bin, from this CPU or from all of them; an empty one: there is none.
-  ObjectList take(BinNumber b) {
-    if (sequences_.are_used()) return take_restartably(b);
-    Slot& slot = here(b);
-    if (ChainPlace* place = Config::kPrefetch ? one_with_lists(slot) : nullptr) place->prefetch_pop();
-    const SlotGuard guard(*this, slot);
-    return take_locked(slot, b);
-  }
+  ObjectList take(BinNumber b) { return sequences_.are_used() ? take_restartably(b) : take_by_lock(b); }
 
   /// Takes a list in. False: this CPU and all of them together have enough.
   bool put(BinNumber b, ObjectList list) {
-    if (sequences_.are_used()) return put_restartably(b, list);
-    Slot& slot = here(b);
-    if (ChainPlace* place = Config::kPrefetch ? one_with_room(slot, b) : nullptr) place->prefetch_push();
-    const SlotGuard guard(*this, slot);
-    return put_locked(slot, b, list);
+    return sequences_.are_used() ? put_restartably(b, list) : put_by_lock(b, list);
   }
 
   /// f(list) for every list of the bin in any of the caches; of a cache that others fill meanwhile, for as
@@ -261,6 +251,18 @@ class CpuCaches {
     bool has_lock_ = false;
     bool closes_ = false;
   };
+  // The same where no sequences are used: nobody changes a chain without the lock, so none is closed.
+  class [[nodiscard]] LockedSlot {
+   public:
+    LockedSlot(CpuCaches& caches, Slot& slot) : guard_(slot.lock) {
+      SPANALLOC_ASSERT(!caches.uses_sequences());
+      if (SPANALLOC_LIKELY(!guard_.owner_died())) return;
+      for (ChainPlace& place : slot.chains) caches.drop(place);
+    }
+
+   private:
+    LockGuard<SpinLock> guard_;
+  };
   class [[nodiscard]] SharedGuard {
    public:
     SharedGuard(CpuCaches& caches, Shared& shared) : guard_(shared.lock) {
@@ -280,8 +282,32 @@ class CpuCaches {
     place.set(Chain().closed_if(chain.is_closed()));
   }
 
+  // Without sequences.
+  ObjectList take_by_lock(BinNumber b) {
+    Slot& slot = here(b);
+    if (ChainPlace* place = Config::kPrefetch ? one_with_lists(slot) : nullptr) place->prefetch_pop();
+    const LockedSlot guard(*this, slot);
+    return take_locked(slot, b);
+  }
+  bool put_by_lock(BinNumber b, ObjectList list) {
+    Slot& slot = here(b);
+    if (ChainPlace* place = Config::kPrefetch ? one_with_room(slot, b) : nullptr) place->prefetch_push();
+    const LockedSlot guard(*this, slot);
+    return put_locked(slot, b, list);
+  }
+
   ObjectList take_locked(Slot& slot, BinNumber b) {
-    if (ChainPlace* place = one_with_lists(slot); place != nullptr) return place->pop();
+    ChainPlace* place = one_with_lists(slot);
+    return SPANALLOC_LIKELY(place != nullptr) ? place->pop() : take_from_all(slot, b);
+  }
+  bool put_locked(Slot& slot, BinNumber b, ObjectList list) {
+    ChainPlace* place = one_with_room(slot, b);
+    if (SPANALLOC_UNLIKELY(place == nullptr)) return put_elsewhere(slot, b, list);
+    place->push(list);
+    return true;
+  }
+  // The slot has no list.
+  [[gnu::noinline]] ObjectList take_from_all(Slot& slot, BinNumber b) {
     if (!Config::kGlobalCache) return {};
     Shared& shared = shared_of(b);
     if (shared.count() == 0) return {};  // a hint: whoever fills one meanwhile is as if later
@@ -293,10 +319,11 @@ class CpuCaches {
     shared.filled.store_relaxed(filled - 1);
     return slot.chains[0].pop();
   }
-  bool put_locked(Slot& slot, BinNumber b, ObjectList list) {
+  // The slot's chains are full, or not made yet.
+  [[gnu::noinline]] bool put_elsewhere(Slot& slot, BinNumber b, ObjectList list) {
     for (ChainPlace& place : slot.chains) {
+      if (!place.get().is_none()) continue;
       if (!has_chain(place)) return false;
-      if (place.get().count() >= TheBins::of(b).chain_lists) continue;
       place.push(list);
       return true;
     }
@@ -317,7 +344,7 @@ class CpuCaches {
   // may have lost this very CPU. Who does not get it in several tries, or is interrupted too often, as by a
   // debugger that stops at each instruction, or has no CPU with a slot, takes the one that is no CPU's. What
   // comes there is found when nothing else is left.
-  ObjectList take_restartably(BinNumber b) {
+  [[gnu::noinline]] ObjectList take_restartably(BinNumber b) {
     volatile os::SequenceArea& area = os::sequence_area();
     for (unsigned tries = kTries; tries != 0; --tries) {
       const unsigned cpu = os::sequence_cpu(area);
@@ -339,7 +366,7 @@ class CpuCaches {
     const SlotGuard guard(*this, nobodys(b));
     return take_locked(nobodys(b), b);
   }
-  bool put_restartably(BinNumber b, ObjectList list) {
+  [[gnu::noinline]] bool put_restartably(BinNumber b, ObjectList list) {
     volatile os::SequenceArea& area = os::sequence_area();
     for (unsigned tries = kTries; tries != 0; --tries) {
       const unsigned cpu = os::sequence_cpu(area);

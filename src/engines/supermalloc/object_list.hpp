@@ -106,6 +106,8 @@ class Chain {
   Chain opened() const { return Chain(word_ & ~kClosed); }
   Chain closed_if(bool closes) const { return closes ? closed() : opened(); }
 
+  /// What word() has said.
+  explicit Chain(std::uint64_t word) : word_(word) {}
   std::uint64_t word() const { return word_; }
   bool operator==(const Chain&) const = default;
 
@@ -115,19 +117,17 @@ class Chain {
   static constexpr std::uint64_t kClosed = 1;
   static constexpr std::uint64_t kAddress = (kOneList - 1) & ~kClosed;
 
-  explicit Chain(std::uint64_t word) : word_(word) {}
-
   std::uint64_t word_ = 0;
 };
 
 /// Where a chain is kept. Who may change it says the cache; anybody may look, and ask for what it will touch.
 class ChainPlace {
  public:
-  Chain get() const { return chain_.load_relaxed(); }
-  void set(Chain chain) { chain_.store_relaxed(chain); }
+  Chain get() const { return Chain(word_.load_relaxed()); }
+  void set(Chain chain) { word_.store_relaxed(chain.word()); }
   /// With all that was done to it: its heads above all.
-  Chain get_in_order() const { return chain_.load_acquire(); }
-  void set_in_order(Chain chain) { chain_.store_release(chain); }
+  Chain get_in_order() const { return Chain(word_.load_acquire()); }
+  void set_in_order(Chain chain) { word_.store_release(chain.word()); }
 
   void push(ObjectList list) {
     const Chain before = get();
@@ -146,23 +146,26 @@ class ChainPlace {
   void close() {
     // Acquire: with the lists that others have put there. Sequentially consistent: before the closing thread
     // looks where it runs.
-    Chain seen = get();
-    while (!chain_.compare_exchange_strong_seq_cst(seen, seen.closed())) {
+    std::uint64_t seen = word_.load_relaxed();
+    while (!word_.compare_exchange_strong_seq_cst(seen, Chain(seen).closed().word())) {
     }
   }
   // Release: what was done to it meanwhile.
   void open() { set_in_order(get().opened()); }
 
-  void prefetch_push() const { prefetch_to_write(&get().heads()[get().count()]); }
+  void prefetch_push() const {
+    const Chain seen = get();
+    prefetch_to_write(&seen.heads()[seen.count()]);
+  }
   void prefetch_pop() const {
-    const std::uint32_t lists = get().count();
-    prefetch_to_write(&get().heads()[lists - (lists != 0)]);
+    const Chain seen = get();
+    prefetch_to_write(&seen.heads()[seen.count() - (seen.is_empty() ? 0 : 1)]);
   }
 
-  void* word() { return &chain_; }
+  void* word() { return &word_; }
 
  private:
-  Atomic<Chain> chain_{};
+  Atomic<std::uint64_t> word_{0};
 };
 
 }  // namespace spanalloc::supermalloc

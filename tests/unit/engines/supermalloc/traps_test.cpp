@@ -51,9 +51,9 @@ Census census_of_engine() {
 // --- Pushes by compare-and-swap race pops under a lock -----------------------------------------------------
 
 // A pop reads the first list and what is behind it, and writes that: what is pushed in between, and waits for
-// no lock, is lost. To see it fail, take the SlotGuard out of CpuCaches::put(): the push is there before the
-// lock's holder has done.
-// (Where sequences are used nobody waits: what has no lock to itself goes elsewhere. cpu_sequences_test.cpp)
+// no lock, is lost. To see it fail, take the guard out of CpuCaches::put_by_lock(): the push is there before
+// the lock's holder has done. (Where sequences are used nobody waits: what has no lock to itself goes
+// elsewhere. cpu_sequences_test.cpp)
 TEST_F(SupermallocTraps, APushWaitsForWhoeverHasTheLock) {
   const test::Variable locks("SPANALLOC_RSEQ", "0");
   supermalloc::CpuCaches<Supermalloc> caches;
@@ -87,8 +87,8 @@ TEST_F(SupermallocTraps, APushWaitsForWhoeverHasTheLock) {
 }
 
 // The CPU's and the global cache, from several threads, with chains that change places all the time, and
-// drains. To see it fail, take the SlotGuard out of CpuCaches::put(): lists are missing at the end, or two
-// threads have the same one.
+// drains. To see it fail, take the guard out of CpuCaches::put_by_lock(): lists are missing at the end, or
+// two threads have the same one.
 TEST_F(SupermallocTraps, NoListIsLostOrThereTwice) {
   supermalloc::CpuCaches<Supermalloc> caches;
   ASSERT_TRUE(caches.start());
