@@ -100,7 +100,7 @@ class ScallocWorld {
     Engine::deallocate(p);
   }
   /// The end of the running thread.
-  void exit_thread() { Engine::frontend().leave(); }
+  void exit_thread() { MODEL_CHECK(Engine::frontend().leave().what == nullptr); }
 
   // --- Before the threads start: as thread `t` -------------------------------------------------------------
   /// Allocates `count` objects into objects[0 ..].

@@ -104,8 +104,9 @@ class Frontend : public ThreadState {
   bool trim();
 
   // --- The thread's end, and forks -------------------------------------------------------------------------
-  /// The LAB ends; what the thread still does with the heap it does without one.
-  void leave();
+  /// The LAB ends; what the thread still does with the heap it does without one. What was found damaged the
+  /// caller tells last of all: a handler of SIGABRT may use the heap, or never return.
+  [[nodiscard]] Damage leave();
   bool is_inside() const { return inside.is_set(); }
 
   /// While it lives the calling thread may hold a lock, or a span that stands nowhere else. If its signal
@@ -208,13 +209,13 @@ class Frontend : public ThreadState {
   SPANALLOC_COLD void deallocate_foreign(Span* span, void* p, ClassId size_class);
   void free_owned(Lab& lab, Span* span, void* p, ClassId size_class);
   SPANALLOC_COLD static void deallocate_suspect(void* p, Frontend& thread, Span* span, Mark mark);
-  SPANALLOC_COLD void settle(Span* span) { heap_->protocol_.settle(span, self()); }
+  SPANALLOC_COLD void settle(Span* span) { heap_->protocol_.settle(span, self()).report_if_any(); }
   bool is_newest_free(const Span* span, const void* p, ClassId size_class) const;
   SPANALLOC_COLD bool is_listed(const Span* span, const FreeBlock* block, ClassId size_class) const;
   void refresh_view();
 
   // --- Giving up -------------------------------------------------------------------------------------------
-  void give_up_hot(Lab& lab, ClassId size_class, const Identity& me);
+  [[nodiscard]] Damage give_up_hot(Lab& lab, ClassId size_class);
   bool give_up_empty(Lab& lab);
   bool give_address_space_back();
 
@@ -226,16 +227,13 @@ class Frontend : public ThreadState {
   SharedLab& shared_lab() {
     return heap_->shared_lab(Config::kCoreLocal ? thread_number() % heap_->shared_labs() : 0);
   }
+  // Without a LAB, or while its sets close, the thread adopts in a shared one's name.
   Identity self() {
     return {owner != kTerminated ? owner : shared_lab().owner_word(),
             heap_->backend_.core_of(thread_number())};
   }
-  // For a thread whose own sets are closing: it must not adopt any more.
-  Identity self_in_exit() {
-    return {heap_->shared_lab(0).owner_word(), heap_->backend_.core_of(thread_number())};
-  }
   SPANALLOC_COLD bool acquire_lab();
-  void terminate();
+  [[nodiscard]] Damage terminate();
 
   Heap<Config>* heap_;  // constant
 };

@@ -55,48 +55,55 @@ bool Frontend<Config>::acquire_lab() {
   // Last: it may allocate.
   if (heap_->exit_key_.watch_this_thread(this, &Heap<Config>::on_thread_exit)) return true;
   without_lab = true;
-  terminate();
+  terminate().report_if_any();
   return false;
 }
 
+// Nothing is told in the middle: with some sets closed the thread's word owns spans that others may adopt.
 template <class Config>
-void Frontend<Config>::terminate() {
+Damage Frontend<Config>::terminate() {
   Lab& ending = *own_lab;
-  SPANALLOC_ASSERT(!ending.shared && ending.owner_word() == owner);
-  for (const ClassId c : kAllClasses) {
-    // First the hot span, while the set is open: a thread that finds the set closed may adopt.
-    give_up_hot(ending, c, self_in_exit());
-    heap_->protocol_.close(ending, c, self_in_exit());
-  }
-  SPANALLOC_ASSERT(spans.are_none());  // O7
+  SPANALLOC_ASSERT(without_lab && !ending.shared && ending.owner_word() == owner);
+  // First of all: whatever this thread does from here on it does as one without a LAB. It adopts nothing in
+  // the name of sets that are closing, and frees into its own spans as into another thread's.
   own_lab = nullptr;
   owner = kTerminated;
+  Damage damage;
+  for (const ClassId c : kAllClasses) {
+    // First the hot span, while the set is open: a thread that finds the set closed may adopt.
+    damage.add(give_up_hot(ending, c));
+    damage.add(heap_->protocol_.close(ending, c, self()));
+  }
+  SPANALLOC_ASSERT(spans.are_none());  // O7
   ending.hot = nullptr;
   ending.owner.store_release(kTerminated);
   heap_->labs_.give_back(&ending);
+  return damage;
 }
 
 template <class Config>
-void Frontend<Config>::leave() {
+Damage Frontend<Config>::leave() {
   const Inside within(*this);
   without_lab = true;
-  if (own_lab != nullptr) terminate();
+  return own_lab != nullptr ? terminate() : Damage{};
 }
 
 // --- Giving up ---------------------------------------------------------------------------------------------
 
-// hot -> floating, and on to free or reusable if that is what it is.
+// hot -> floating, and on to free or reusable if that is what it is. A damaged list is lost with its blocks.
 template <class Config>
-void Frontend<Config>::give_up_hot(Lab& lab, ClassId size_class, const Identity& me) {
+Damage Frontend<Config>::give_up_hot(Lab& lab, ClassId size_class) {
   HotSpans& hot = *lab.hot;
   Span* span = hot.hot[size_class];
-  if (span == nullptr) return;
+  if (span == nullptr) return {};
   SPANALLOC_ASSERT(span->owner.load_relaxed() == lab.owner_word());  // O7
   SPANALLOC_ASSERT(span->size_class.load_relaxed() == size_class);   // O7
   FreeBlock*& list = hot.list[size_class];
-  const std::uint32_t free = owned_free(span, list);
-  if (list != nullptr) {
-    walk(span, list).last->link_to(span->local_list);
+  Damage damage;
+  const WalkedList own = walk(span, list, damage);
+  const std::uint32_t free = own.count + free_beside_list(span, damage);
+  if (own.last != nullptr) {
+    own.last->link_to(span->local_list);
     span->local_list = list;
   }
   list = nullptr;
@@ -106,7 +113,8 @@ void Frontend<Config>::give_up_hot(Lab& lab, ClassId size_class, const Identity&
   SPANALLOC_ASSERT(seen.state() == State::kHot);  // O7
   while (!span->try_mark_floating(seen, free > 0)) {
   }
-  heap_->protocol_.settle(span, me);
+  damage.add(heap_->protocol_.settle(span, self()));
+  return damage;
 }
 
 // For the LAB's owner: lets go of its empty hot spans and of what its sets hide.
@@ -119,7 +127,7 @@ bool Frontend<Config>::give_up_empty(Lab& lab) {
     Span* span = lab.hot->hot[c];
     if (span == nullptr) continue;
     if (owned_free(span, lab.hot->list[c]) + span->load_word().count() != span->blocks) continue;
-    give_up_hot(lab, c, self());
+    give_up_hot(lab, c).report_if_any();
     any = true;
   }
   return any;

@@ -144,7 +144,7 @@ void Heap<Config>::bury_vanished_threads() {
     if (!has_vanished(lab)) return;
     lab.hot = nullptr;  // it stood in the thread's memory
     for (const ClassId c : kAllClasses) {
-      if (lab.set(c).owner.load_relaxed() != kTerminated) protocol_.close(lab, c, self);
+      if (lab.set(c).owner.load_relaxed() != kTerminated) protocol_.close(lab, c, self).report_if_any();
     }
     lab.owner.store_release(kTerminated);
     labs_.give_back(&lab);

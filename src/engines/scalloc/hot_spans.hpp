@@ -25,6 +25,21 @@ inline bool links_within(const Span* span, const FreeBlock* next) {
   return (address_of(next) ^ span->address()) < kVirtualSpan && span->is_block(next);
 }
 
+/// What is wrong with a span's blocks, which are out of use for it. It is told when nothing is in the
+/// caller's hands any more, for a handler of SIGABRT may jump out.
+struct Damage {
+  const char* what = nullptr;  ///< nullptr: nothing
+  const void* at = nullptr;
+
+  void report_if_any() const {
+    if (SPANALLOC_UNLIKELY(what != nullptr)) os::fatal(what, at);
+  }
+  /// The first one stays: one is told.
+  void add(const Damage& other) {
+    if (what == nullptr) *this = other;
+  }
+};
+
 /// A list of free blocks of one span, walked to its end.
 struct WalkedList {
   std::uint32_t count = 0;
@@ -33,12 +48,13 @@ struct WalkedList {
 
 /// Checks each block. A list that something has written to is lost: its blocks are nobody's any more.
 template <class List>
-WalkedList walk(const Span* span, List& list) {
+WalkedList walk(const Span* span, List& list, Damage& damage) {
   WalkedList result;
   for (FreeBlock* block = list; block != nullptr; block = block->next()) {
     if (!links_within(span, block) || ++result.count > span->blocks) {
       list = nullptr;
-      os::fatal("free list corrupted (written after free, or freed twice) in the span at", span);
+      damage.add({"free list corrupted (written after free, or freed twice) in the span at", span});
+      return {};
     }
     result.last = block;
   }
@@ -78,11 +94,17 @@ inline ListedBlocks count_listed(const Span* span, const FreeBlock* head) {
   return listed;
 }
 
-/// Free blocks that the owner of a hot span knows of (`list` is the LAB's); for the owner, or while it stands
-/// still.
+/// Free blocks that the owner of a hot span knows of, but for its LAB's list; for the owner, or while it
+/// stands still.
+inline std::uint32_t free_beside_list(Span* span, Damage& damage) {
+  return walk(span, span->local_list, damage).count + (span->blocks - span->carved.load_relaxed());
+}
+/// With that list; what is damaged is told at once.
 inline std::uint32_t owned_free(Span* span, FreeBlock*& list) {
-  return walk(span, list).count + walk(span, span->local_list).count +
-         (span->blocks - span->carved.load_relaxed());
+  Damage damage;
+  const std::uint32_t free = walk(span, list, damage).count + free_beside_list(span, damage);
+  damage.report_if_any();
+  return free;
 }
 
 /// A pointer for each mark; those of marks that are no class stay null, so that no such mark ever matches.

@@ -42,17 +42,6 @@ struct Identity {
   unsigned core;
 };
 
-/// What is wrong with a span that is out of use for it. It is told when nothing is in the caller's hands any
-/// more, for a handler of SIGABRT may jump out.
-struct Damage {
-  const char* what = nullptr;  ///< nullptr: nothing
-  const void* at = nullptr;
-
-  void report_if_any() const {
-    if (SPANALLOC_UNLIKELY(what != nullptr)) os::fatal(what, at);
-  }
-};
-
 /// Spans in the caller's hands alone, chained through their unused set links; and the last damage that was
 /// found as they were gathered.
 class SpanChain {
@@ -120,11 +109,11 @@ class SpanProtocol {
     return free >= blocks || (!word.listed() && is_reusable<Config>(blocks, blocks - free));
   }
 
-  /// See the top of this file.
-  void settle(Span* span, const Identity& self) {
+  /// See the top of this file. The caller tells what it finds damaged, and holds nothing then.
+  [[nodiscard]] Damage settle(Span* span, const Identity& self) {
     for (;;) {
       SpanWord seen = span->load_word();
-      if (!seen.is_idle()) return;
+      if (!seen.is_idle()) return {};
       // Acquire, after the word: from the same epoch or a later one, and then the compare-and-swap fails.
       const std::uint32_t freed = span->local_free.load_acquire();
       const ClassId size_class = span->size_class.load_acquire();
@@ -134,18 +123,19 @@ class SpanProtocol {
       const std::uint32_t free = seen.count() + freed;
       if (free > blocks) {  // O1
         if (span->load_word().bits() != seen.bits() || !lose(span, seen, owner, size_class)) continue;
-        os::fatal("more frees than blocks in the span at", span);
+        return {"more frees than blocks in the span at", span};
       }
       if (free == blocks && Config::kEagerReturn) {
         Config::at(Step::kBeforeClaim, span);
-        if (claim(span, seen, owner, size_class, self)) return;
+        Damage damage;
+        if (claim(span, seen, owner, size_class, self, damage)) return damage;
         continue;
       }
-      if (seen.listed()) return;
+      if (seen.listed()) return {};
       const bool reusable = free == blocks || is_reusable<Config>(blocks, blocks - free);
-      if (!reusable && !(seen.mixed() && seen.count() > 0)) return;
+      if (!reusable && !(seen.mixed() && seen.count() > 0)) return {};
       Config::at(Step::kBeforeListing, span);
-      if (list(span, seen, owner, size_class, reusable ? SetList::kReusable : SetList::kSuspects)) return;
+      if (list(span, seen, owner, size_class, reusable ? SetList::kReusable : SetList::kSuspects)) return {};
       // Refused because the span changed, or because its owner is gone: then it becomes ours.
       adopt(span, owner, size_class, self.adopter);
     }
@@ -153,8 +143,9 @@ class SpanProtocol {
 
   /// Makes an idle span free on the word `seen` in which it was found empty, and pools it. False: it changed.
   /// `owner` was read between `seen` and now: if the span is listed, it is so in that owner's set, because a
-  /// listed span does not change hands.
-  bool claim(Span* span, SpanWord seen, OwnerWord owner, ClassId size_class, const Identity& self) {
+  /// listed span does not change hands. A damaged one is lost instead.
+  bool claim(Span* span, SpanWord seen, OwnerWord owner, ClassId size_class, const Identity& self,
+             Damage& damage) {
     const bool listed = seen.listed();
     if (!span->try_mark_free(seen)) return false;
     Config::at(Step::kAfterClaim, span);
@@ -162,9 +153,8 @@ class SpanProtocol {
       SetGuard set(*this, *lab_of(owner), size_class);
       set->unlink(span);  // false: the owner has taken it out already and found it free
     }
-    const Damage damage = lose_if_damaged(span, seen);
-    damage.report_if_any();
-    backend_.put(span, self.core);
+    damage = lose_if_damaged(span, seen);
+    if (SPANALLOC_LIKELY(damage.what == nullptr)) backend_.put(span, self.core);
     return true;
   }
 
@@ -251,8 +241,9 @@ class SpanProtocol {
     return mark_hot(span);
   }
 
-  /// Closes a set for good (thread termination): what it held floats on as orphans.
-  void close(Lab& lab, ClassId size_class, const Identity& self) {
+  /// Closes a set for good (thread termination): what it held floats on as orphans. The caller tells what was
+  /// found damaged.
+  [[nodiscard]] Damage close(Lab& lab, ClassId size_class, const Identity& self) {
     SpanChain empty;
     {
       SetGuard set(*this, lab, size_class);
@@ -263,7 +254,7 @@ class SpanProtocol {
         settle_unlinked(span, size_class, nullptr, empty);
       }
     }
-    put_chain(empty, self);
+    return put_whole(empty, self);
   }
 
   /// Holds the lock of a LAB's set; its lists are whole.
@@ -406,10 +397,11 @@ class SpanProtocol {
   }
 
   // Pools spans that were made free under a set's lock.
-  void put_chain(SpanChain& spans, const Identity& self) {
+  Damage put_whole(SpanChain& spans, const Identity& self) {
     while (Span* span = spans.pop()) backend_.put(span, self.core);
-    spans.damage.report_if_any();
+    return spans.damage;
   }
+  void put_chain(SpanChain& spans, const Identity& self) { put_whole(spans, self).report_if_any(); }
 
   Backend<Config>& backend_;
 };

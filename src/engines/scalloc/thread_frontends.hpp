@@ -82,11 +82,12 @@ void Heap<Config>::on_thread_exit(void* kept) {
   auto& thread = *static_cast<Thread*>(kept);
   Heap& heap = thread.heap();
   if (heap.exit_key_.comes_again(kept, thread.exit_round)) return;
-  if (heap.is_default()) return thread.leave();
+  if (heap.is_default()) return thread.leave().report_if_any();
   heap.exit_key_.watch_this_thread(kept, &on_thread_exit);  // found while it leaves
-  thread.leave();
+  const Damage damage = thread.leave();
   heap.exit_key_.leave();
   heap.threads_.give_back(static_cast<FrontendRecord<Config>*>(&thread));
+  damage.report_if_any();
 }
 
 // --- What a heap offers ------------------------------------------------------------------------------------

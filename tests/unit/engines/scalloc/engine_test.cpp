@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <future>
 #include <latch>
@@ -603,6 +604,59 @@ TEST_F(ScallocDeathTest, AReportLosesNoSpanThatWasFoundOnTheWay) {
     return census.lost == 1 && census.pooled == kSpans - 1 ? 0 : 4;
   };
   EXPECT_EXIT(_exit(loses_one()), testing::ExitedWithCode(0), "freed twice|double free");
+}
+
+// Counts how often a span is about to be listed: that who settles one goes round for ever shows without a
+// clock.
+struct CountsListings : spanalloc::Scalloc {
+  static inline std::atomic<unsigned> listings{0};
+  static void at(scalloc::Step step, scalloc::Span*) {
+    if (step == scalloc::Step::kBeforeListing && ++listings > 100'000) _exit(6);
+  }
+};
+
+// A thread's end finds a list damaged, of a class whose turn comes after that of another. That is told when
+// the LAB is given back: until then the thread's word owns spans whose sets are closed, and a handler that
+// frees their blocks would neither find a set that takes them nor a LAB that adopts them.
+TEST_F(ScallocDeathTest, AReportAtAThreadsEndComesWhenItHasEnded) {
+  static OwnHeap<CountsListings> own;
+  static void* blocks[2000];
+  const auto ends = [] {
+    struct sigaction action{};
+    action.sa_handler = [](int) {
+      const auto use = [] {
+        void* fresh[2000];
+        for (void*& p : fresh) p = own->allocate(64);
+        for (void* p : fresh) own->deallocate(p);
+      };
+      // Most by the thread itself, so that its spans come to be reusable; the rest by another one.
+      for (int i = 0; i < 2000; ++i) {
+        if (i % 16 != 0) own->deallocate(blocks[i]);
+      }
+      use();
+      on_another_thread([&] {
+        for (int i = 0; i < 2000; i += 16) own->deallocate(blocks[i]);
+        use();
+      });
+      own->trim();
+      if (ScallocTestAccess::lab(*own) != nullptr) _exit(2);
+      if (own->statistics().live_labs != 0) _exit(3);
+      const scalloc::Census census = own->census();
+      if (census.empty_idle != 0) _exit(4);
+      // What holds the damaged list, and the blocks of its class that are out, is all that is not free.
+      _exit(census.carved == census.pooled + 1 ? 0 : 5);
+    };
+    sigaction(SIGABRT, &action, nullptr);
+    on_another_thread([] {
+      for (void*& p : blocks) p = own->allocate(64);
+      void* larger[8];
+      for (void*& p : larger) p = own->allocate(1024);
+      for (int i = 0; i < 4; ++i) own->deallocate(larger[i]);
+      std::memset(hidden(larger[3]), 0x41, sizeof(void*));
+    });
+    return 1;
+  };
+  EXPECT_EXIT(_exit(ends()), testing::ExitedWithCode(0), "free list corrupted");
 }
 
 // Nor does it come back in a fork's child that its owner's thread has not come along to.

@@ -41,7 +41,7 @@ struct ScallocTestAccess {
   }
   template <class Config>
   static void leave_thread() {
-    ScallocEngine<Config>::frontend().leave();
+    ScallocEngine<Config>::frontend().leave().report_if_any();
   }
   /// Of the calling thread; nullptr: it has none.
   template <class Config>
