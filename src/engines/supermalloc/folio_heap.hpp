@@ -63,21 +63,30 @@ class FolioHeap {
     return link(bin, claims, end, secret);
   }
 
-  /// Takes a list of the bin's objects back. Bytes that went to the kernel for it.
+  /// Takes a list of the bin's objects back. Bytes that went to the kernel for it. One that was written to
+  /// since it was freed ends the list, and one that is here already is passed over: either is told when all
+  /// others are back, for a handler of SIGABRT may use the heap, or never return.
   std::size_t put(BinNumber b, ObjectList list, Secret secret) {
     const Bin& bin = TheBins::of(b);
     std::size_t bytes = 0;
     FreeObject* next = list.first;
+    const FreeObject* broken = nullptr;
     while (!is_end(next)) {
       // Their links are read before the lock is taken, for that touches the objects.
       Returned batch[kBatch];
       std::uint32_t count = 0;
       for (; !is_end(next) && count < kBatch; ++count) {
         batch[count] = find(bin, next);
-        next = next_of(next, secret);
+        if (SPANALLOC_UNLIKELY(batch[count].cell == nullptr || !next->is_sealed(secret))) {
+          broken = next;
+          next = &end_of_list;
+          break;
+        }
+        next = next->next;
       }
-      bytes += put_batch(b, bin, batch, count);
+      bytes += put_batch(b, bin, batch, count, broken);
     }
+    if (SPANALLOC_UNLIKELY(broken != nullptr)) broken_object(broken);
     return bytes;
   }
 
@@ -220,13 +229,13 @@ class FolioHeap {
   struct Returned {
     FreeObject* object;
     std::uint32_t number;  // in its chunk
-    FolioCell* cell;       // its folio's
+    FolioCell* cell;       // its folio's; nullptr: no object begins there
   };
   // By arithmetic alone.
   static Returned find(const Bin& bin, FreeObject* object) {
     const FolioChunk chunk = FolioChunk::of(object, bin);
     const std::uint32_t number = chunk.object_at(object);
-    if (SPANALLOC_UNLIKELY(number == bin.objects)) broken_object(object);
+    if (SPANALLOC_UNLIKELY(number == bin.objects)) return {object, number, nullptr};
     FolioCell* cell = chunk.cell(chunk.folio_of(number));
     if (Config::kPrefetch) chunk.prefetch(number, cell);
     return {object, number, cell};
@@ -318,10 +327,11 @@ class FolioHeap {
     return list;
   }
 
-  std::size_t put_batch(BinNumber b, const Bin& bin, const Returned* batch, std::uint32_t count) {
+  // `broken` becomes one that is no object in use: to be told without the lock.
+  std::size_t put_batch(BinNumber b, const Bin& bin, const Returned* batch, std::uint32_t count,
+                        const FreeObject*& broken) {
     FolioCell* emptied = nullptr;
     FolioCell** last = &emptied;
-    const FreeObject* broken = nullptr;  // to be reported without the lock
     {
       const Guard guard(*this, b);
       for (std::uint32_t i = 0; i < count; ++i) {
@@ -346,9 +356,7 @@ class FolioHeap {
         }
       }
     }
-    const std::size_t bytes = purge_all(b, bin, emptied);
-    if (SPANALLOC_UNLIKELY(broken != nullptr)) broken_object(broken);
-    return bytes;
+    return purge_all(b, bin, emptied);
   }
 
   // Empty folios that are in no list, chained: their pages go back, then they are listed. Bytes that the

@@ -15,6 +15,7 @@
 #include "memory_pattern.hpp"
 #include "memory_use.hpp"
 #include "random.hpp"
+#include "reported.hpp"
 #include "sanitizers.hpp"
 
 namespace spanalloc {
@@ -370,6 +371,54 @@ TEST_F(SupermallocFolioHeapDeathTest, AListWithAnObjectTwiceIsNamed) {
   EXPECT_EXIT(put(b, {objects[1], objects[0]}), testing::KilledBySignal(SIGABRT),
               "^spanalloc: free object overwritten");
   put(b, {objects[1], objects[2]});
+}
+
+// What is wrong with one object of a list is told when the others are back, those of later batches, too; but
+// for those that hang on a link that was overwritten.
+TEST_F(SupermallocFolioHeapDeathTest, AReportLosesNoOtherObjectOfTheList) {
+  const BinNumber b = Bins::for_folios(64);
+  const std::size_t all = Bins::of(b).folio_objects;  // two batches
+  constexpr std::size_t kBroken = 10;                 // before it in the list, in the first batch
+  const auto put_reported = [&](std::vector<FreeObject*> objects) {
+    return test::is_reported([&] { put(b, objects); });
+  };
+  const auto loses_none = [&](auto&& put_list) {
+    std::vector<FreeObject*> objects = take(b, static_cast<std::uint32_t>(all));
+    const std::size_t before = heap_->census().live_objects;
+    const std::size_t back = put_list(objects);
+    if (back == 0) return 2;
+    if (before - heap_->census().live_objects != back) return 3;
+    put(b, take(b, 3));
+    return heap_->census().consistent() ? 0 : 4;
+  };
+  const auto broken_at = [&](std::vector<FreeObject*>& objects) -> FreeObject*& {
+    return objects[objects.size() - 1 - kBroken];
+  };
+  // The object is free already.
+  const auto twice = [&](std::vector<FreeObject*>& objects) {
+    put(b, {broken_at(objects)});
+    return put_reported(objects) ? all : 0;
+  };
+  EXPECT_EXIT(_exit(loses_none(twice)), testing::ExitedWithCode(0), "free object overwritten");
+  // The list has a place in it where none begins.
+  const auto astray = [&](std::vector<FreeObject*>& objects) {
+    broken_at(objects) = pointer_to<FreeObject>(address_of(broken_at(objects)) + sizeof(FreeObject));
+    unpoison(broken_at(objects), sizeof(FreeObject));
+    return put_reported(objects) ? kBroken : 0;
+  };
+  EXPECT_EXIT(_exit(loses_none(astray)), testing::ExitedWithCode(0), "free object overwritten");
+  // The object was written to.
+  const auto overwritten = [&](std::vector<FreeObject*>& objects) {
+    ObjectList list;
+    for (FreeObject* p : objects) {
+      p->push_on(list.first, heap_->secret());
+      list.first = p;
+      ++list.count;
+    }
+    broken_at(objects)->seal ^= 1;
+    return test::is_reported([&] { heap_->folios().put(b, list, heap_->secret()); }) ? kBroken : 0;
+  };
+  EXPECT_EXIT(_exit(loses_none(overwritten)), testing::ExitedWithCode(0), "free object overwritten");
 }
 
 }  // namespace
