@@ -54,18 +54,18 @@ inline FreshSpan Heap<Config>::take_pooled(ClassId c, unsigned core) {
     number = pool().get_from_other_core(stack, core, pages_.pool_links());
   }
   if (number == SpanNumber::kNone) return {};
-  FreshSpan fresh = as_pooled(number, c);
-  fresh.has_blocks = fresh.same_class && !Classes::is_single(c);
-  if (!fresh.has_blocks) forget_blocks(fresh.span);
-  return fresh;
+  return as_pooled(number, c);
 }
-// One that was just taken out of the pool for class c.
+// One that was just taken out of the pool for class c. A damaged one is lost and told first of all: it counts
+// as what it was.
 template <class Config>
 inline FreshSpan Heap<Config>::as_pooled(SpanNumber number, ClassId c) {
   FreshSpan fresh{pages_.span(number)};
   fresh.is_pooled = true;
   const ClassId was = fresh.span->class_id();
   fresh.same_class = was == c;
+  fresh.has_blocks = fresh.same_class && !Classes::is_single(c);
+  if (!fresh.same_class) forget_blocks(fresh.span);
   if (SPANALLOC_UNLIKELY(Classes::is_single(was) != Classes::is_single(c))) {
     pages_.warm_bound.changed(Classes::info(c).granules, Classes::is_single(c));
   }
@@ -83,7 +83,6 @@ inline FreshSpan Heap<Config>::take_pooled_singles(ClassId c, Lab& lab, unsigned
     const SpanRef span = pages_.span(number);
     if (!first) {
       first = as_pooled(number, c);
-      if (!first.same_class) forget_blocks(span);
     } else if (span->class_id() != c || !lab.spares.add(*span.record, info.granules)) {
       pool_single(span, core);  // a tick may end in a report, and `first` is in the caller's hands
       return first;

@@ -639,6 +639,24 @@ TEST(StandardLinksDeathTest, AReportLosesNoSpares) {
   EXPECT_EXIT(_exit(loses_none()), testing::ExitedWithCode(0), "with a block in use");
 }
 
+// A damaged span of the pool that is wanted for one block, of as many granules, does not count among those of
+// one block.
+constexpr std::size_t kOneGranule = 40'000;
+
+TEST(StandardLinksDeathTest, ADamagedSpanCountsAsWhatItWas) {
+  const auto counts = [] {
+    E::trim();
+    std::vector<void*> damaged = parked_blocks(400);
+    for (void* p : damaged) E::deallocate(p);
+    if (span_of(damaged[0])->load_word().state() != standard::SpanState::kFree) return 1;
+    first_word(damaged[1]) = 0;
+    const std::size_t before = E::pages.warm_bound.live();
+    if (!test::is_reported([] { (void)E::allocate(kOneGranule); })) return 2;
+    return E::pages.warm_bound.live() == before ? 0 : 3;
+  };
+  EXPECT_EXIT(_exit(counts()), testing::ExitedWithCode(0), "with a block in use");
+}
+
 TEST(StandardLinks, OnlyMultiplesOfTheQuantumAndTheEndAreLinks) {
   for (const std::size_t span : {64 * kKiB, 256 * kKiB}) {
     alignas(256 * kKiB) static char memory[256 * kKiB];
