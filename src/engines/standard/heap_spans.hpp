@@ -84,7 +84,11 @@ inline FreshSpan Heap<Config>::take_pooled_singles(ClassId c, Lab& lab, unsigned
     if (!first) {
       first = as_pooled(number, c);
     } else if (span->class_id() != c || !lab.spares.add(*span.record, info.granules)) {
-      pool_single(span, core);  // a tick may end in a report, and `first` is in the caller's hands
+      // (No tick: that may end in a report, and `first` is in the caller's hands.)
+      if (const InUse block = pool_or_lose(span, core); SPANALLOC_UNLIKELY(block != nullptr)) {
+        pool_single(first.span, core);
+        block_in_use(block);
+      }
       return first;
     }
   } while (first.same_class && lab.spares.has_half());

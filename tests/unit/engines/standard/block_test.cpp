@@ -14,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "address_limit.hpp"
 #include "child.hpp"
 #include "engines/standard/test_support.hpp"
 #include "os_calls.hpp"
@@ -639,10 +640,37 @@ TEST(StandardLinksDeathTest, AReportLosesNoSpares) {
   EXPECT_EXIT(_exit(loses_none()), testing::ExitedWithCode(0), "with a block in use");
 }
 
-// A damaged span of the pool that is wanted for one block, of as many granules, does not count among those of
-// one block.
+// Where the pool's spans of one block are taken several at a time a damaged one of several may lie between
+// them, of as many granules. Where it cannot go back to the pool it is looked at.
 constexpr std::size_t kOneGranule = 40'000;
 
+TEST(StandardLinksDeathTest, AReportLosesNoSpanThatIsAboutToBeHandedOut) {
+  if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "sanitizers need address space";
+  const auto loses_none = [] {
+    E::trim();
+    std::vector<void*> damaged = parked_blocks(400);
+    std::vector<void*> singles((Standard::kSpareBytes >> Standard::kGranuleBits) + 1);
+    for (void*& p : singles) p = E::allocate(kOneGranule);
+    for (void* p : damaged) E::deallocate(p);
+    if (span_of(damaged[0])->load_word().state() != standard::SpanState::kFree) return 1;
+    free_all(singles);  // half of them to the pool, above the damaged one
+    first_word(damaged[1]) = 0;
+    if (!test::leave_address_space(kGiB)) return 2;
+    E::pages.arena.close_free();
+    if (!E::pages.arena.is_tight()) return 3;
+    static std::size_t taken = 0;
+    const bool told = test::is_reported([] {
+      for (; taken < 1000; ++taken) (void)E::allocate(kOneGranule);
+    });
+    if (!told || taken == 0) return 4;
+    const SpanCensus census = E::census();
+    if (!census.consistent() || census.lost != 1) return 5;
+    return census.single == taken ? 0 : 6;
+  };
+  EXPECT_EXIT(_exit(loses_none()), testing::ExitedWithCode(0), "with a block in use");
+}
+
+// Nor does it count among those of one block if one was wanted.
 TEST(StandardLinksDeathTest, ADamagedSpanCountsAsWhatItWas) {
   const auto counts = [] {
     E::trim();
