@@ -169,8 +169,9 @@ void expect_everything_returned(Report& report) {
 /// At rest, with blocks still out: each span is in exactly one place.
 template <class E>
 void expect_consistent(Report& report) {
-  if constexpr (requires { E::census(); }) {
-    const test::CensusVerdict verdict = test::judge(E::census());
+  if constexpr (requires(E& engine) { test::census_of(engine); }) {
+    E engine;
+    const test::CensusVerdict verdict = test::judge(test::census_of(engine));
     if (!verdict.consistent) report.error("census with live blocks: %s", verdict.text.c_str());
   }
 }

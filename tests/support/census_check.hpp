@@ -1,13 +1,28 @@
-// One reading of the engines' censuses: is every span somewhere, and is every span of an empty heap where an
-// empty heap may have it?
+// One reading of what engines tell of where their memory is, by a census of their own or, the standard
+// engine, by a walk from outside: is every span somewhere, and is every span of an empty heap where an empty
+// heap may have it?
 #pragma once
 
 #include <cstdio>
 #include <string>
 
 #include "engines/engine.hpp"
+#include "heap_walk.hpp"
 
 namespace spanalloc::test {
+
+/// Of an engine's default heap, or of a heap of one's own.
+template <class Heap>
+auto census_of(Heap& heap)
+  requires(
+      requires { walk_heap(heap); } || requires { heap.census(); })
+{
+  if constexpr (requires { walk_heap(heap); }) {
+    return walk_heap(heap);
+  } else {
+    return heap.census();
+  }
+}
 
 struct CensusVerdict {
   bool consistent = true;  ///< no span is lost or in two places
@@ -68,8 +83,8 @@ std::string leftovers(Heap& heap) {
     return std::to_string(left.large_objects) + " large objects of " + std::to_string(left.large_bytes) +
            " bytes are left";
   }
-  if constexpr (requires { heap.census(); }) {
-    const CensusVerdict verdict = judge(heap.census());
+  if constexpr (requires { census_of(heap); }) {
+    const CensusVerdict verdict = judge(census_of(heap));
     if (!verdict.consistent || !verdict.returned) return "census: " + verdict.text;
   }
   return "";

@@ -39,7 +39,6 @@
 #include "engines/standard/fork_recovery.hpp"
 #include "engines/standard/heap.hpp"
 #include "engines/standard/single_blocks.hpp"
-#include "engines/standard/span_census.hpp"
 #include "engines/standard/thread_map.hpp"
 #include "engines/standard/thread_state.hpp"
 #include "os/os.hpp"
@@ -48,9 +47,6 @@
 namespace spanalloc {
 
 namespace standard {
-
-template <class Config>
-class Census;
 
 /// What one thread does in one heap. Its own thread calls it, nobody else.
 template <class Config>
@@ -149,8 +145,6 @@ class Frontend : public ThreadState<Config> {
   static void on_thread_exit(void* state);
 
  private:
-  friend class Census<Config>;
-
   // Where a miss goes. The argument comes first, in the register that the short path has got it in: so no
   // path moves it.
   template <class Policy>
@@ -411,8 +405,7 @@ class StandardEngineOf {
   }
   static bool owns(const void* p) { return frontend.owns(p); }
   static bool trim() { return frontend.trim(); }
-  static EngineStatistics statistics() { return standard::Census<Config>(heap).statistics(); }
-  static SpanCensus census() { return standard::Census<Config>(heap).take(frontend); }
+  static EngineStatistics statistics() { return heap.statistics(); }
 
   /// Around what may be another library's code in the middle of a call; see os/kernel_call.hpp.
   static void hide_thread(os::HiddenThread& room) { frontend.hide(*new (room.room) Hidden); }
@@ -444,7 +437,6 @@ using StandardEngine = StandardEngineOf<Standard>;
 
 }  // namespace spanalloc
 
-#include "engines/standard/census.hpp"
 #include "engines/standard/frontend_allocate.hpp"
 #include "engines/standard/frontend_free.hpp"
 #include "engines/standard/frontend_loans.hpp"

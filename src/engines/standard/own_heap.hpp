@@ -65,10 +65,7 @@ class OwnHeap {
   bool trim() {
     return with_any_frontend([](Frontend& mine) { return mine.trim(); });
   }
-  EngineStatistics statistics() { return Census<Config>(heap_).statistics(); }
-  SpanCensus census() {
-    return with_any_frontend([this](Frontend& mine) { return Census<Config>(heap_).take(mine); });
-  }
+  EngineStatistics statistics() { return heap_.statistics(); }
 
   Heap& heap() { return heap_; }
   /// What the calling thread keeps for the heap, made with its first use; nullptr: no memory for it, or the

@@ -50,7 +50,6 @@ struct alignas(kCacheLine) Span : Intake {
   std::uint8_t order;  ///< log2 of the span's granules if it has several blocks, else 0; constant while the
                        ///< span is not free, and the same in the records of all its granules
   Atomic<std::uint8_t> shown_class;  ///< size_class of the latest life, for statistics while others run
-  std::uint8_t mark;                 ///< the census's
   Plain<bool> uncounted;    ///< lock of the owning LAB: an orphan whose free blocks have not been counted: as
                             ///< long as that is so `word` counts them as out
   Atomic<HeapNumber> heap;  ///< constant while the span is not free, and until somebody takes it out of that

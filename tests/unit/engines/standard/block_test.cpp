@@ -17,6 +17,7 @@
 #include "address_limit.hpp"
 #include "child.hpp"
 #include "engines/standard/test_support.hpp"
+#include "heap_walk.hpp"
 #include "os_calls.hpp"
 #include "reported.hpp"
 #include "sanitizers.hpp"
@@ -447,17 +448,17 @@ TEST(StandardLinksDeathTest, AReportLosesNoOtherSpanOfThePool) {
       E::deallocate(p);
       if (span_of(p)->load_word().state() == standard::SpanState::kFree) pooled.push_back(p);
     }
-    if (E::census().in_pool < 3 || pooled.size() < 3) return 1;
+    if (test::walk_heap<E>().in_pool < 3 || pooled.size() < 3) return 1;
     const bool told = test::is_reported([&] {
       first_word(pooled[1]) = 0;
       E::trim();
     });
     if (!told) return 2;
-    const SpanCensus census = E::census();
-    if (!census.consistent() || census.lost != 1) return 3;
+    const test::HeapWalk walk = test::walk_heap<E>();
+    if (!walk.consistent() || walk.lost != 1) return 3;
     E::trim();
-    if (E::census().in_pool != 0 || counted_in_pool() != 0) return 4;
-    return E::census().consistent() ? 0 : 5;
+    if (test::walk_heap<E>().in_pool != 0 || counted_in_pool() != 0) return 4;
+    return test::walk_heap<E>().consistent() ? 0 : 5;
   };
   for (const std::size_t size : {std::size_t{400}, std::size_t{2000}}) {
     EXPECT_EXIT(_exit(loses_none(size)), testing::ExitedWithCode(0), "with a block in use") << size;
@@ -510,10 +511,10 @@ TEST(StandardLinksDeathTest, AReportLosesNoOtherSpanThatWasPointedOut) {
       E::trim();
     });
     if (!told) return 2;
-    const SpanCensus census = E::census();
-    if (!census.consistent() || census.lost != 1 || census.in_pool < kEmptied - 1) return 3;
+    const test::HeapWalk walk = test::walk_heap<E>();
+    if (!walk.consistent() || walk.lost != 1 || walk.in_pool < kEmptied - 1) return 3;
     E::trim();
-    if (E::census().in_pool != 0 || !E::census().consistent()) return 4;
+    if (test::walk_heap<E>().in_pool != 0 || !test::walk_heap<E>().consistent()) return 4;
     for (std::size_t i = 0; i < (kEmptied + 2) * blocks_a_span(size); ++i) {
       if (span_of(E::allocate(size)) == span_of(spans[0][0])) return 5;
     }
@@ -533,8 +534,8 @@ TEST(StandardLinksDeathTest, AReportAtAThreadsEndLosesNoOtherSpan) {
       empty_unseen(spans, kEmptied);
       struct sigaction action{};
       action.sa_handler = [](int) {
-        const SpanCensus census = E::census();
-        _exit(census.consistent() && census.lost == 1 && census.in_pool >= kEmptied - 1 ? 0 : 3);
+        const test::HeapWalk walk = test::walk_heap<E>();
+        _exit(walk.consistent() && walk.lost == 1 && walk.in_pool >= kEmptied - 1 ? 0 : 3);
       };
       sigaction(SIGABRT, &action, nullptr);
     });
@@ -567,11 +568,11 @@ TEST(StandardLinksDeathTest, AReportInABurialLosesNoOtherSpanAndLeavesNothingUnd
     return test::run_in_child([&] {
       if (count_vanished() != 1) return 2;
       if (!test::is_reported([] { E::trim(); })) return 3;
-      const SpanCensus census = E::census();
-      if (!census.consistent() || census.lost != 1) return 4;
+      const test::HeapWalk walk = test::walk_heap<E>();
+      if (!walk.consistent() || walk.lost != 1) return 4;
       E::trim();
-      if (count_vanished() != 0 || E::census().in_pool != 0) return 5;
-      return E::census().consistent() ? 0 : 6;
+      if (count_vanished() != 0 || test::walk_heap<E>().in_pool != 0) return 5;
+      return test::walk_heap<E>().consistent() ? 0 : 6;
     });
   };
   EXPECT_EXIT(_exit(loses_none()), testing::ExitedWithCode(0), kMoreFreed);
@@ -609,7 +610,7 @@ TEST(StandardLinksDeathTest, AReportLeavesNoSpanInTwoPlaces) {
     if (!told) return 3;
     if (span_of(warm[0])->load_word().state() != standard::SpanState::kFree) return 4;
     if (place() != E::frontend.lab->warm.kNoPlace) return 5;
-    return E::census().consistent() ? 0 : 6;
+    return test::walk_heap<E>().consistent() ? 0 : 6;
   };
   for (const std::size_t size : {std::size_t{64}, std::size_t{5000}}) {
     EXPECT_EXIT(_exit(is_in_one(size)), testing::ExitedWithCode(0), "with a block in use") << size;
@@ -633,9 +634,9 @@ TEST(StandardLinksDeathTest, AReportLosesNoSpares) {
       while (at < singles.size()) E::deallocate(singles[at++]);
     });
     if (!told) return 2;
-    const SpanCensus census = E::census();
-    if (!census.consistent() || census.lost != 1) return 3;
-    return census.single == singles.size() - at ? 0 : 4;
+    const test::HeapWalk walk = test::walk_heap<E>();
+    if (!walk.consistent() || walk.lost != 1) return 3;
+    return walk.single == singles.size() - at ? 0 : 4;
   };
   EXPECT_EXIT(_exit(loses_none()), testing::ExitedWithCode(0), "with a block in use");
 }
@@ -663,9 +664,9 @@ TEST(StandardLinksDeathTest, AReportLosesNoSpanThatIsAboutToBeHandedOut) {
       for (; taken < 1000; ++taken) (void)E::allocate(kOneGranule);
     });
     if (!told || taken == 0) return 4;
-    const SpanCensus census = E::census();
-    if (!census.consistent() || census.lost != 1) return 5;
-    return census.single == taken ? 0 : 6;
+    const test::HeapWalk walk = test::walk_heap<E>();
+    if (!walk.consistent() || walk.lost != 1) return 5;
+    return walk.single == taken ? 0 : 6;
   };
   EXPECT_EXIT(_exit(loses_none()), testing::ExitedWithCode(0), "with a block in use");
 }

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engines/standard/test_support.hpp"
+#include "heap_walk.hpp"
 #include "memory_use.hpp"
 #include "sanitizers.hpp"
 #include "seed_report.hpp"
@@ -45,8 +46,8 @@ std::size_t blocks_a_span(std::size_t size) {
 
 // Spans that are neither in the pool nor back in the arena.
 std::size_t spans_out() {
-  const SpanCensus census = E::census();
-  return census.carved - census.in_pool;
+  const test::HeapWalk walk = test::walk_heap<E>();
+  return walk.carved - walk.in_pool;
 }
 
 class StandardEngineTest : public testing::Test {
@@ -149,7 +150,7 @@ TEST_F(StandardEngineTest, AThreadGoesRoundInTheSpansThatItHasUsedUp) {
       }
       EXPECT_LE(spans.size(), 1 + kWarm / granules + 1) << size;
     }
-    EXPECT_EQ(E::census().broken, 0u);
+    EXPECT_EQ(test::walk_heap<E>().broken, 0u);
   });
 }
 
@@ -317,7 +318,7 @@ TEST_F(StandardEngineTest, RemoteFreesIntoAHotSpanAreUsedAgain) {
     auto blocks = allocate_many(blocks_a_span(size), size);  // the whole hot span is out
     test::on_another_thread([&] { free_all(blocks); });
     auto again = allocate_many(blocks_a_span(size), size);
-    EXPECT_EQ(E::census().floating, 0u) << "the hot span served again; nothing was left behind";
+    EXPECT_EQ(test::walk_heap<E>().floating, 0u) << "the hot span served again; nothing was left behind";
     free_all(again);
   });
 }
@@ -343,16 +344,16 @@ TEST_F(StandardEngineTest, AThreadAllocatesFromWhatWasFreedIntoAnothersHotSpan) 
   test::on_another_thread([&] {
     auto blocks = allocate_many(50, size);
     const std::set<void*> theirs(blocks.begin(), blocks.end());
-    const std::size_t carved = E::census().carved;
+    const std::size_t carved = test::walk_heap<E>().carved;
     test::on_another_thread([&] {
       free_all(blocks);
       auto again = allocate_many(30, size);
       for (void* p : again) EXPECT_EQ(theirs.count(p), 1u);
-      EXPECT_EQ(E::census().carved, carved);
+      EXPECT_EQ(test::walk_heap<E>().carved, carved);
       free_all(again);
     });
     auto own = allocate_many(blocks_a_span(size), size);
-    EXPECT_EQ(E::census().carved, carved) << "all of the span is its owner's again";
+    EXPECT_EQ(test::walk_heap<E>().carved, carved) << "all of the span is its owner's again";
     free_all(own);
   });
 }
@@ -425,7 +426,7 @@ TEST_F(StandardEngineTest, AForksChildGivesBackWhatVanishedThreadsHadBorrowed) {
     alarm(540);
     E::deallocate(one);
     E::trim();
-    _exit(E::census().all_returned() ? 0 : 1);
+    _exit(test::walk_heap<E>().all_returned() ? 0 : 1);
   }
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -440,15 +441,15 @@ TEST_F(StandardEngineTest, AThreadThatEndsWithEmptyHotSpansLeavesNone) {
   test::on_another_thread([] {
     for (std::size_t size = 16; size <= 32 * kKiB; size += size / 4 + 16) E::deallocate(E::allocate(size));
   });
-  const SpanCensus census = E::census();
-  EXPECT_TRUE(census.all_returned());
+  const test::HeapWalk walk = test::walk_heap<E>();
+  EXPECT_TRUE(walk.all_returned());
 }
 
 TEST_F(StandardEngineTest, OrphansServeTheNextThreadBeforeFreshSpans) {
   std::vector<void*> left;
-  const std::size_t carved = E::census().carved;
+  const std::size_t carved = test::walk_heap<E>().carved;
   for (int i = 0; i < 1000; ++i) test::on_another_thread([&] { left.push_back(E::allocate(64)); });
-  EXPECT_LE(E::census().carved, carved + 2) << "a thousand threads' objects share their spans";
+  EXPECT_LE(test::walk_heap<E>().carved, carved + 2) << "a thousand threads' objects share their spans";
   EXPECT_LE(E::statistics().live_labs, 1u);
   free_all(left);
 }
@@ -457,7 +458,7 @@ TEST_F(StandardEngineTest, OrphansAreReturnedByWhoeverFreesTheLastBlock) {
   std::vector<void*> left;
   test::on_another_thread([&] { left = allocate_many(3 * blocks_a_span(256), 256); });
   test::on_another_thread([&] { free_all(left); });
-  EXPECT_TRUE(E::census().all_returned());
+  EXPECT_TRUE(test::walk_heap<E>().all_returned());
 }
 
 TEST_F(StandardEngineTest, FreedSmallSpansServeLargeOnesWithoutNewAddressSpace) {
@@ -672,7 +673,7 @@ TEST_F(StandardEngineTest, StatisticsMayBeAskedWhileOthersRun) {
   asker.join();
 }
 
-// Everything at once, from several threads, contents checked, threads ending in between; then the census.
+// Everything at once, from several threads, contents checked, threads ending in between; then the walk.
 TEST_F(StandardEngineTest, MillionsOfRandomLocalAndRemoteFreesLoseNothing) {
   struct Item {
     unsigned char* p;
@@ -704,7 +705,7 @@ TEST_F(StandardEngineTest, MillionsOfRandomLocalAndRemoteFreesLoseNothing) {
       next[(t + 1) % kThreads] = std::move(mine);
     });
     passed = std::move(next);
-    ASSERT_TRUE(E::census().consistent());
+    ASSERT_TRUE(test::walk_heap<E>().consistent());
   }
   for (auto& items : passed) {
     for (const Item& item : items) E::deallocate(item.p);

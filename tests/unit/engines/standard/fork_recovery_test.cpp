@@ -19,6 +19,7 @@
 #include "child.hpp"
 #include "engines/standard/engine.hpp"
 #include "engines/standard/test_support.hpp"
+#include "heap_walk.hpp"
 #include "os_calls.hpp"
 #include "sanitizers.hpp"
 #include "threads.hpp"
@@ -115,7 +116,7 @@ TEST(StandardFork, OtherHandlersMayAllocate) {
     if (child == 0) {
       alarm(540);
       E::deallocate(E::allocate(100000));
-      _exit(E::census().consistent() ? 0 : 3);
+      _exit(test::walk_heap<E>().consistent() ? 0 : 3);
     }
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -127,7 +128,7 @@ TEST(StandardFork, OtherHandlersMayAllocate) {
   stop = true;
   for (std::thread& other : others) other.join();
   E::trim();
-  EXPECT_TRUE(E::census().consistent());
+  EXPECT_TRUE(test::walk_heap<E>().consistent());
 }
 
 TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
@@ -162,8 +163,8 @@ TEST(StandardFork, ChildrenOfAPurgingParentHaveAllFreeSpans) {
     ASSERT_GE(child, 0);
     if (child == 0) {
       alarm(540);
-      const SpanCensus census = E::census();
-      _exit(census.consistent() && census.lost == 0 ? 0 : 3);
+      const test::HeapWalk walk = test::walk_heap<E>();
+      _exit(walk.consistent() && walk.lost == 0 ? 0 : 3);
     }
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -230,12 +231,12 @@ bool fork_in_the_middle(char* inside, std::size_t expected, Call call) {
     if (child == 0) {
       alarm(540);
       page.open();
-      if (!E::census().consistent()) _exit(3);
+      if (!test::walk_heap<E>().consistent()) _exit(3);
       _exit(E::statistics().large_objects == expected ? 0 : 2);
     }
     int status = 0;
     EXPECT_EQ(waitpid(child, &status, 0), child);
-    EXPECT_EQ(status, 0) << "2 << 8: another number of large objects; 3 << 8: the census";
+    EXPECT_EQ(status, 0) << "2 << 8: another number of large objects; 3 << 8: the heap walk";
   }
   page.let_go();
   other.join();
@@ -373,7 +374,7 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
     }
     E::trim();
     E::deallocate(E::allocate(kSize));
-    _exit(E::census().consistent() ? 0 : 3);
+    _exit(test::walk_heap<E>().consistent() ? 0 : 3);
   }
   signaller.join();
   sigaction(SIGUSR1, &before, nullptr);
@@ -388,7 +389,7 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
     for (void* p : span) E::deallocate(p);
   }
   E::trim();
-  EXPECT_TRUE(E::census().consistent());
+  EXPECT_TRUE(test::walk_heap<E>().consistent());
 }
 
 // A list is made anew in the child, and one of its spans is found damaged: that is lost without a word, and
@@ -416,15 +417,15 @@ TEST(StandardFork, WhatIsDamagedOnATornListIsLostAlone) {
   });
   holds.wait();
   const int status = test::run_in_child([] {
-    const SpanCensus census = E::census();
-    if (!census.consistent()) return 1;
-    return census.lost == 1 ? 0 : 2;
+    const test::HeapWalk walk = test::walk_heap<E>();
+    if (!walk.consistent()) return 1;
+    return walk.lost == 1 ? 0 : 2;
   });
   EXPECT_EQ(status, 0);
   is_over.count_down();
   holder.join();
   E::trim();
-  EXPECT_TRUE(E::census().consistent());
+  EXPECT_TRUE(test::walk_heap<E>().consistent());
 }
 
 TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
@@ -456,9 +457,9 @@ TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
     ASSERT_GE(child, 0);
     if (child == 0) {
       alarm(540);
-      if (!E::census().consistent()) _exit(3);
+      if (!test::walk_heap<E>().consistent()) _exit(3);
       use_the_heap(all);
-      _exit(E::census().consistent() ? 0 : 4);
+      _exit(test::walk_heap<E>().consistent() ? 0 : 4);
     }
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -473,7 +474,7 @@ TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
     for (auto& slot : *slots) E::deallocate(slot.exchange(nullptr));
   }
   E::trim();
-  EXPECT_TRUE(E::census().all_returned());
+  EXPECT_TRUE(test::walk_heap<E>().all_returned());
 }
 
 // A thread has taken its first range from the arena, which has no record yet, and there is no LAB yet: that
@@ -501,7 +502,7 @@ TEST(StandardFork, AThreadVanishesWithTheVeryFirstRange) {
     ASSERT_GE(child, 0);
     if (child == 0) {
       E::deallocate(E::allocate(100));
-      _exit(E::census().consistent() ? 0 : 4);
+      _exit(test::walk_heap<E>().consistent() ? 0 : 4);
     }
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);

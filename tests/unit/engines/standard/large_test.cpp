@@ -13,6 +13,7 @@
 
 #include "address_limit.hpp"
 #include "engines/standard/test_support.hpp"
+#include "heap_walk.hpp"
 #include "os_calls.hpp"
 
 namespace spanalloc::large {
@@ -131,9 +132,9 @@ TEST(StandardLarge, GrowsInPlaceIntoAFreeNeighbour) {
     std::memset(p, 3, 12 * kMiB);
     EXPECT_NE(E::resize(p, 12 * kMiB + 1).block, p);
     E::deallocate(wall);
-    const SpanCensus census = E::census();
-    EXPECT_TRUE(census.consistent());
-    EXPECT_EQ(census.single, 0u);
+    const test::HeapWalk walk = test::walk_heap<E>();
+    EXPECT_TRUE(walk.consistent());
+    EXPECT_EQ(walk.single, 0u);
     EXPECT_EQ(E::statistics().large_objects, 1u) << "outside the arena";
   });
 }
@@ -244,9 +245,9 @@ TEST(StandardLarge, BlocksThatGrowInTurnMoveSeldom) {
       EXPECT_GE(usable, kLast);
       EXPECT_EQ(resident_pages(blocks[b], usable), kLast / kPage) << "room is not in memory";
     }
-    const SpanCensus census = E::census();
-    EXPECT_TRUE(census.consistent());
-    EXPECT_LE(census.single, 1u) << "all but the arena's last one are mappings of their own";
+    const test::HeapWalk walk = test::walk_heap<E>();
+    EXPECT_TRUE(walk.consistent());
+    EXPECT_LE(walk.single, 1u) << "all but the arena's last one are mappings of their own";
     EXPECT_EQ(E::statistics().large_objects, blocks.size());
     for (unsigned char* p : blocks) E::deallocate(p);
     expect_nothing_out();
@@ -371,7 +372,7 @@ TEST(StandardLarge, GrowsAgainAndAgain) {
             }
           }
           for (unsigned char* p : blocks) E::deallocate(p);
-          ASSERT_TRUE(E::census().consistent());
+          ASSERT_TRUE(test::walk_heap<E>().consistent());
           if (round == 2) E::trim();
         }
         expect_nothing_out();
@@ -400,9 +401,9 @@ TEST(StandardLarge, CrossesTheBoundaryOfItsClassBothWays) {
         const bool may_be_large = n > kMiB * 7 / 8;
         EXPECT_LT(E::usable_size(p), n + (may_be_large ? n / 2 : n / 8) + Classes::kGranule);
         fill_pattern(p, n, n);
-        const SpanCensus census = E::census();
-        EXPECT_TRUE(census.consistent());
-        EXPECT_EQ(census.single + E::pages.outside.statistics().objects, 1 + walls.size());
+        const test::HeapWalk walk = test::walk_heap<E>();
+        EXPECT_TRUE(walk.consistent());
+        EXPECT_EQ(walk.single + E::pages.outside.statistics().objects, 1 + walls.size());
         // One that begins late in its first granule may need more granules than any class has.
         const bool large = address_of(p) % Classes::kGranule + n > kMiB;
         EXPECT_GE(E::statistics().large_objects, large ? 1u : 0u);
@@ -426,7 +427,7 @@ TEST(StandardLarge, ARefusedGrowthLeavesTheBlockAsItWas) {
   }
   EXPECT_EQ(E::usable_size(p), 5 * kMiB);
   EXPECT_EQ(first_mismatch(p, 5 * kMiB, 5), 5 * kMiB);
-  EXPECT_TRUE(E::census().consistent());
+  EXPECT_TRUE(test::walk_heap<E>().consistent());
   E::deallocate(p);
   expect_nothing_out();
 }
@@ -445,7 +446,7 @@ TEST(StandardLarge, AGrowthBeyondTheLimitLeavesTheBlockAsItWas) {
       EXPECT_EQ(Api::realloc(p, 2 * kGiB), nullptr);
     }
     EXPECT_EQ(E::usable_size(p), 200 * kMiB);
-    EXPECT_TRUE(E::census().consistent());
+    EXPECT_TRUE(test::walk_heap<E>().consistent());
     for (std::size_t at = 0; at < 200 * kMiB; at += kMiB) ASSERT_EQ(first_mismatch(p + at, kPage, at), kPage);
     p = static_cast<unsigned char*>(Api::realloc(p, 220 * kMiB));
     ASSERT_NE(p, nullptr) << "there is room for that";
@@ -896,7 +897,7 @@ TEST(StandardLarge, AlignmentsAboveAGranule) {
   EXPECT_EQ(E::allocate_aligned(1, std::size_t{1} << 63), nullptr);
   EXPECT_EQ(E::allocate_aligned(SIZE_MAX, 128 * kKiB), nullptr);
   EXPECT_EQ(E::allocate_aligned(kMiB, std::size_t{1} << 46), nullptr);
-  EXPECT_TRUE(E::census().consistent());
+  EXPECT_TRUE(test::walk_heap<E>().consistent());
   free_all(blocks);
   expect_nothing_out();
 }

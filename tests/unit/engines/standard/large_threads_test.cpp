@@ -11,6 +11,7 @@
 
 #include "address_limit.hpp"
 #include "engines/standard/test_support.hpp"
+#include "heap_walk.hpp"
 #include "os_calls.hpp"
 #include "seed_report.hpp"
 #include "threads.hpp"
@@ -119,7 +120,7 @@ TEST(StandardLargeThreads, TradeObjectsOfAllSizes) {
             if (i % 512 == 0) E::trim();
           }
         });
-        EXPECT_TRUE(E::census().consistent());
+        EXPECT_TRUE(test::walk_heap<E>().consistent());
         EXPECT_TRUE(market.close());
         expect_nothing_out();
         EXPECT_LE(opened(), 256 * kMiB) << "what is free serves all";
@@ -130,11 +131,11 @@ TEST(StandardLargeThreads, TradeObjectsOfAllSizes) {
 // In a fork's child: the slots of threads that were in the middle of something may be lost, nothing else.
 int use_after_fork(Market& market, unsigned workers) {
   alarm(540);
-  const SpanCensus census = E::census();
-  if (!census.consistent() || census.lost != 0) return 2;
+  const test::HeapWalk walk = test::walk_heap<E>();
+  if (!walk.consistent() || walk.lost != 0) return 2;
   if (!market.close()) return 3;
   E::trim();
-  const SpanCensus later = E::census();
+  const test::HeapWalk later = test::walk_heap<E>();
   // In one's hands may be an object, and the new place of it.
   if (!later.consistent() || later.carved > 2 * workers + later.hot_empty) return 4;
   std::mt19937 random(test::seed_of(1));
@@ -149,7 +150,7 @@ int use_after_fork(Market& market, unsigned workers) {
   free_all(small);
   if (!market.close()) return 7;
   E::trim();
-  const SpanCensus last = E::census();
+  const test::HeapWalk last = test::walk_heap<E>();
   return last.consistent() && last.carved <= 2 * workers + last.hot_empty ? 0 : 8;
 }
 
@@ -213,8 +214,8 @@ TEST(StandardLargeThreads, AForkLeavesForeignMappingsAlone) {
     fill_pattern(foreign, kPage, 1);
     const auto use_all = [&] {
       auto more = fill(40 * kMiB, 2 * kMiB);
-      EXPECT_TRUE(E::census().consistent());
-      EXPECT_EQ(E::census().single, blocks.size() + more.size());
+      EXPECT_TRUE(test::walk_heap<E>().consistent());
+      EXPECT_EQ(test::walk_heap<E>().single, blocks.size() + more.size());
       free_all(more);
       E::trim();
       EXPECT_EQ(first_mismatch(foreign, kPage, 1), kPage);

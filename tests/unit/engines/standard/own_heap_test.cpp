@@ -19,6 +19,7 @@
 #include "child.hpp"
 #include "engine_configs.hpp"
 #include "environment.hpp"
+#include "heap_walk.hpp"
 #include "memory_pattern.hpp"
 #include "os_calls.hpp"
 #include "owned_heap.hpp"
@@ -73,9 +74,9 @@ struct Blocks {
 
 void expect_empty(Own& heap) {
   heap.trim();
-  const SpanCensus census = heap.census();
-  EXPECT_TRUE(census.consistent());
-  EXPECT_TRUE(census.all_returned()) << "carved " << census.carved << ", in the pool " << census.in_pool;
+  const test::HeapWalk walk = test::walk_heap(heap);
+  EXPECT_TRUE(walk.consistent());
+  EXPECT_TRUE(walk.all_returned()) << "carved " << walk.carved << ", in the pool " << walk.in_pool;
 }
 
 TEST(StandardHeaps, AHeapOfOnesOwnServesAllSizes) {
@@ -100,8 +101,8 @@ TEST(StandardHeaps, ShareAPageLayerAndNothingElse) {
     EXPECT_TRUE(first.owns(p));
     EXPECT_FALSE(second.owns(p));
   }
-  EXPECT_TRUE(first.census().consistent());
-  EXPECT_TRUE(second.census().consistent());
+  EXPECT_TRUE(test::walk_heap(first).consistent());
+  EXPECT_TRUE(test::walk_heap(second).consistent());
   in_first.check_and_free(first);
   in_second.check_and_free(second);
   expect_empty(first);
@@ -478,13 +479,13 @@ TEST(StandardHeaps, MoreHeapsThanKeysAreRefused) {
   for (const pthread_key_t key : others) pthread_key_delete(key);
 }
 
-TEST(StandardHeaps, ACensusLeavesOtherHeapsAsTheyAre) {
+TEST(StandardHeaps, AHeapWalkLeavesOtherHeapsAsTheyAre) {
   OwnedHeap own;
   Own second(own.pages);
   for (Own* heap : {&own.heap, &second}) heap->deallocate(heap->allocate(70'000));  // a spare
   for (int round = 0; round < 3; ++round) {
-    EXPECT_TRUE(own.heap.census().consistent());
-    EXPECT_TRUE(second.census().consistent());
+    EXPECT_TRUE(test::walk_heap(own.heap).consistent());
+    EXPECT_TRUE(test::walk_heap(second).consistent());
   }
   second.destroy();
 }
@@ -516,14 +517,14 @@ TEST(StandardHeaps, AForksChildGoesOnInAllOfThem) {
     ASSERT_GE(child, 0);
     if (child == 0) {
       alarm(540);
-      if (!own.heap.census().consistent() || !second.census().consistent()) _exit(3);
+      if (!test::walk_heap(own.heap).consistent() || !test::walk_heap(second).consistent()) _exit(3);
       mine.check_and_free(own.heap);
       std::thread([&] {
         Blocks blocks;
         blocks.fill(second, 10, 1);
         blocks.check_and_free(second);
       }).join();
-      _exit(own.heap.census().consistent() && second.census().consistent() ? 0 : 4);
+      _exit(test::walk_heap(own.heap).consistent() && test::walk_heap(second).consistent() ? 0 : 4);
     }
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -585,7 +586,7 @@ TEST(StandardHeaps, AForkBesideADestroyFindsTheHeapWholeOrGone) {
       ASSERT_GE(child, 0);
       if (child == 0) {
         alarm(540);
-        if (!kept.census().consistent()) _exit(3);
+        if (!test::walk_heap(kept).consistent()) _exit(3);
         Blocks blocks;
         blocks.fill(kept, 30, 1);
         for (std::size_t i = 1; i < mine.size(); i += 2) {
@@ -596,8 +597,8 @@ TEST(StandardHeaps, AForkBesideADestroyFindsTheHeapWholeOrGone) {
         }
         blocks.check_and_free(kept);
         kept.trim();
-        const SpanCensus census = kept.census();
-        if (!census.consistent()) _exit(5);
+        const test::HeapWalk walk = test::walk_heap(kept);
+        if (!walk.consistent()) _exit(5);
         if (!dying.heap().is_started() && strangers() != 0) _exit(6);
         if (testing::Test::HasFailure()) _exit(7);
         if (round % 2 == 0) _exit(0);
@@ -682,7 +683,7 @@ TEST(StandardHeaps, AHeapWithoutStorageFreesOthersBlocks) {
     empty.deallocate(small);
     empty.deallocate(large);
     empty.destroy();
-    EXPECT_TRUE(own.heap.census().all_returned());
+    EXPECT_TRUE(test::walk_heap(own.heap).all_returned());
   });
   own.heap.deallocate(small);
   own.heap.deallocate(large);
@@ -700,7 +701,7 @@ TYPED_TEST(StandardConfigs, Work) {
   blocks.fill(own.heap, 20, 1);
   std::thread([&] { blocks.check_and_free(own.heap); }).join();
   own.heap.trim();
-  EXPECT_TRUE(own.heap.census().all_returned());
+  EXPECT_TRUE(test::walk_heap(own.heap).all_returned());
 }
 
 // In a fork's child a thread of another heap puts away what a vanished one has left in this heap, which is
@@ -733,7 +734,7 @@ TEST(StandardHeaps, ADestroyWaitsForTheBurialOfAVanishedThread) {
     owned.pages.lab(number).lock.unlock();
     dying.destroy();
     buries.join();
-    if (other.allocate(100) == nullptr || !other.census().consistent()) return 2;
+    if (other.allocate(100) == nullptr || !test::walk_heap(other).consistent()) return 2;
     other.destroy();
     return 0;
   });

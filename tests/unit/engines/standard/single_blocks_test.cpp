@@ -1,6 +1,7 @@
 // Where the only block of its span begins: on many cache lines and pages, within its span, as aligned as was
 // asked, and nowhere else for whoever frees or grows it. And what lies around it in memory is bounded.
 #include "engines/standard/single_blocks.hpp"
+#include "heap_walk.hpp"
 
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -105,7 +106,7 @@ TEST(StandardSingleBlocks, BlocksStayWithinTheirSpans) {
         ASSERT_EQ(std::count(bytes, bytes + usable[i], static_cast<unsigned char>(i % 251)),
                   static_cast<std::ptrdiff_t>(usable[i]));
       }
-      EXPECT_TRUE(E::census().consistent());
+      EXPECT_TRUE(test::walk_heap<E>().consistent());
       if (round == 1) std::reverse(blocks.begin(), blocks.end());
       free_all(blocks);
       usable.clear();
@@ -210,7 +211,7 @@ TEST(StandardSingleBlocks, ContentsSurviveEveryResize) {
         }
       }
     }
-    EXPECT_TRUE(E::census().consistent());
+    EXPECT_TRUE(test::walk_heap<E>().consistent());
     expect_nothing_out();
   });
 }
@@ -252,9 +253,9 @@ TEST(StandardSingleBlocks, AForkedChildFreesAndAllocates) {
         again.push_back(E::allocate(n));
         std::memset(again.back(), 1, n);
       }
-      const bool good = E::census().consistent() && E::census().single == again.size();
+      const bool good = test::walk_heap<E>().consistent() && test::walk_heap<E>().single == again.size();
       for (void* p : again) E::deallocate(p);
-      _exit(good && E::census().single == 0 ? 0 : 1);
+      _exit(good && test::walk_heap<E>().single == 0 ? 0 : 1);
     }
     int status = 0;
     ASSERT_EQ(waitpid(child, &status, 0), child);
