@@ -276,7 +276,7 @@ unsigned current_cpu() {
     if (reinterpret_cast<CpuFunction>(function)(&cpu, nullptr, nullptr) == 0) return cpu;
   }
 #endif
-  return static_cast<unsigned>(mixed(address_of(thread_mark())) >> 32);
+  return static_cast<unsigned>(mixed(address_of(thread_id())) >> 32);
 }
 
 std::uint64_t random_bits() {

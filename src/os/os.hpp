@@ -107,10 +107,10 @@ std::uint64_t now_ms();
 /// An address that no two living threads share, and even; the same before and after a fork, in the thread
 /// that forks.
 #ifdef SPANALLOC_ATOMIC_BACKEND
-const void* thread_mark();  // models have threads of their own
+const void* thread_id();  // models have threads of their own
 #else
 alignas(2) SPANALLOC_TLS extern constinit thread_local char thread_mark_byte;
-inline const void* thread_mark() {
+inline const void* thread_id() {
   return &thread_mark_byte;
 }
 #endif

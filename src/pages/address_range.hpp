@@ -3,7 +3,7 @@
 // Two ways to claim it:
 //  - placed: only an address is chosen, at random, far from where the kernel places mappings, and each step
 //    maps exactly what it opens. A step that collides with a foreign mapping is halved until it ends before
-//    it; what lies in the way is skipped, a granule or what it covers. A guard page of ours stands before
+//    it; what lies in the way is skipped, a slice or what it covers. A guard page of ours stands before
 //    what is open, and one behind it.
 //  - reserved: PROT_NONE over the whole range (2^kMaxBits, halving on refusal). Costs no memory and is not
 //    charged; opening is mprotect, so neighbouring steps merge into one mapping.
@@ -15,7 +15,7 @@
 // whole step). When the process locks its memory (mlockall(MCL_FUTURE) makes what is opened resident at once)
 // only what is used is opened.
 //
-// The range is counted in granules; granule 0 is never opened. Not synchronised: the owner's lock gives
+// The range is counted in slices; slice 0 is never opened. Not synchronised: the owner's lock gives
 // access; base() and capacity() are constant after start().
 #pragma once
 
@@ -47,11 +47,11 @@ struct ArenaStatistics {
 /// kLimitSlackBits: where a reservation was to be made and a limit on address space stands, the range is the
 /// limit times 2^this, for callers that give parts of what they were handed back to the kernel (the range
 /// costs nothing, what is mapped does).
-template <unsigned kGranuleBits, HugePages kHugePages, std::size_t kMaxStep, unsigned kLimitSlackBits,
+template <unsigned kSliceBits, HugePages kHugePages, std::size_t kMaxStep, unsigned kLimitSlackBits,
           Claim kClaim = Claim::kReserve, class Calls = PageCalls>
 class AddressRange {
  public:
-  static constexpr std::size_t kGranule = std::size_t{1} << kGranuleBits;
+  static constexpr std::size_t kSlice = std::size_t{1} << kSliceBits;
   static constexpr unsigned kMinBits = 30;
   static constexpr unsigned kMaxBits = kClaim == Claim::kPlace ? 44 : 45;
   /// Without a reservation and without a limit (a reservation of every size was refused).
@@ -74,18 +74,18 @@ class AddressRange {
 
   std::uintptr_t base() const { return base_.load_relaxed(); }
   bool reserved() const { return reserved_; }
-  /// Granules the range can ever hold.
+  /// Slices the range can ever hold.
   std::size_t capacity() const { return capacity_; }
-  /// Granules below this number are open, or skipped.
+  /// Slices below this number are open, or skipped.
   std::size_t opened() const { return opened_.load_relaxed(); }
   /// Of these: foreign mappings, never ours.
   std::size_t skipped() const { return skipped_.load_relaxed(); }
-  std::size_t opened_bytes() const { return (opened() - skipped()) * kGranule; }
-  std::size_t reserved_bytes() const { return reserved_ ? capacity_ * kGranule : opened_bytes(); }
+  std::size_t opened_bytes() const { return (opened() - skipped()) * kSlice; }
+  std::size_t reserved_bytes() const { return reserved_ ? capacity_ * kSlice : opened_bytes(); }
 
   enum class OpenResult { kOpened, kRefused, kSkipped };
 
-  /// Opens at least granules [opened(), end), or where a foreign mapping is on the way, a part of that: call
+  /// Opens at least slices [opened(), end), or where a foreign mapping is on the way, a part of that: call
   /// it again for the rest. kSkipped: nothing was opened, the mapping lies at what was opened() and opened()
   /// is behind it now, or behind a part of it; what was skipped is not ours.
   SPANALLOC_COLD OpenResult open_up_to(std::size_t end) {
@@ -95,7 +95,7 @@ class AddressRange {
     // Under a limit what is opened ahead takes from what everything else needs, too.
     const bool limited = limited_ || os::has_memory_limit();
     const std::size_t largest = !reserved_ && limited ? kMaxStep / 16 : kMaxStep;
-    step_ = min_of(step * 2, max_of(largest >> kGranuleBits, 1));
+    step_ = min_of(step * 2, max_of(largest >> kSliceBits, 1));
     if (step > needed && !is_locked()) {
       const os::Placed placed = try_open(step);
       if (placed == os::Placed::kYes) return OpenResult::kOpened;
@@ -113,7 +113,7 @@ class AddressRange {
     return skip();
   }
 
-  /// Granules that were to be opened ahead of need, the last time, and were refused; 0: none, or told before.
+  /// Slices that were to be opened ahead of need, the last time, and were refused; 0: none, or told before.
   std::size_t take_refused_step() {
     const std::size_t step = refused_step_;
     refused_step_ = 0;
@@ -122,7 +122,7 @@ class AddressRange {
   /// A limit has been met that did not stand at the start, or is gone.
   void set_limited(bool limited) { limited_ = limited; }
 
-  /// Goes on at granule `end` (as far as that is not behind opened() already): what lies before is not opened
+  /// Goes on at slice `end` (as far as that is not behind opened() already): what lies before is not opened
   /// any more. False: the capacity ends there.
   bool skip_to(std::size_t end) {
     if (end >= capacity_) return false;
@@ -133,22 +133,22 @@ class AddressRange {
     return true;
   }
 
-  /// Makes open granules inaccessible, their memory uncharged; reopen() undoes it, and they are zero. False:
+  /// Makes open slices inaccessible, their memory uncharged; recommit() undoes it, and they are zero. False:
   /// refused, nothing has changed. A placed range is unmapped: somebody else may map there, and then it
-  /// cannot be reopened.
-  bool close(std::size_t first, std::size_t count) {
-    if (reserved_) return Calls::close(address(first), count * kGranule);
-    return Calls::release(address(first), count * kGranule);
+  /// cannot be recommitted.
+  bool decommit(std::size_t first, std::size_t count) {
+    if (reserved_) return Calls::close(address(first), count * kSlice);
+    return Calls::release(address(first), count * kSlice);
   }
   /// What is never opened again: its first and its last page stay ours, as guards.
-  void close_for_ever(std::size_t first, std::size_t count) {
+  void decommit_for_ever(std::size_t first, std::size_t count) {
     const std::size_t page = os::page_size();
-    const std::size_t bytes = count * kGranule;
+    const std::size_t bytes = count * kSlice;
     if (!Calls::close(address(first), bytes) || reserved_ || bytes <= 2 * page) return;
     Calls::release(static_cast<char*>(address(first)) + page, bytes - 2 * page);
   }
-  os::Placed reopen(std::size_t first, std::size_t count) {
-    const std::size_t bytes = count * kGranule;
+  os::Placed recommit(std::size_t first, std::size_t count) {
+    const std::size_t bytes = count * kSlice;
     os::Placed placed = os::Placed::kYes;
     if (!reserved_) {
       placed = Calls::open_at(address(first), bytes);
@@ -162,14 +162,14 @@ class AddressRange {
   /// Maps fresh pages, which are zero, where nothing is mapped any more: the owner has moved what was open
   /// there. Somebody else may have been quicker (kTaken).
   os::Placed map_anew(std::size_t first, std::size_t count) {
-    const os::Placed placed = Calls::open_at(address(first), count * kGranule);
-    if (placed == os::Placed::kYes) advise(address(first), count * kGranule);
+    const os::Placed placed = Calls::open_at(address(first), count * kSlice);
+    if (placed == os::Placed::kYes) advise(address(first), count * kSlice);
     return placed;
   }
 
   /// Gives the whole range back to the kernel, while nobody uses anything in it; start() may follow. Of an
-  /// placed range only what is still ours: of an opened granule its first left_of(granule) bytes (whole
-  /// pages), which is less than a granule where the owner has closed or unmapped some of it.
+  /// placed range only what is still ours: of an opened slice its first left_of(slice) bytes (whole
+  /// pages), which is less than a slice where the owner has closed or unmapped some of it.
   template <class LeftOf>
   void destroy(LeftOf&& left_of) {
     if (reserved_) {
@@ -186,7 +186,7 @@ class AddressRange {
     skips_ = 0;
   }
   void destroy() {
-    destroy([](std::size_t) { return kGranule; });
+    destroy([](std::size_t) { return kSlice; });
   }
 
   HugePageUse huge_page_use() const { return huge_page_use_; }
@@ -205,22 +205,20 @@ class AddressRange {
     Calls::forbid_huge_pages(address, bytes);
   }
 
-  /// Opening more than is used would make it resident at once. (The page before granule 1 is ours from the
+  /// Opening more than is used would make it resident at once. (The page before slice 1 is ours from the
   /// start on and never opened: it tells whether mlockall(MCL_CURRENT) has locked what is there.)
   bool is_locked() const { return os::memory_is_locked() || os::is_locked(guard_before(1)); }
 
-  /// Some kernels call all resident that is mapped. (The page before granule 1 has never been touched.)
+  /// Some kernels call all resident that is mapped. (The page before slice 1 has never been touched.)
   bool kernel_tells_resident_pages() const {
     return Calls::resident_pages(guard_before(1), os::page_size()) == 0;
   }
 
-  void* address(std::size_t granule) const {
-    return pointer_to(base_.load_relaxed() + (granule << kGranuleBits));
-  }
+  void* address(std::size_t slice) const { return pointer_to(base_.load_relaxed() + (slice << kSliceBits)); }
 
  private:
   void claim(std::uintptr_t base, std::size_t bytes, bool reserved) {
-    capacity_ = bytes >> kGranuleBits;
+    capacity_ = bytes >> kSliceBits;
     if (capacity_ > UINT32_MAX) capacity_ = UINT32_MAX;
     reserved_ = guarded_ = reserved;
     claimed_bytes_ = bytes;
@@ -271,23 +269,21 @@ class AddressRange {
   // No more is lost than is covered.
   SPANALLOC_COLD OpenResult skip() {
     const std::size_t behind = capacity_ - 1 - opened();
-    const std::size_t granules = steps_in_the_way<Calls>(address_of(address(opened())), kGranule, behind);
-    if (granules == 0) return OpenResult::kRefused;  // nothing is behind it
-    leave_out(granules);
+    const std::size_t slices = steps_in_the_way<Calls>(address_of(address(opened())), kSlice, behind);
+    if (slices == 0) return OpenResult::kRefused;  // nothing is behind it
+    leave_out(slices);
     guarded_ = false;
     return OpenResult::kSkipped;
   }
-  void leave_out(std::size_t granules) {
-    skipped_.store_relaxed(skipped_.load_relaxed() + granules);
-    note_skip(opened(), granules);
+  void leave_out(std::size_t slices) {
+    skipped_.store_relaxed(skipped_.load_relaxed() + slices);
+    note_skip(opened(), slices);
     // Release: a fork's child that finds the range behind them finds them skipped.
-    opened_.store_release(opened_.load_relaxed() + granules);
+    opened_.store_release(opened_.load_relaxed() + slices);
     SPANALLOC_ASSERT(opened() <= capacity_ && skipped() < opened());
   }
 
-  char* guard_before(std::size_t granule) const {
-    return static_cast<char*>(address(granule)) - os::page_size();
-  }
+  char* guard_before(std::size_t slice) const { return static_cast<char*>(address(slice)) - os::page_size(); }
   // The pages before and at the beginning of what will be opened next. (Behind something foreign, too.)
   os::Placed place_guards() {
     if (guarded_) return os::Placed::kYes;
@@ -296,9 +292,9 @@ class AddressRange {
     return placed;
   }
 
-  os::Placed try_open(std::size_t granules) {
+  os::Placed try_open(std::size_t slices) {
     char* start = static_cast<char*>(address(opened()));
-    const std::size_t bytes = granules * kGranule;
+    const std::size_t bytes = slices * kSlice;
     if (const os::Placed placed = place_guards(); placed != os::Placed::kYes) return placed;
     // What is not reserved, or is mapped without being charged, is granted whatever its size: ask what a
     // mapping of this size would be told; not where the mapping itself would take the memory.
@@ -316,7 +312,7 @@ class AddressRange {
     } else if (!Calls::open(start, bytes)) {
       return os::Placed::kRefused;
     }
-    opened_.store_relaxed(opened() + granules);
+    opened_.store_relaxed(opened() + slices);
     SPANALLOC_ASSERT(opened() >= 1 && opened() <= capacity_);
     return os::Placed::kYes;
   }
@@ -352,30 +348,30 @@ class AddressRange {
     skip_[skips_++] = {first, first + count};
   }
 
-  // Whole granules that follow each other go with one call; then the guards.
+  // Whole slices that follow each other go with one call; then the guards.
   template <class LeftOf>
   void release_opened(LeftOf&& left_of) {
-    std::size_t first = 1;  // of the run of whole granules that ends at `granule`
+    std::size_t first = 1;  // of the run of whole slices that ends at `slice`
     const auto release_run = [&](std::size_t end) {
-      if (first < end) Calls::release(address(first), (end - first) * kGranule);
+      if (first < end) Calls::release(address(first), (end - first) * kSlice);
     };
     unsigned skip = 0;
-    std::size_t granule = 1;
-    while (granule < opened()) {
-      if (skip < skips_ && skip_[skip].first == granule) {
-        release_run(granule);
-        first = granule = skip_[skip++].end;
+    std::size_t slice = 1;
+    while (slice < opened()) {
+      if (skip < skips_ && skip_[skip].first == slice) {
+        release_run(slice);
+        first = slice = skip_[skip++].end;
         continue;
       }
-      const std::size_t left = left_of(granule);
-      if (left != kGranule) {
-        release_run(granule);
-        if (left != 0) Calls::release(address(granule), left);
-        first = granule + 1;
+      const std::size_t left = left_of(slice);
+      if (left != kSlice) {
+        release_run(slice);
+        if (left != 0) Calls::release(address(slice), left);
+        first = slice + 1;
       }
-      ++granule;
+      ++slice;
     }
-    release_run(granule);
+    release_run(slice);
     std::size_t begin = 1;
     for (unsigned i = 0; i <= skips_; ++i) {
       const std::size_t end = i < skips_ ? skip_[i].first : opened();

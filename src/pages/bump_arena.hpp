@@ -19,13 +19,13 @@
 namespace spanalloc {
 
 /// kLimitSlackBits: see AddressRange.
-template <unsigned kGranuleBits, unsigned kMaxOrder, HugePages kHugePages, std::size_t kMaxStep = 16 * kMiB,
+template <unsigned kSliceBits, unsigned kMaxOrder, HugePages kHugePages, std::size_t kMaxStep = 16 * kMiB,
           unsigned kLimitSlackBits = 1>
 class BumpArena {
-  using Range = AddressRange<kGranuleBits, kHugePages, kMaxStep, kLimitSlackBits>;
+  using Range = AddressRange<kSliceBits, kHugePages, kMaxStep, kLimitSlackBits>;
 
  public:
-  static constexpr std::size_t kGranule = Range::kGranule;
+  static constexpr std::size_t kSlice = Range::kSlice;
 
   /// Claims the range. Side tables are the engine's affair: it sizes them by capacity() and opens them up to
   /// limit() itself.
@@ -34,11 +34,11 @@ class BumpArena {
     if (range_.started()) return true;
     next_ = 1;  // number 0 means "none"
     limit_.store_relaxed(1);
-    // Granule boundaries must survive any page size, and huge orders must be naturally aligned.
-    return range_.start(kGranule << kMaxOrder);
+    // Slice boundaries must survive any page size, and huge orders must be naturally aligned.
+    return range_.start(kSlice << kMaxOrder);
   }
 
-  /// 2^order granules, naturally aligned, open and zero; 0 when out of memory or address space.
+  /// 2^order slices, naturally aligned, open and zero; 0 when out of memory or address space.
   std::uint32_t allocate(unsigned order) {
     LockGuard guard(lock_);
     if (SPANALLOC_UNLIKELY(guard.owner_died())) repair();
@@ -61,7 +61,7 @@ class BumpArena {
       }
       keep_gap(next_, first);
       next_ = end;
-      // Release: whoever learns of a granule below the limit may read the arena's books about it.
+      // Release: whoever learns of a slice below the limit may read the arena's books about it.
       limit_.store_release(end);
       SPANALLOC_ASSERT(lock_.is_mine() && next_ >= 1 && next_ <= range_.opened() && limit() == next_);
       return static_cast<std::uint32_t>(first);
@@ -69,15 +69,15 @@ class BumpArena {
   }
 
   std::uintptr_t base() const { return range_.base(); }
-  /// Granules below this number have been handed out (or skipped). Relaxed: a caller that holds a pointer
+  /// Slices below this number have been handed out (or skipped). Relaxed: a caller that holds a pointer
   /// into the arena got it from someone who saw the limit that covers it.
   std::size_t limit() const { return limit_.load_relaxed(); }
-  /// Granules the range can ever hold; constant after start().
+  /// Slices the range can ever hold; constant after start().
   std::size_t capacity() const { return range_.capacity(); }
 
   ArenaStatistics statistics() {
     LockGuard guard(lock_);
-    return {range_.reserved_bytes(), range_.opened_bytes(), (lost_ + range_.skipped()) * kGranule};
+    return {range_.reserved_bytes(), range_.opened_bytes(), (lost_ + range_.skipped()) * kSlice};
   }
 
   /// Gives the range back to the kernel, while nobody uses the arena or anything from it; start() may
@@ -91,7 +91,7 @@ class BumpArena {
     for (std::uint8_t& count : spare_count_) count = 0;
   }
   void destroy() {
-    destroy([](std::size_t) { return kGranule; });
+    destroy([](std::size_t) { return kSlice; });
   }
 
   /// In a fork's child, first of all.

@@ -1,20 +1,20 @@
 // The arena as a coalescing manager over an address range: what becomes free at one size serves every other.
 //
 //   take ---- the manager (lock-free), from what is open
-//   grow ---- under grow_lock_: what was closed is opened again if it is large enough, else new address space
-//   give ---- the manager: merged with its neighbours, warm until it is purged
-//   resize -- in place (the manager); move_out -- the pages become a mapping of their own, outside
-//   purge --- by decay or on demand; close_free -- when memory is out: free ranges lose their charge, too
+//   grow ---- under grow_lock_: what was decommitted is opened again if it is large enough, else new address
+//   space give ---- the manager: merged with its neighbours, warm until it is purged resize -- in place (the
+//   manager); move_out -- the pages become a mapping of their own, outside purge --- by decay or on demand;
+//   decommit_free -- when memory is out: free ranges lose their charge, too
 //
-// A range is a run of granules (the manager's units); number 0 means "none": granule 0 is never handed out.
+// A range is a run of slices (the manager's units); number 0 means "none": slice 0 is never handed out.
 // The manager's tables (index, mapper and sets of units) grow with the arena, each in a place of its own
-// (guarded_table.hpp). Where something foreign is in a table's way the granules that would have their entries
+// (guarded_table.hpp). Where something foreign is in a table's way the slices that would have their entries
 // there are lost: they are one block in use, of which nobody touches more than the first entry and the last.
 //
-// Who holds what, as equations at rest, in granules:
-//   opened = 1 + taken + free + closed + lost        taken: handed out by take() and not given back
-//   closed: in its set, in use for the manager, no memory and no charge
-//   lost:   its first granule in its set, in use for the manager for ever: foreign mappings (of closed
+// Who holds what, as equations at rest, in slices:
+//   opened = 1 + taken + free + decommitted + lost        taken: handed out by take() and not given back
+//   decommitted: in its set, in use for the manager, no memory and no charge
+//   lost:   its first slice in its set, in use for the manager for ever: foreign mappings (of decommitted
 //           ranges, too), what has no metadata (a gap); what is just being moved out
 #pragma once
 
@@ -27,9 +27,9 @@
 #include "base/compiler.hpp"
 #include "os/os.hpp"
 #include "pages/address_range.hpp"
-#include "pages/closed_ranges.hpp"
-#include "pages/closing_policy.hpp"
 #include "pages/coalescing/manager.hpp"
+#include "pages/decommit_policy.hpp"
+#include "pages/decommitted_ranges.hpp"
 #include "pages/guarded_table.hpp"
 #include "pages/huge_page_advice.hpp"
 #include "pages/refusal_memo.hpp"
@@ -41,10 +41,10 @@ struct CoalescingArenaTestAccess;  // defined by unit tests only
 
 /// Thread-safe but for start() and destroy(); zero-initialisable. Neither reads nor sets errno.
 /// `Calls`: the kernel; tests make it refuse.
-template <unsigned kGranuleBits, HugePages kHugePages, class Calls = PageCalls,
+template <unsigned kSliceBits, HugePages kHugePages, class Calls = PageCalls,
           std::size_t kMaxStep = 16 * kMiB>
 class CoalescingArena {
-  using Range = AddressRange<kGranuleBits, kHugePages, kMaxStep, 1, Claim::kPlace, Calls>;
+  using Range = AddressRange<kSliceBits, kHugePages, kMaxStep, 1, Claim::kPlace, Calls>;
   struct Environment {
     CoalescingArena* arena;
     bool pause() {
@@ -60,22 +60,22 @@ class CoalescingArena {
     bool is_lost(coalescing::Block block) const { return arena->is_lost(block); }
     bool is_gap(coalescing::Block block) const { return arena->gap_behind(block.first) == block; }
     coalescing::Block gap_behind(std::size_t unit) const { return arena->gap_behind(unit); }
-    void closed(coalescing::Block block) { arena->huge_set().erase(block); }
+    void decommitted(coalescing::Block block) { arena->huge_set().erase(block); }
     void memory_came_back() { arena->memory_came_back(); }
     bool has_grown_over(coalescing::Block block) const { return arena->has_grown_over(block); }
     void unmap_grown() { arena->unmap_grown(); }
   };
-  // Sets of granules. closed: changed under grow_lock_; lost: where what is lost begins; seams: see
+  // Sets of slices. decommitted: changed under grow_lock_; lost: where what is lost begins; seams: see
   // move_out(); huge: of what this arena has advised huge pages for, see stop_advice().
-  enum Set : unsigned { kClosed, kLost, kSeams, kHuge, kExtraSets };
+  enum Set : unsigned { kDecommitted, kLost, kSeams, kHuge, kExtraSets };
   using Manager = coalescing::CoalescingManager<Environment, 16, 6, kExtraSets>;
   using Tables = typename Manager::Tables;
-  using Advice = HugePageAdvice<kGranuleBits>;
-  using Closed = ClosedRanges<Range, Manager, Books, Calls, kClosed>;
+  using Advice = HugePageAdvice<kSliceBits>;
+  using Decommitted = DecommittedRanges<Range, Manager, Books, Calls, kDecommitted>;
 
  public:
   using Reuse = coalescing::Reuse;
-  static constexpr std::size_t kGranule = Range::kGranule;
+  static constexpr std::size_t kSlice = Range::kSlice;
 
   /// A range; first == 0: none. `zero`: all of it reads as zero.
   struct Taken {
@@ -99,10 +99,10 @@ class CoalescingArena {
       SPANALLOC_ASSERT(books_add_up());
       unmap_grown();
       std::size_t end_of_lost = 0;
-      range_.destroy([&](std::size_t granule) {
-        const coalescing::Block block{granule, 1};
-        if (granule >= end_of_lost && is_lost(block)) end_of_lost = granule + count_of_used(granule);
-        return granule < end_of_lost || closed_.contains(block) ? std::size_t{0} : kGranule;
+      range_.destroy([&](std::size_t slice) {
+        const coalescing::Block block{slice, 1};
+        if (slice >= end_of_lost && is_lost(block)) end_of_lost = slice + count_of_used(slice);
+        return slice < end_of_lost || decommitted_.contains(block) ? std::size_t{0} : kSlice;
       });
     }
     for (auto& table : tables_) table.destroy();
@@ -116,22 +116,22 @@ class CoalescingArena {
 
   std::uintptr_t base() const { return range_.base(); }
   std::size_t capacity() const { return range_.capacity(); }
-  /// Granules below this number have been opened or lost. Where the engine's side tables must reach.
+  /// Slices below this number have been opened or lost. Where the engine's side tables must reach.
   std::size_t limit() const { return manager_.limit(); }
 
-  /// `count` granules at a multiple of `alignment` granules (a power of two), from what is open. first == 0:
+  /// `count` slices at a multiple of `alignment` slices (a power of two), from what is open. first == 0:
   /// a quick look has found none. Lock-free.
   Taken take(std::size_t count, std::size_t alignment, Reuse reuse = Reuse::kDirtyFirst) {
     return as_taken(manager_.try_allocate(count, alignment, reuse));
   }
 
   /// What take_growing() does when the kernel refuses to open more: nothing; searches everything that is open
-  /// and opens again everything that is closed; or closes everything that is free (close_free), so that the
-  /// kernel may grant more, before that.
-  enum class Effort { kGrow, kSearch, kClose };
+  /// and opens again everything that is decommitted; or decommits everything that is free (decommit_free), so
+  /// that the kernel may grant more, before that.
+  enum class Effort { kGrow, kSearch, kDecommit };
 
   /// After a failed take(): makes room, or finds that there is room again, and takes. `before_use(end)` is
-  /// called before granules up to `end` can be handed out for the first time, and says how far the caller's
+  /// called before slices up to `end` can be handed out for the first time, and says how far the caller's
   /// own table reaches (TableReach): those behind it cannot be. first == 0: memory or address space is out;
   /// with Effort::kGrow, out of what is quickly found.
   template <class BeforeUse>
@@ -140,9 +140,9 @@ class CoalescingArena {
     if (count == 0 || count >= capacity() || alignment >= capacity()) return {};
     if (limit() == 0) return {};  // a start was refused half-way: there are no tables
     LockGuard guard(grow_lock_);
-    bool has_closed = false;
-    ClosingPolicy::Case closing;
-    std::size_t reopen_at_most = 1;
+    bool has_decommitted = false;
+    DecommitPolicy::Case decommitting;
+    std::size_t recommit_at_most = 1;
     for (;;) {
       // Others may have grown or given meanwhile. Every block is looked at only once the kernel has refused:
       // among many that are too small that would take long, under the lock that all growing threads need. And
@@ -151,13 +151,13 @@ class CoalescingArena {
       const bool absent = refused_.known_absent(count, alignment);
       Taken taken = absent ? Taken{} : look_for(count, alignment, coalescing::Search::kThorough);
       if (taken.first != 0) return taken;
-      enum { kNotAsked, kMayReopen, kRefuses } kernel = kNotAsked;
-      const auto may_reopen = [&] {
-        if (kernel == kNotAsked) kernel = closed_.may_reopen() ? kMayReopen : kRefuses;
-        return kernel == kMayReopen;
+      enum { kNotAsked, kMayRecommit, kRefuses } kernel = kNotAsked;
+      const auto may_recommit = [&] {
+        if (kernel == kNotAsked) kernel = decommitted_.may_recommit() ? kMayRecommit : kRefuses;
+        return kernel == kMayRecommit;
       };
-      const bool no_closed_room = closed_.known_without_room(count, alignment);
-      if (!no_closed_room && may_reopen() && closed_.reopen_run_for(count, alignment)) continue;
+      const bool no_decommitted_room = decommitted_.known_without_room(count, alignment);
+      if (!no_decommitted_room && may_recommit() && decommitted_.recommit_run_for(count, alignment)) continue;
       if (open_more(count, alignment, before_use)) {
         taken = as_taken(manager_.try_allocate_last(count, alignment));
         if (taken.first != 0) return taken;
@@ -167,18 +167,20 @@ class CoalescingArena {
       if (has_unmapped() && map_unmapped()) continue;
       if (!absent) taken = look_for(count, alignment, coalescing::Search::kExhaustive);
       if (taken.first != 0) return taken;
-      if (effort == Effort::kClose && !has_closed && closing_may_help(closing, count, alignment)) {
-        has_closed = true;
-        if (closed_.close_free(has_space_behind(count, alignment)) != 0) {
-          open_more(count, alignment, before_use);  // sooner done than to look through all that is closed
+      if (effort == Effort::kDecommit && !has_decommitted &&
+          decommitting_may_help(decommitting, count, alignment)) {
+        has_decommitted = true;
+        if (decommitted_.decommit_free(has_space_behind(count, alignment)) != 0) {
+          open_more(count, alignment,
+                    before_use);  // sooner done than to look through all that is decommitted
           continue;
         }
       }
       // All the others only now: they take the memory that the new range needs. But together they may do; or
       // a few of them make the mappings fewer, of which the kernel allows only so many.
-      const auto could_do = [&] { return count <= closed_.count() + manager_.free_units(); };
-      if (may_reopen() && could_do() && closed_.reopen_runs(reopen_at_most)) {
-        reopen_at_most *= 2;
+      const auto could_do = [&] { return count <= decommitted_.count() + manager_.free_units(); };
+      if (may_recommit() && could_do() && decommitted_.recommit_runs(recommit_at_most)) {
+        recommit_at_most *= 2;
         continue;
       }
       if (!refused_.known_absent(count, alignment)) {
@@ -186,7 +188,8 @@ class CoalescingArena {
         taken = as_taken(manager_.allocate(count, alignment));
         if (taken.first == 0) refused_.note(count, alignment);
       }
-      if (taken.first == 0 && has_closed) note_vain_closing(closing, has_space_behind(count, alignment));
+      if (taken.first == 0 && has_decommitted)
+        note_vain_decommit(decommitting, has_space_behind(count, alignment));
       return taken;
     }
   }
@@ -197,7 +200,7 @@ class CoalescingArena {
     return alignment < capacity() && refused_.known_absent(count, alignment);
   }
 
-  /// Makes the range at `first` `count` granules long by opening new space behind it, if it is the last one.
+  /// Makes the range at `first` `count` slices long by opening new space behind it, if it is the last one.
   /// False: it is not, or the kernel refuses.
   template <class BeforeUse>
   SPANALLOC_COLD bool grow_at_end(std::uint32_t first, std::size_t count, BeforeUse before_use) {
@@ -215,22 +218,22 @@ class CoalescingArena {
   /// Gives a range back. `zero`: all of it reads as zero. The whole range that take() returned (or resizing
   /// made of it).
   void give(std::uint32_t first, bool zero = false) {
-    const std::size_t count = SPANALLOC_UNLIKELY(is_tight()) ? count_of(first) : 0;
-    if (count >= kWorthClosing && close_used({first, count})) return memory_came_back();
+    const std::size_t count = SPANALLOC_UNLIKELY(is_at_limit()) ? count_of(first) : 0;
+    if (count >= kWorthDecommitting && decommit_used({first, count})) return memory_came_back();
     manager_.free(first, zero);
     memory_came_back();
-    if (SPANALLOC_UNLIKELY(count != 0)) close_what_came_back(count);
+    if (SPANALLOC_UNLIKELY(count != 0)) decommit_what_came_back(count);
   }
 
-  /// Granules of the range taken at `first`.
+  /// Slices of the range taken at `first`.
   std::size_t count_of(std::uint32_t first) const { return manager_.size_of(first); }
 
   /// Of a range just taken, or of what it has just gained.
-  std::size_t dirty_granules(std::size_t first, std::size_t count) const {
+  std::size_t dirty_slices(std::size_t first, std::size_t count) const {
     return manager_.dirty_units({first, count});
   }
 
-  /// Makes the range at `first` `count` granules long where it stands. False: its neighbour is not free.
+  /// Makes the range at `first` `count` slices long where it stands. False: its neighbour is not free.
   bool resize_in_place(std::uint32_t first, std::size_t count) {
     if (!manager_.grow(first, count)) return false;
     memory_came_back();  // if it was made shorter
@@ -243,14 +246,14 @@ class CoalescingArena {
     void* to = nullptr;
     bool left_a_range = false;
   };
-  /// Makes the pages of the taken range at `first` (`count` granules) a mapping of its own of `bytes`, no
+  /// Makes the pages of the taken range at `first` (`count` slices) a mapping of its own of `bytes`, no
   /// less than the range has, at an address that the kernel chooses; what is behind them there reads as zero.
   /// Fresh memory takes their place. Between the two nothing is mapped there, and anybody may be given the
   /// place: so it counts as lost from before until the kernel has answered that it is ours again. Locked
   /// memory stays: the fresh pages would be resident at once.
   SPANALLOC_COLD MovedOut move_out(std::uint32_t first, std::size_t count, std::size_t bytes) {
     const coalescing::Block block{first, count};
-    SPANALLOC_ASSERT(count_of(first) == count && bytes > count << kGranuleBits);
+    SPANALLOC_ASSERT(count_of(first) == count && bytes > count << kSliceBits);
     if (!has_room_for_seams() || range_.is_locked()) return {};
     void* const to = take_out(block, bytes);
     if (to == nullptr) return {};
@@ -258,13 +261,13 @@ class CoalescingArena {
     huge_set().erase(block);
     // Under a limit it would lose its charge as soon as it is given back.
     os::Placed placed = os::Placed::kRefused;
-    if (range_.reserved() || !is_tight()) placed = range_.map_anew(first, count);
+    if (range_.reserved() || !is_at_limit()) placed = range_.map_anew(first, count);
     if (placed == os::Placed::kYes) return find_again(block), MovedOut{to, true};
     if (placed == os::Placed::kRefused) note_unmapped(block);
     return {to, false};
   }
 
-  /// How many 256ths of a sample, spread over a taken range of many granules, hold anything but zeroes, other
+  /// How many 256ths of a sample, spread over a taken range of many slices, hold anything but zeroes, other
   /// ones each time; or `enough`, if it is more. 0 tells nothing: zeroes may have been written, too. Of no
   /// consequence but time and memory. (What is in memory no system call tells that libc's malloc makes, too.
   /// So a few pages are read: of one that was never written the kernel shows its page of zeroes, which takes
@@ -272,7 +275,7 @@ class CoalescingArena {
   SPANALLOC_COLD std::size_t sample_used(std::uint32_t first, std::size_t count, std::size_t enough) {
     constexpr std::size_t kLooks = 16;  // one in each sixteenth, but not one behind the other
     const std::size_t look = looks_.fetch_add_relaxed(1);
-    const std::size_t pages = min_of(kGranule / os::page_size(), 4);  // of a granule
+    const std::size_t pages = min_of(kSlice / os::page_size(), 4);  // of a slice
     std::size_t used = 0;
     for (std::size_t i = 0; i < kLooks && used < enough; ++i) {
       const std::size_t sixteenth = i * 5 % kLooks;
@@ -280,7 +283,7 @@ class CoalescingArena {
       const std::size_t among = max_of(count * (sixteenth + 1) / kLooks - from, 1);
       const std::size_t any = (look * 0x9E3779B1u + i * 0x85EBCA77u) >> 8;
       const auto* at = static_cast<const char*>(range_.address(first + from + any % among));
-      for (std::size_t p = 0; p < pages; ++p, at += kGranule / pages) {
+      for (std::size_t p = 0; p < pages; ++p, at += kSlice / pages) {
         if (!is_zero(at)) used += 256 / kLooks / pages;
       }
     }
@@ -293,20 +296,20 @@ class CoalescingArena {
 
   // --- Returning memory ------------------------------------------------------------------------------------
 
-  /// Gives the pages of dirty free granules back, at most `at_most` of them; with `only_aged` of those that
-  /// have been free since before the last age(). Returns granules.
+  /// Gives the pages of dirty free slices back, at most `at_most` of them; with `only_aged` of those that
+  /// have been free since before the last age(). Returns slices.
   std::size_t purge(bool only_aged, std::size_t at_most = SIZE_MAX) {
     return manager_.purge(only_aged, at_most);
   }
   /// The same with the largest free ranges first.
   std::size_t purge_largest(std::size_t at_most) { return manager_.purge_largest(at_most); }
-  /// The pages at `address`, of the range of `count` granules at `first`, which the caller has: true if they
+  /// The pages at `address`, of the range of `count` slices at `first`, which the caller has: true if they
   /// read as zero now.
   bool purge_part(std::uint32_t first, std::size_t count, void* address, std::size_t bytes) {
     stop_advice({first, count});
     return Calls::purge(address, bytes);
   }
-  /// A tick of the decay clock. Returns how many granules are free and dirty.
+  /// A tick of the decay clock. Returns how many slices are free and dirty.
   std::size_t age() {
     const std::size_t dirty = manager_.age();
     advise_what_stays();
@@ -318,43 +321,43 @@ class CoalescingArena {
   /// looked. While it does, what is given back loses its charge: at once in ranges of 1 MiB and more, else
   /// soon, an eighth of what is open at a time. The program has other uses for it (threads' stacks, mappings
   /// of its own). Who keeps free memory elsewhere should not.
-  bool is_tight() const { return tight_.load_relaxed() != 0; }
+  bool is_at_limit() const { return at_limit_.load_relaxed() != 0; }
   /// Now and then. Under a limit what is free loses its charge before that refuses something.
   SPANALLOC_COLD void look_at_limit() {
-    if (!is_tight() && !os::has_memory_limit() && !has_unmapped()) return;
+    if (!is_at_limit() && !os::has_memory_limit() && !has_unmapped()) return;
     LockGuard guard(grow_lock_);
-    if (is_tight() && !limit_still_stands()) forget_limit();
+    if (is_at_limit() && !limit_still_stands()) forget_limit();
     map_unmapped();
-    if (!is_tight() && !os::has_memory_limit()) return;
-    closed_.close_free(false, max_of(least_worth_closing(), kWorthClosing));
+    if (!is_at_limit() && !os::has_memory_limit()) return;
+    decommitted_.decommit_free(false, max_of(least_worth_decommitting(), kWorthDecommitting));
   }
 
   /// Memory is out, for a table beside the arena or for others: takes the charge off everything free, under a
-  /// limit off what becomes free, too (is_tight()); take_growing() opens it again. Bytes closed.
-  SPANALLOC_COLD std::size_t close_free() {
+  /// limit off what becomes free, too (is_at_limit()); take_growing() opens it again. Bytes decommitted.
+  SPANALLOC_COLD std::size_t decommit_free() {
     LockGuard guard(grow_lock_);
-    if (os::has_memory_limit()) tight_.store_relaxed(1);
-    return closed_.close_free(false) << kGranuleBits;
+    if (os::has_memory_limit()) at_limit_.store_relaxed(1);
+    return decommitted_.decommit_free(false) << kSliceBits;
   }
 
   // --- Books -----------------------------------------------------------------------------------------------
 
   /// visit(first, count, free): the ranges in use and the free ones in address order; not a snapshot (see
-  /// CoalescingManager::walk). Closed and lost ranges are left out.
+  /// CoalescingManager::walk). Decommitted and lost ranges are left out.
   template <class Visit>
   void walk(Visit visit) const {
     manager_.walk([&](coalescing::Block block, coalescing::BlockState state, bool) {
       const bool used = state == coalescing::BlockState::kUsed;
-      if (block.first == 0 || (used && (is_lost(block) || closed_.contains(block)))) return;
+      if (block.first == 0 || (used && (is_lost(block) || decommitted_.contains(block)))) return;
       visit(static_cast<std::uint32_t>(block.first), block.size, state != coalescing::BlockState::kUsed);
     });
   }
 
   SPANALLOC_COLD ArenaStatistics statistics() {
     LockGuard guard(grow_lock_);
-    const std::size_t closed = closed_.count() << kGranuleBits;
-    return {range_.reserved() ? range_.reserved_bytes() : range_.opened_bytes() - closed,
-            range_.opened_bytes() - closed, lost_count_.load_relaxed() << kGranuleBits};
+    const std::size_t decommitted = decommitted_.count() << kSliceBits;
+    return {range_.reserved() ? range_.reserved_bytes() : range_.opened_bytes() - decommitted,
+            range_.opened_bytes() - decommitted, lost_count_.load_relaxed() << kSliceBits};
   }
 
   // --- Fork ------------------------------------------------------------------------------------------------
@@ -368,20 +371,20 @@ class CoalescingArena {
 
   /// Who opens address space books it only when it is open, and opening again what is open does no harm (of
   /// a placed range: what was mapped and not booked looks like a foreign mapping, and is stepped over).
-  /// Who closes says so before: see recover_in_child().
+  /// Who decommits says so before: see recover_in_child().
   SPANALLOC_COLD void recover_lock() {
     generation_ = SpinLock::generation();
-    closed_.recount();
+    decommitted_.recount();
     memory_came_back();
     if (grow_lock_.owner_died()) grow_lock_.reset();
   }
 
   /// Ranges that vanished threads had claimed but not taken, or half given back, are free again. What they
-  /// had taken is still taken. A range that was being closed is closed.
+  /// had taken is still taken. A range that was being decommitted is decommitted.
   SPANALLOC_COLD void recover_in_child() {
-    grown_count_ = 0;  // what is closed again is unmapped, and may be somebody else's soon
-    manager_.recover_after_fork([&](coalescing::Block block) { return closed_.close_again(block); });
-    closed_.recover_in_child();
+    grown_count_ = 0;  // what is decommitted again is unmapped, and may be somebody else's soon
+    manager_.recover_after_fork([&](coalescing::Block block) { return decommitted_.decommit_again(block); });
+    decommitted_.recover_in_child();
     std::size_t lost = 0;  // a thread that vanished may have been between the set and the count
     manager_.walk([&](coalescing::Block block, coalescing::BlockState state, bool) {
       if (state == coalescing::BlockState::kUsed && is_lost(block)) lost += block.size;
@@ -396,7 +399,7 @@ class CoalescingArena {
   // The equation above, at rest. (The manager's blocks tile what is opened: mapper.hpp, (3).)
   bool books_add_up() const {
     std::size_t all = 0;
-    std::size_t closed = 0;
+    std::size_t decommitted = 0;
     std::size_t lost = 0;
     manager_.walk([&](coalescing::Block block, coalescing::BlockState state, bool) {
       all += block.size;
@@ -404,11 +407,11 @@ class CoalescingArena {
       if (!used) return;
       if (is_lost(block)) {
         lost += block.size;
-      } else if (closed_.contains(block)) {
-        closed += block.size;
+      } else if (decommitted_.contains(block)) {
+        decommitted += block.size;
       }
     });
-    return all == limit() && closed == closed_.count() && lost == lost_count_.load_relaxed();
+    return all == limit() && decommitted == decommitted_.count() && lost == lost_count_.load_relaxed();
   }
 
   coalescing::UnitSet& lost_set() { return manager_.extra_set(kLost); }
@@ -418,7 +421,7 @@ class CoalescingArena {
 
   void memory_came_back() {
     refused_.memory_came_back();
-    closed_.memory_came_back();
+    decommitted_.memory_came_back();
     policy_.memory_came_back();
   }
 
@@ -449,7 +452,7 @@ class CoalescingArena {
       places[t] = tables_[t].base();
     }
     // Last: in a fork's child it says that the rest is done.
-    manager_.attach_tables(places, capacity(), range_.base() >> kGranuleBits);
+    manager_.attach_tables(places, capacity(), range_.base() >> kSliceBits);
     return true;
   }
   bool capacity_is_set() const { return manager_.capacity() != 0; }
@@ -469,13 +472,13 @@ class CoalescingArena {
   // refused: addresses, of which a look takes none but for its own time, and no more than kMostLookedFor; or
   // what was really asked for, and then it may be a limit on what is charged.
   //
-  // Granules, with what is open here, that were refused; 0: none.
+  // Slices, with what is open here, that were refused; 0: none.
   struct Refused {
-    std::size_t granules = 0;
+    std::size_t slices = 0;
     bool as_addresses = false;
   };
-  static bool has_addresses(std::size_t granules) {
-    return Calls::reserve_at(nullptr, granules << kGranuleBits) != os::Placed::kRefused;
+  static bool has_addresses(std::size_t slices) {
+    return Calls::reserve_at(nullptr, slices << kSliceBits) != os::Placed::kRefused;
   }
   // What was refused last, with what was open, and for no limit's sake: the same tells nothing new.
   struct NoneFound {
@@ -483,27 +486,27 @@ class CoalescingArena {
     std::size_t count = 0;
   };
   // (Not charged where overcommitting is left to the kernel's judgement, which looks at one request alone.)
-  static bool has_memory(std::size_t granules) {
-    return Calls::open_at(nullptr, granules << kGranuleBits) != os::Placed::kRefused;
+  static bool has_memory(std::size_t slices) {
+    return Calls::open_at(nullptr, slices << kSliceBits) != os::Placed::kRefused;
   }
   void note_limit(Refused refused) {
     limit_ = refused;
-    tight_.store_relaxed(1);
+    at_limit_.store_relaxed(1);
     range_.set_limited(true);
   }
   void forget_limit() {
-    if (limit_.granules == 0) os::forget_memory_limit();
+    if (limit_.slices == 0) os::forget_memory_limit();
     limit_ = {};
-    tight_.store_relaxed(0);
+    at_limit_.store_relaxed(0);
     range_.set_limited(false);
     next_look_for_limit_ = 0;
   }
-  // After `count` granules were really refused. (A page is refused, too, at the limit on the number of
+  // After `count` slices were really refused. (A page is refused, too, at the limit on the number of
   // mappings, of which to close makes more; and all but addresses where all new memory is locked.)
   void look_for_limit_that_refused(std::size_t count) {
-    if (is_tight()) return;
-    if (os::has_memory_limit()) return tight_.store_relaxed(1);
-    const std::size_t open = open_granules();
+    if (is_at_limit()) return;
+    if (os::has_memory_limit()) return at_limit_.store_relaxed(1);
+    const std::size_t open = open_slices();
     if (open == none_found_.open && count >= none_found_.count) return;
     none_found_ = {open, count};
     // In this order: where new memory is locked a question about it would make all of it resident.
@@ -513,11 +516,11 @@ class CoalescingArena {
   }
   // After growth. Looks each time that an eighth more is open.
   void look_for_limit() {
-    const std::size_t open = open_granules();
-    if (limit_.granules != 0) {
-      if (open > limit_.granules) forget_limit();
+    const std::size_t open = open_slices();
+    if (limit_.slices != 0) {
+      if (open > limit_.slices) forget_limit();
     } else if (os::has_memory_limit()) {
-      if (open >= (os::memory_limit() >> kGranuleBits) / 16) tight_.store_relaxed(1);
+      if (open >= (os::memory_limit() >> kSliceBits) / 16) at_limit_.store_relaxed(1);
     } else if (open >= next_look_for_limit_) {
       next_look_for_limit_ = max_of(open + open / 8, kFirstLookForLimit);
       const std::size_t looked_for = min_of(open * 16, kMostLookedFor);
@@ -529,12 +532,12 @@ class CoalescingArena {
   // what is open now, whatever was given back here since. Refused, the question takes nothing.
   bool limit_still_stands() const {
     const std::size_t limit = os::memory_limit();
-    const std::size_t open = open_granules();
-    if (limit_.granules == 0 && limit == SIZE_MAX) return false;
-    std::size_t asked = limit_.granules - min_of(open, limit_.granules);
+    const std::size_t open = open_slices();
+    if (limit_.slices == 0 && limit == SIZE_MAX) return false;
+    std::size_t asked = limit_.slices - min_of(open, limit_.slices);
     bool as_addresses = limit_.as_addresses;
-    if (limit_.granules == 0) {
-      const std::size_t allowed = (limit >> kGranuleBits) + 1;
+    if (limit_.slices == 0) {
+      const std::size_t allowed = (limit >> kSliceBits) + 1;
       const std::size_t lost = min_of(lost_count_.load_relaxed(), open);  // some of it is not even mapped
       asked = allowed - min_of(open - lost, allowed);
       as_addresses = limit == os::address_space_limit();
@@ -544,8 +547,8 @@ class CoalescingArena {
     return range_.is_locked() || !(as_addresses ? has_addresses(asked) : has_memory(asked));
   }
 
-  // Under grow_lock_. New address space for `count` granules; true: try again, something has changed.
-  // `of_range`: granules of the range that they become the end of, if there is one.
+  // Under grow_lock_. New address space for `count` slices; true: try again, something has changed.
+  // `of_range`: slices of the range that they become the end of, if there is one.
   template <class BeforeUse>
   SPANALLOC_COLD bool open_more(std::size_t count, std::size_t alignment, BeforeUse before_use,
                                 std::size_t of_range = 0) {
@@ -570,16 +573,16 @@ class CoalescingArena {
 
   // Not where something foreign lies in between: it would be advised, too.
   bool may_advise() const {
-    return range_.is_advised_by_owner() && !is_tight() && lost_count_.load_relaxed() == 0;
+    return range_.is_advised_by_owner() && !is_at_limit() && lost_count_.load_relaxed() == 0;
   }
   bool was_often_taken_back() const { return times_taken_back_.load_relaxed() >= 4096; }
-  // Granules from where the last huge page before the arena can begin.
-  std::size_t huge_page_skew() const { return (range_.base() >> kGranuleBits) % Advice::kUnit; }
+  // Slices from where the last huge page before the arena can begin.
+  std::size_t huge_page_skew() const { return (range_.base() >> kSliceBits) % Advice::kUnit; }
   coalescing::Block without_skew(coalescing::Block block) const {
     return {block.first - huge_page_skew(), block.size};
   }
   bool is_dense(coalescing::Block block) const {
-    const std::size_t bytes = block.size << kGranuleBits;
+    const std::size_t bytes = block.size << kSliceBits;
     const std::size_t resident = Calls::resident_pages(range_.address(block.first), bytes) * os::page_size();
     return resident * 1000 >= bytes * Advice::kDensePermille && range_.kernel_tells_resident_pages();
   }
@@ -587,7 +590,7 @@ class CoalescingArena {
   // late, which costs a chance, or some memory.
   void advise(coalescing::Block block) {
     huge_set().insert(block);
-    range_.prefer_huge_pages(range_.address(block.first), block.size << kGranuleBits);
+    range_.prefer_huge_pages(range_.address(block.first), block.size << kSliceBits);
   }
   void advise_what_is_opened(coalescing::Block opened, std::size_t count) {
     if (!may_advise()) return;
@@ -599,11 +602,11 @@ class CoalescingArena {
   }
   void advise_what_stays() {
     if (!may_advise() || was_often_taken_back() || limit() < Advice::kFirst || !grow_lock_.try_lock()) return;
-    advice_.tick(
+    advice_.pass_epoch(
         limit() + huge_page_skew(),
         [this](coalescing::Block unit) {
           unit = without_skew(unit);
-          return huge_set().any(unit) || closed_.contains(unit);
+          return huge_set().any(unit) || decommitted_.contains(unit);
         },
         [this](coalescing::Block unit) { return is_dense(without_skew(unit)); },
         [this](coalescing::Block unit) { advise(without_skew(unit)); });
@@ -627,7 +630,7 @@ class CoalescingArena {
     const coalescing::Block all{first, end - first};
     for (coalescing::Block run; (run = huge_set().next_run(all, first)).size != 0;) {
       huge_set().erase(run);
-      range_.forbid_huge_pages(range_.address(run.first), run.size << kGranuleBits);
+      range_.forbid_huge_pages(range_.address(run.first), run.size << kSliceBits);
     }
   }
 
@@ -661,7 +664,7 @@ class CoalescingArena {
     return true;
   }
 
-  // Granules from the limit up to `next` have no entries in some table: one lost block. Of its first granule
+  // Slices from the limit up to `next` have no entries in some table: one lost block. Of its first slice
   // they are there (tables_reach() keeps one in hand), of its last one the mapper's must be.
   SPANALLOC_COLD bool book_gap(std::size_t next) {
     const std::size_t limit = manager_.limit();
@@ -681,7 +684,7 @@ class CoalescingArena {
     if (was_skipped) {
       booked_skipped_ += unused;
     } else if (unused != 0) {
-      range_.close_for_ever(limit, unused);
+      range_.decommit_for_ever(limit, unused);
     }
     booked_skipped_ += range_.opened() - opened;
     const coalescing::Block gap{limit, next + 1 - limit};
@@ -697,7 +700,7 @@ class CoalescingArena {
     return {};
   }
 
-  // Granules that are nobody's for ever. In the set before anybody can see them in use.
+  // Slices that are nobody's for ever. In the set before anybody can see them in use.
   SPANALLOC_COLD void lose(coalescing::Block block) {
     lost_set().insert({block.first, 1});
     lost_count_.fetch_add_relaxed(block.size);
@@ -710,29 +713,30 @@ class CoalescingArena {
   // The pages of a block in use, which counts as lost then. nullptr: refused. (No lock is held: whoever
   // watches what is moved may wait for others that allocate.)
   void* take_out(coalescing::Block block, std::size_t bytes) {
-    // What is closed behind it would be room to grow where it stands, and whose that is hard to tell then.
+    // What is decommitted behind it would be room to grow where it stands, and whose that is hard to tell
+    // then.
     const coalescing::Block behind{block.end(), 1};
-    if (block.end() < limit() && (closed_.contains(behind) || is_lost(behind))) return nullptr;
+    if (block.end() < limit() && (decommitted_.contains(behind) || is_lost(behind))) return nullptr;
     void* const from = range_.address(block.first);
-    const std::size_t old = block.size << kGranuleBits;
+    const std::size_t old = block.size << kSliceBits;
     const std::uintptr_t end = address_of(from) + old;
     if (!may_grow_over({end, bytes - old})) return nullptr;
     lose(block);  // before: a fork's child must not take it for memory, or for somebody's to give back
     void* const to = Calls::remap(from, old, bytes);
-    // There may be room behind it: closed since, or at the arena's end.
+    // There may be room behind it: decommitted since, or at the arena's end.
     const bool has_grown = to == from && !Calls::release(pointer_to(end), bytes - old);
-    settle_growth(end, has_grown);
+    complete_growth(end, has_grown);
     if (to != nullptr && to != from) return to;
     find_again(block);
     return nullptr;
   }
-  // Where a block may grow instead of moving, over what is closed behind it just then. If the kernel will not
-  // unmap its new end, that must go before what is closed there is opened again. (Beyond the limit it looks
-  // foreign from then on.)
+  // Where a block may grow instead of moving, over what is decommitted behind it just then. If the kernel
+  // will not unmap its new end, that must go before what is decommitted there is opened again. (Beyond the
+  // limit it looks foreign from then on.)
   struct Grown {
     std::uintptr_t address = 0;
     std::size_t bytes = 0;
-    bool is_settled = false;
+    bool is_complete = false;
   };
   // False: there are as many as may be.
   SPANALLOC_COLD bool may_grow_over(Grown grown) {
@@ -741,18 +745,18 @@ class CoalescingArena {
     grown_[grown_count_++] = grown;
     return true;
   }
-  SPANALLOC_COLD void settle_growth(std::uintptr_t address, bool has_grown) {
+  SPANALLOC_COLD void complete_growth(std::uintptr_t address, bool has_grown) {
     LockGuard guard(grow_lock_);
     for (unsigned i = 0; i < grown_count_; ++i) {
-      if (grown_[i].address != address || grown_[i].is_settled) continue;
-      grown_[i].is_settled = true;
+      if (grown_[i].address != address || grown_[i].is_complete) continue;
+      grown_[i].is_complete = true;
       if (!has_grown) grown_[i] = grown_[--grown_count_];
       return;
     }
   }
-  bool has_grown_over(coalescing::Block closed) const {
-    const std::uintptr_t first = address_of(range_.address(closed.first));
-    const std::uintptr_t end = address_of(range_.address(closed.end()));
+  bool has_grown_over(coalescing::Block decommitted) const {
+    const std::uintptr_t first = address_of(range_.address(decommitted.first));
+    const std::uintptr_t end = address_of(range_.address(decommitted.end()));
     for (unsigned i = 0; i < grown_count_; ++i) {
       if (grown_[i].address < end && grown_[i].address + grown_[i].bytes > first) return true;
     }
@@ -762,17 +766,17 @@ class CoalescingArena {
     unsigned left = 0;
     for (unsigned i = 0; i < grown_count_; ++i) {
       const Grown& grown = grown_[i];
-      if (!grown.is_settled || !Calls::release(pointer_to(grown.address), grown.bytes))
+      if (!grown.is_complete || !Calls::release(pointer_to(grown.address), grown.bytes))
         grown_[left++] = grown;
     }
     grown_count_ = left;
   }
-  // Of a lost block where nothing is mapped: it is as good as closed. In this order: a fork's child that
-  // finds both takes it for lost. In a reserved range, where what is closed is mapped, and where as much is
-  // closed as may be, it stays lost until it can be mapped; for ever, if there are more than a few.
+  // Of a lost block where nothing is mapped: it is as good as decommitted. In this order: a fork's child that
+  // finds both takes it for lost. In a reserved range, where what is decommitted is mapped, and where as much
+  // is decommitted as may be, it stays lost until it can be mapped; for ever, if there are more than a few.
   SPANALLOC_COLD void note_unmapped(coalescing::Block block) {
     LockGuard guard(grow_lock_);
-    if (!range_.reserved() && closed_.add_unmapped(block)) return find_again(block);
+    if (!range_.reserved() && decommitted_.add_unmapped(block)) return find_again(block);
     const unsigned count = unmapped_count_.load_relaxed();
     if (count == kMostUnmapped) return;
     unmapped_[count] = block;
@@ -812,7 +816,7 @@ class CoalescingArena {
     }
   };
 
-  // How far all tables of the manager reach for `end` granules; those below the limit have entries.
+  // How far all tables of the manager reach for `end` slices; those below the limit have entries.
   SPANALLOC_COLD TableReach tables_reach(std::size_t end) {
     TableReach all{end, end};
     Sparing sparing{range_};
@@ -824,7 +828,7 @@ class CoalescingArena {
   }
   SPANALLOC_COLD TableReach table_reach(unsigned table, std::size_t from, std::size_t end, Sparing& sparing) {
     const std::size_t capacity = this->capacity();
-    // A row more than there are granules: what is lost begins there.
+    // A row more than there are slices: what is lost begins there.
     const std::size_t in_hand = table == Tables::kRows ? 1 : 0;
     const auto bytes = [&](std::size_t units) {
       return Tables::bytes(table, capacity, min_of(units + in_hand, capacity));
@@ -849,10 +853,10 @@ class CoalescingArena {
     return true;
   }
 
-  // The manager's, for a run of free granules that it holds; or of a range in use, for its owner.
+  // The manager's, for a run of free slices that it holds; or of a range in use, for its owner.
   bool purge_run(coalescing::Block run) {
     void* address = range_.address(run.first);
-    const std::size_t bytes = run.size << kGranuleBits;
+    const std::size_t bytes = run.size << kSliceBits;
     stop_advice(run);
     return Calls::purge(address, bytes);
   }
@@ -871,38 +875,38 @@ class CoalescingArena {
   }
 
   // A range that its owner gives back. False: it is only to be freed.
-  SPANALLOC_COLD bool close_used(coalescing::Block block) {
+  SPANALLOC_COLD bool decommit_used(coalescing::Block block) {
     if (!grow_lock_.try_lock()) return false;
-    const bool closed = closed_.close_used(block);
+    const bool decommitted = decommitted_.decommit_used(block);
     grow_lock_.unlock();
-    return closed;
+    return decommitted;
   }
-  SPANALLOC_COLD void close_what_came_back(std::size_t count) {
-    const std::size_t enough = max_of(open_granules() / 8, kWorthClosing);
+  SPANALLOC_COLD void decommit_what_came_back(std::size_t count) {
+    const std::size_t enough = max_of(open_slices() / 8, kWorthDecommitting);
     if (came_back_.fetch_add_relaxed(count) + count < enough) return;
-    if (!grow_lock_.try_lock()) return;  // who has it may be closing
+    if (!grow_lock_.try_lock()) return;  // who has it may be decommitting
     came_back_.store_relaxed(0);
-    closed_.close_free(false, least_worth_closing());
+    decommitted_.decommit_free(false, least_worth_decommitting());
     grow_lock_.unlock();
   }
-  // Each closed range is a hole, and cuts a mapping in two: at most about a thousand of them.
-  std::size_t least_worth_closing() const { return max_of(open_granules() / 1024, 1); }
-  std::size_t open_granules() const { return limit() - min_of(closed_.count(), limit()); }
+  // Each decommitted range is a hole, and cuts a mapping in two: at most about a thousand of them.
+  std::size_t least_worth_decommitting() const { return max_of(open_slices() / 1024, 1); }
+  std::size_t open_slices() const { return limit() - min_of(decommitted_.count(), limit()); }
 
-  // Under grow_lock_. Whether closing everything that is free could make room (closing_policy.hpp).
-  SPANALLOC_COLD bool closing_may_help(ClosingPolicy::Case& a_case, std::size_t count,
-                                       std::size_t alignment) {
+  // Under grow_lock_. Whether decommitting everything that is free could make room (closing_policy.hpp).
+  SPANALLOC_COLD bool decommitting_may_help(DecommitPolicy::Case& a_case, std::size_t count,
+                                            std::size_t alignment) {
     const bool behind = has_space_behind(count, alignment);
     const std::size_t end = place_behind(alignment) + count;
     a_case.needed = !behind ? count : end > limit() ? end - limit() : 1;
     const std::uint64_t now = os::now_ms();
     if (policy_.is_denied(now, a_case.needed)) return false;
     policy_.deny(now, a_case.needed);
-    bool may_help = behind || closed_.count() != 0;
+    bool may_help = behind || decommitted_.count() != 0;
     if (may_help) {
       a_case.free = manager_.free_units();
-      const std::size_t closes = a_case.free - (behind ? min_of(manager_.free_tail(), a_case.free) : 0);
-      may_help = a_case.needed <= closes || Calls::would_grant((a_case.needed - closes) << kGranuleBits);
+      const std::size_t decommits = a_case.free - (behind ? min_of(manager_.free_tail(), a_case.free) : 0);
+      may_help = a_case.needed <= decommits || Calls::would_grant((a_case.needed - decommits) << kSliceBits);
       may_help = may_help && !(behind && policy_.was_vain(now, a_case));
     }
     // (Others may hold free blocks now that would be enough.)
@@ -910,7 +914,7 @@ class CoalescingArena {
     return may_help;
   }
   // Under grow_lock_. Only where there was space behind the range was it the kernel that did not do its part.
-  SPANALLOC_COLD void note_vain_closing(ClosingPolicy::Case a_case, bool kernel_refused) {
+  SPANALLOC_COLD void note_vain_decommit(DecommitPolicy::Case a_case, bool kernel_refused) {
     const std::uint64_t now = os::now_ms();
     policy_.deny(now, a_case.needed);
     if (kernel_refused) policy_.note_vain(now, a_case);
@@ -919,10 +923,10 @@ class CoalescingArena {
   Range range_;  // base and capacity: constant after start(); the rest under grow_lock_
   Environment environment_{this};
   Manager manager_{environment_};
-  Closed closed_{range_, manager_, Books{this}};  // changed under grow_lock_
-  TableRegion region_;                            // "
+  Decommitted decommitted_{range_, manager_, Books{this}};  // changed under grow_lock_
+  TableRegion region_;                                      // "
 
-  WakingLock grow_lock_;  // opening and closing; gives access to what follows, up to the next constant
+  WakingLock grow_lock_;  // opening and decommitting; gives access to what follows, up to the next constant
   GuardedTable<Calls> tables_[Tables::kCount];
   std::size_t booked_skipped_ = 0;
   static constexpr unsigned kMaxGaps = 64;
@@ -934,25 +938,25 @@ class CoalescingArena {
   static constexpr unsigned kMostGrown = 8;
   unsigned grown_count_ = 0;
   Grown grown_[kMostGrown];
-  ClosingPolicy policy_;
+  DecommitPolicy policy_;
   Advice advice_;
   Atomic<std::uint32_t> times_taken_back_{0};  // advice for huge pages
 
   static constexpr unsigned kLooksAgain = 3;
   Atomic<std::size_t> looks_{0};
   RefusalMemo refused_;                            // written under grow_lock_, but for memory_came_back()
-  Atomic<std::size_t> lost_count_{0};              // granules
+  Atomic<std::size_t> lost_count_{0};              // slices
   static constexpr std::size_t kMaxSeams = 16384;  // of the 65,530 mappings that a process may have
   Atomic<std::size_t> seam_count_{0};
-  static constexpr std::size_t kWorthClosing = max_of(kMiB / kGranule, 1);
-  static constexpr std::size_t kReasonable = 64 * kMiB / kGranule;
-  static constexpr std::size_t kFirstLookForLimit = max_of(4 * kMiB / kGranule, 1);
-  static constexpr std::size_t kMostLookedFor = kGiB / kGranule;
-  Atomic<std::uint32_t> tight_{0};       // relaxed: a hint
+  static constexpr std::size_t kWorthDecommitting = max_of(kMiB / kSlice, 1);
+  static constexpr std::size_t kReasonable = 64 * kMiB / kSlice;
+  static constexpr std::size_t kFirstLookForLimit = max_of(4 * kMiB / kSlice, 1);
+  static constexpr std::size_t kMostLookedFor = kGiB / kSlice;
+  Atomic<std::uint32_t> at_limit_{0};    // relaxed: a hint
   Refused limit_;                        // by the limit that was met; under grow_lock_
   NoneFound none_found_;                 // under grow_lock_
-  std::size_t next_look_for_limit_ = 0;  // granules that are open then; under grow_lock_
-  Atomic<std::size_t> came_back_{0};     // granules given back since anything was closed
+  std::size_t next_look_for_limit_ = 0;  // slices that are open then; under grow_lock_
+  Atomic<std::size_t> came_back_{0};     // slices given back since anything was decommitted
   std::uint16_t generation_ = 0;         // of the process that it has been put right in
 };
 

@@ -48,21 +48,21 @@ inline HugePageUse huge_page_use() {
   return static_cast<HugePageUse>(os::option_choice("THP", kChoices, 4, 0, "system, auto, always or never"));
 }
 
-/// Under the lock of who opens memory. Zero-initialisable. Counts in granules from a place where a huge page
+/// Under the lock of who opens memory. Zero-initialisable. Counts in slices from a place where a huge page
 /// can begin, the first of which is never open. In both functions `is_dense(block)` tells of open memory
 /// whether nearly all of it is resident.
-template <unsigned kGranuleBits>
+template <unsigned kSliceBits>
 class HugePageAdvice {
  public:
   /// Of x86-64, and of 64-bit Arm with pages of 4 KiB.
   static constexpr std::size_t kHugePage = 2 * kMiB;
-  static constexpr std::size_t kUnit = max_of(kHugePage >> kGranuleBits, 1);
-  static constexpr std::size_t kFirst = kLeastAdvised >> kGranuleBits;
+  static constexpr std::size_t kUnit = max_of(kHugePage >> kSliceBits, 1);
+  static constexpr std::size_t kFirst = kLeastAdvised >> kSliceBits;
   static constexpr std::size_t kDensePermille = 950;
   static constexpr std::uint64_t kStaysMs = 500;
-  static constexpr unsigned kLooksATick = 4;
+  static constexpr unsigned kLooksAnEpoch = 4;
 
-  /// Memory has been opened for a range of `count` granules. The part of it to be advised; an empty one:
+  /// Memory has been opened for a range of `count` slices. The part of it to be advised; an empty one:
   /// none.
   template <class IsDense>
   coalescing::Block opened(coalescing::Block block, std::size_t count, std::uint64_t now_ms,
@@ -81,14 +81,14 @@ class HugePageAdvice {
     return {unit.end(), block.end() - unit.end()};
   }
 
-  /// A tick of the decay clock, while granules below `limit` are open. advise(block): huge pages' worth that
+  /// A tick of the decay clock, while slices below `limit` are open. advise(block): huge pages' worth that
   /// is dense and has stayed. `is_out(block)`: has been advised, or is not to be.
   template <class IsOut, class IsDense, class Advise>
-  void tick(std::size_t limit, IsOut&& is_out, IsDense&& is_dense, Advise&& advise) {
-    const std::size_t stayed = limit_at_tick_;
-    limit_at_tick_ = limit;
+  void pass_epoch(std::size_t limit, IsOut&& is_out, IsDense&& is_dense, Advise&& advise) {
+    const std::size_t stayed = limit_at_epoch_;
+    limit_at_epoch_ = limit;
     if (stayed < kFirst) return;
-    for (unsigned look = 0; look < kLooksATick; ++look) {
+    for (unsigned look = 0; look < kLooksAnEpoch; ++look) {
       const coalescing::Block unit{next_, kUnit};
       next_ = unit.end() + kUnit <= stayed ? unit.end() : kUnit;
       if (unit.end() > stayed || unit.first == 0 || unit == probe_ || is_out(unit)) continue;
@@ -100,7 +100,7 @@ class HugePageAdvice {
   coalescing::Block probe_{};       // the last one; empty: none
   std::uint64_t probed_at_ms_ = 0;  // when it was opened
   std::size_t answer_ends_ = 0;     // what opens before is as the last probe was
-  std::size_t limit_at_tick_ = 0;
+  std::size_t limit_at_epoch_ = 0;
   std::size_t next_ = 0;  // that a tick looks at
 };
 

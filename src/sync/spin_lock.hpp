@@ -128,7 +128,7 @@ class SpinLock {
   static constexpr std::uint64_t kSameMask = kMarkMask & ~kSleeper;  // (marks are even)
 
   static std::uint64_t my_word() noexcept {
-    return std::uint64_t{generation()} << kGenerationShift | (address_of(os::thread_mark()) & kMarkMask);
+    return std::uint64_t{generation()} << kGenerationShift | (address_of(os::thread_id()) & kMarkMask);
   }
   static bool is_dead(std::uint64_t holder, std::uint64_t mine) noexcept {
     if (holder <= kAbandoned) return holder == kAbandoned;

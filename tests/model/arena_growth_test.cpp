@@ -2,7 +2,7 @@
 // the kernel refuses, something foreign is in the way, memory comes back meanwhile. Nothing is handed out
 // twice, nothing foreign ever, and the books add up.
 //
-// The kernel is a row of granules, each nobody's, ours or foreign. The manager's tables are real memory.
+// The kernel is a row of slices, each nobody's, ours or foreign. The manager's tables are real memory.
 #include "pages/coalescing_arena.hpp"
 
 #include <cstring>
@@ -13,16 +13,16 @@
 namespace spanalloc::model {
 namespace {
 
-constexpr std::size_t kGranule = 64 * kKiB;
+constexpr std::size_t kSlice = 64 * kKiB;
 constexpr std::size_t kPage = 4 * kKiB;
-constexpr std::size_t kGranules = 8;
+constexpr std::size_t kSlices = 8;
 constexpr std::uintptr_t kBase = 5 * kTiB;  // random_bits() is 0 here: the first place of the first window
 
-// What the kernel has at each page of the arena's first granules. Changed only under the arena's lock, as the
+// What the kernel has at each page of the arena's first slices. Changed only under the arena's lock, as the
 // checker finds out: the pages are Plain.
 struct Kernel {
   enum : int { kNobodys, kReserved, kOpen, kForeign };
-  static constexpr std::size_t kPages = kGranules * kGranule / kPage;
+  static constexpr std::size_t kPages = kSlices * kSlice / kPage;
   int pages[kPages] = {};
   std::size_t growing_calls = 0;
   std::size_t refused_call = SIZE_MAX;
@@ -103,27 +103,27 @@ struct ModelCalls {
 struct Plan {
   std::size_t counts[2][2];  // what each thread takes, one after the other; 0: nothing
   bool gives[2];             // and gives the first one back between the two
-  std::size_t foreign;       // granule; 0: none
+  std::size_t foreign;       // slice; 0: none
   std::size_t refused;       // call of the kernel
-  bool closes;               // the second thread closes what is free at its end
+  bool decommits;            // the second thread decommits what is free at its end
   bool replaces = false;     // the kernel's planted fault
 };
 inline const Plan* running_plan = nullptr;
 
 struct GrowingArena {
   static constexpr unsigned kThreads = 2;
-  // Steps of one granule: growth is what is modelled.
-  using Arena = CoalescingArena<16, HugePages::kKernelDefault, ModelCalls, kGranule>;
+  // Steps of one slice: growth is what is modelled.
+  using Arena = CoalescingArena<16, HugePages::kKernelDefault, ModelCalls, kSlice>;
 
   GrowingArena() {
     kernel = {};
-    MODEL_CHECK(arena.start(4 * kGranule) && arena.base() == kBase);
+    MODEL_CHECK(arena.start(4 * kSlice) && arena.base() == kBase);
     kernel.growing_calls = 0;
     kernel.refused_call = running_plan->refused;
     kernel.replaces = running_plan->replaces;
     if (running_plan->foreign != 0) {
-      for (std::size_t i = 0; i < kGranule / kPage; ++i) {
-        kernel.pages[running_plan->foreign * kGranule / kPage + i] = Kernel::kForeign;
+      for (std::size_t i = 0; i < kSlice / kPage; ++i) {
+        kernel.pages[running_plan->foreign * kSlice / kPage + i] = Kernel::kForeign;
       }
     }
   }
@@ -136,10 +136,10 @@ struct GrowingArena {
       const std::uint32_t first = arena.take_growing(count, 1, reach).first;
       if (first == 0) continue;
       for (std::size_t n = first; n < first + count; ++n) {
-        MODEL_CHECK(n < kGranules && owner[n].get() == 0);
+        MODEL_CHECK(n < kSlices && owner[n].get() == 0);
         owner[n].set(static_cast<int>(self) + 1);
-        for (std::size_t p = 0; p < kGranule / kPage; ++p) {
-          MODEL_CHECK(kernel.pages[n * kGranule / kPage + p] == Kernel::kOpen);
+        for (std::size_t p = 0; p < kSlice / kPage; ++p) {
+          MODEL_CHECK(kernel.pages[n * kSlice / kPage + p] == Kernel::kOpen);
         }
       }
       taken += count;
@@ -149,7 +149,7 @@ struct GrowingArena {
         arena.give(first);
       }
     }
-    if (self == 1 && running_plan->closes) arena.close_free();
+    if (self == 1 && running_plan->decommits) arena.decommit_free();
   }
 
   void at_rest() {
@@ -159,8 +159,8 @@ struct GrowingArena {
       if (!free) seen += count;
     });
     MODEL_CHECK(seen == taken);
-    for (std::size_t p = 0; running_plan->foreign != 0 && p < kGranule / kPage; ++p) {
-      MODEL_CHECK(kernel.pages[running_plan->foreign * kGranule / kPage + p] == Kernel::kForeign);
+    for (std::size_t p = 0; running_plan->foreign != 0 && p < kSlice / kPage; ++p) {
+      MODEL_CHECK(kernel.pages[running_plan->foreign * kSlice / kPage + p] == Kernel::kForeign);
     }
     // A guard of ours stands behind what is open, wherever something foreign begins.
     for (std::size_t p = 1; p < Kernel::kPages; ++p) {
@@ -168,11 +168,11 @@ struct GrowingArena {
       MODEL_CHECK(!(kernel.pages[p - 1] == Kernel::kForeign && kernel.pages[p] == Kernel::kOpen));
     }
     const ArenaStatistics books = arena.statistics();
-    MODEL_CHECK(books.opened_bytes + books.lost_bytes >= (taken + 1) * kGranule);
+    MODEL_CHECK(books.opened_bytes + books.lost_bytes >= (taken + 1) * kSlice);
   }
 
   Arena arena;
-  Plain<int> owner[kGranules];
+  Plain<int> owner[kSlices];
   std::size_t taken = 0;  // not part of the modelled memory
 };
 
@@ -218,7 +218,7 @@ TEST(ArenaGrowth, MappingOverWhatIsThereIsFoundOut) {
 }
 
 TEST(ArenaGrowth, WhatIsFreeIsClosedMeanwhile) {
-  holds("closed", {{{1, 1}, {1, 0}}, {true, true}, 0, kNever, true}, 2);
+  holds("decommitted", {{{1, 1}, {1, 0}}, {true, true}, 0, kNever, true}, 2);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 
 namespace spanalloc::model::naive {
 
-enum State : std::uint32_t { kFree, kHot, kFloating, kReusable };
+enum State : std::uint32_t { kFree, kOwned, kNearlyFull, kPartial };
 
 struct Epoch {
   std::uint32_t count;
@@ -23,7 +23,7 @@ struct Epoch {
 };
 
 struct NaiveSpan {
-  Atomic<Epoch> epoch{Epoch{0, kFloating}};
+  Atomic<Epoch> epoch{Epoch{0, kNearlyFull}};
   Atomic<std::uint32_t> owner{1};
   Atomic<std::uint32_t> local_frees;   // written by the owner only
   Atomic<std::uint32_t> remote_frees;  // by read-modify-write
@@ -46,7 +46,7 @@ struct PooledOnce {
   void at_rest() { MODEL_CHECK(span.in_pool.load_relaxed() == 1); }
 };
 
-/// One LAB's reusable set, as far as one span is concerned.
+/// One thread cache's reusable set, as far as one span is concerned.
 struct NaiveSet {
   SpinLock lock;
   Atomic<std::uint32_t> links;  // how often the span is linked; lock
@@ -144,7 +144,7 @@ struct CountsApart : PooledOnce {
     } else {
       span.remote_frees.fetch_add_acq_rel(1);
     }
-    pool_if(span.frees() == kCapacity && span.transition(Epoch{0, kFloating}, kFree));
+    pool_if(span.frees() == kCapacity && span.transition(Epoch{0, kNearlyFull}, kFree));
   }
 };
 
@@ -157,7 +157,7 @@ struct CrossesTwoEvents : PooledOnce {
     const Epoch seen = span.epoch.load_acquire();
     span.remote_frees.fetch_add_acq_rel(1);
     const std::uint32_t frees = span.frees();
-    if (frees >= 1 && seen.state == kFloating && span.transition(seen, kReusable)) set.put();
+    if (frees >= 1 && seen.state == kNearlyFull && span.transition(seen, kPartial)) set.put();
     if (frees == kCapacity && span.transition(seen, kFree)) {
       set.remove_if_linked();
       span.in_pool.fetch_add_relaxed(1);
@@ -177,7 +177,7 @@ struct EpochForgottenInPool {
     if (span.frees() != kCapacity || !span.transition(seen, kFree)) return;
     MODEL_CHECK(!in_use_again);
     span.remote_frees.store_relaxed(0);  // straight through the pool, into the hands of another thread
-    span.epoch.store_release(Epoch{0, kFloating});
+    span.epoch.store_release(Epoch{0, kNearlyFull});
     in_use_again = true;
   }
   void at_rest() {}
@@ -200,7 +200,7 @@ struct ReusableThenLinked {
       }
       set.remove_if_linked();
       span.in_pool.fetch_add_relaxed(1);
-    } else if (span.transition(seen, kReusable)) {
+    } else if (span.transition(seen, kPartial)) {
       set.put();
     }
   }
@@ -214,7 +214,7 @@ struct PutIntoClosedSet {
   NaiveSet set;
   void thread(unsigned self) {
     if (self == 0) {
-      if (span.transition(Epoch{0, kFloating}, kReusable)) set.put();
+      if (span.transition(Epoch{0, kNearlyFull}, kPartial)) set.put();
       return;
     }
     LockGuard guard(set.lock);  // close: whatever is in the set goes with its owner
@@ -223,7 +223,7 @@ struct PutIntoClosedSet {
   }
   void at_rest() {
     const bool reachable = span.owner.load_relaxed() == 0 || set.links.load_relaxed() == 1;
-    MODEL_CHECK(span.state() != kReusable || reachable);
+    MODEL_CHECK(span.state() != kPartial || reachable);
   }
 };
 
@@ -259,7 +259,7 @@ struct StaleEpochAfterAdoption : PooledOnce {
     if (self == 0) {
       span.remote_frees.fetch_add_acq_rel(1);
       pool_if(span.frees() == kCapacity && span.transition(seen, kFree));
-    } else if (seen.state == kFloating && span.transition(seen, kFloating)) {
+    } else if (seen.state == kNearlyFull && span.transition(seen, kNearlyFull)) {
       span.owner.store_release(2);
     }
   }
@@ -274,61 +274,62 @@ struct PutToOldOwner {
   void thread(unsigned self) {
     if (self == 0) {
       const std::uint32_t owner = span.owner.load_acquire();
-      if (span.transition(Epoch{0, kFloating}, kReusable)) sets[owner].put();
+      if (span.transition(Epoch{0, kNearlyFull}, kPartial)) sets[owner].put();
     } else {
       std::uint32_t dead = 1;
-      if (span.owner.compare_exchange_strong_acq_rel(dead, 2) && span.state() == kReusable) sets[2].put();
+      if (span.owner.compare_exchange_strong_acq_rel(dead, 2) && span.state() == kPartial) sets[2].put();
     }
   }
-  void at_rest() { MODEL_CHECK(span.state() != kReusable || sets[2].links.load_relaxed() == 1); }
+  void at_rest() { MODEL_CHECK(span.state() != kPartial || sets[2].links.load_relaxed() == 1); }
 };
 
-// --- Termination, and leaving a hot span -------------------------------------------------------------------
+// --- Termination, and leaving a current span
+// -------------------------------------------------------------------
 
-// The end of a thread turns its hot span into a floating one without looking whether it is empty.
+// The end of a thread turns its current span into a nearly full one without looking whether it is empty.
 struct TerminateForgetsEmptyHot : PooledOnce {
   static constexpr std::uint32_t kCapacity = 2;
   TerminateForgetsEmptyHot() {
-    span.epoch.store_relaxed(Epoch{0, kHot});
+    span.epoch.store_relaxed(Epoch{0, kOwned});
     span.local_frees.store_relaxed(1);
   }
   void thread(unsigned self) {
     const Epoch seen = span.epoch.load_acquire();
     if (self == 0) {
       span.owner.store_release(0);
-      if (seen.state == kHot) MODEL_CHECK(span.transition(seen, kFloating));
+      if (seen.state == kOwned) MODEL_CHECK(span.transition(seen, kNearlyFull));
       return;
     }
     span.remote_frees.fetch_add_acq_rel(1);
-    if (seen.state == kHot) return;  // the owner takes care of its hot span
+    if (seen.state == kOwned) return;  // the owner takes care of its current span
     pool_if(span.frees() == kCapacity && span.transition(seen, kFree));
   }
 };
 
-// The owner finds no remote frees, then makes its full hot span floating. A remote free in between sees "hot"
-// and does nothing: the span has a free block, is floating, and no event follows.
+// The owner finds no remote frees, then makes its full current span nearly full. A remote free in between
+// sees "hot" and does nothing: the span has a free block, is nearly full, and no event follows.
 struct FreeBetweenRefillAndFloating {
   static constexpr unsigned kThreads = 2;
   static constexpr std::uint32_t kCapacity = 2;
   NaiveSpan span;
   NaiveSet set;
   FreeBetweenRefillAndFloating() {
-    span.epoch.store_relaxed(Epoch{0, kHot});
+    span.epoch.store_relaxed(Epoch{0, kOwned});
     span.local_frees.store_relaxed(0);
   }
   void thread(unsigned self) {
     if (self == 0) {
       if (span.remote_frees.load_acquire() != 0) return;  // refilled: it stays hot
-      MODEL_CHECK(span.transition(span.epoch.load_acquire(), kFloating));
+      MODEL_CHECK(span.transition(span.epoch.load_acquire(), kNearlyFull));
       return;
     }
     span.remote_frees.fetch_add_acq_rel(1);
     const Epoch seen = span.epoch.load_acquire();
-    if (seen.state == kFloating && span.transition(seen, kReusable)) set.put();
+    if (seen.state == kNearlyFull && span.transition(seen, kPartial)) set.put();
   }
   void at_rest() {
-    MODEL_CHECK(span.state() != kFloating || span.remote_frees.load_relaxed() == 0);
-    MODEL_CHECK(span.state() != kReusable || set.links.load_relaxed() == 1);
+    MODEL_CHECK(span.state() != kNearlyFull || span.remote_frees.load_relaxed() == 0);
+    MODEL_CHECK(span.state() != kPartial || set.links.load_relaxed() == 1);
   }
 };
 

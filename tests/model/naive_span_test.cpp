@@ -22,7 +22,7 @@ struct CountsApartButUpdated : naive::CountsApart {
       span.remote_frees.fetch_add_seq_cst(1);
     }
     const std::uint32_t frees = span.local_frees.load_seq_cst() + span.remote_frees.load_seq_cst();
-    if (frees == kCapacity && span.transition(naive::Epoch{0, naive::kFloating}, naive::kFree)) {
+    if (frees == kCapacity && span.transition(naive::Epoch{0, naive::kNearlyFull}, naive::kFree)) {
       span.in_pool.fetch_add_relaxed(1);
     }
   }

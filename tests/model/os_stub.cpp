@@ -94,7 +94,7 @@ bool would_grant(std::size_t) {
   return true;
 }
 
-const void* thread_mark() {
+const void* thread_id() {
   alignas(2) static const char marks[model::kMaxThreads + 1][2] = {};
   return marks[model::modelled ? model::this_thread() : model::kMaxThreads];
 }

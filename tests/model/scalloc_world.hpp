@@ -170,14 +170,14 @@ class ScallocWorld {
           span(n)->block_at(c.first_block + i * c.block_size)->clear_link();
         }
       }
-      directory().set_mark(scalloc::known_granule(n), scalloc::Mark::nothing());
+      directory().set_mark(scalloc::known_slice(n), scalloc::Mark::nothing());
     }
   }
 
   static const scalloc::Directory& directory() { return Engine::heap().backend().directory(); }
   static std::size_t limit() { return directory().limit.load_relaxed(); }
-  static std::size_t number_of(const void* p) { return directory().granule_of(address_of(p)); }
-  static Span* span(std::size_t n) { return directory().span(scalloc::known_granule(n)); }
+  static std::size_t number_of(const void* p) { return directory().slice_of(address_of(p)); }
+  static Span* span(std::size_t n) { return directory().span(scalloc::known_slice(n)); }
   static SpanWord word(std::size_t n) { return SpanWord(span(n)->word.load_relaxed()); }
 
   Entry& entry_of(const void* p, std::size_t size) {

@@ -2,9 +2,9 @@
 // child does what Heap::recover_in_child() does, with the production code for lists: it looks for what was in
 // vanished threads' hands only if one of them was inside a call, and repairs the lists whose locks they held.
 //
-// Then every span is in the pool once, or parked on exactly one list of an orphanage, or lost because it was
-// hot; each block is in one place, or in none if a thread vanished with it; and when the child has freed all
-// that is out, and has adopted what is reusable, a span of which nothing was lost is in the pool.
+// Then every span is in the pool once, or parked on exactly one list of an abandoned list, or lost because it
+// was hot; each block is in one place, or in none if a thread vanished with it; and when the child has freed
+// all that is out, and has adopted what is reusable, a span of which nothing was lost is in the pool.
 #include "standard_world.hpp"
 
 namespace spanalloc::model {
@@ -19,11 +19,11 @@ struct Forked : Scene {
     SpinLock::enter_child();
     this->believe_shown_blocks();
     if (this->someone_was_inside()) find_what_vanished_threads_had();
-    for (const std::uint32_t lab : {1u, 2u, 3u}) this->orphan(lab);
+    for (const std::uint32_t cache : {1u, 2u, 3u}) this->adopted(cache);
     check_child();
     free_everything();
     // A block that its owner was just freeing counts as out until somebody adopts the span, and counts anew.
-    if (const std::uint32_t n = this->find_reusable(1); n != 0) this->park(n, 1);
+    if (const std::uint32_t n = this->find_reusable(1); n != 0) this->share(n, 1);
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       const bool is_free = SpanWord{this->span(n).word.load_relaxed()}.state() == SpanState::kFree;
       MODEL_CHECK(is_free || lost[n] || blocks_missing(n) != 0);
@@ -32,22 +32,22 @@ struct Forked : Scene {
 
  private:
   void find_what_vanished_threads_had() {
-    for (std::uint32_t lab = 0; lab < kLabs; ++lab) this->protocol().unlink_claimed(LabNumber{lab});
+    for (std::uint32_t cache = 0; cache < kLabs; ++cache) this->protocol().unlink_claimed(CacheNumber{cache});
     this->pool().take_all();
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       Span& s = this->span(n);
       if (s.size_class == 0) continue;
       const SpanWord word{s.word.load_relaxed()};
-      if (word.state() == SpanState::kHot) {
+      if (word.state() == SpanState::kOwned) {
         lose(n, word);
-      } else if (word.state() == SpanState::kFree ||
-                 (word.listed() && s.list != ListId::kNone && this->protocol().settle_listed(this->ref(n)))) {
+      } else if (word.state() == SpanState::kFree || (word.is_delayed() && s.list != ListId::kNone &&
+                                                      this->protocol().collect_on_list(this->ref(n)))) {
         this->put_in_pool(this->ref(n));
       }
     }
   }
   void lose(std::uint32_t n, SpanWord word) {
-    this->span(n).word.store_relaxed(word.with_state(SpanState::kParked).with_owner(kOrphanage).bits);
+    this->span(n).word.store_relaxed(word.with_state(SpanState::kShared).with_owner(kOrphanage).bits);
     this->span(n).list = ListId::kNone;
     lost[n] = true;
   }
@@ -64,7 +64,7 @@ struct Forked : Scene {
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       if (this->span(n).size_class == 0) continue;
       const SpanWord word{this->span(n).word.load_relaxed()};
-      if (word.state() == SpanState::kHot) lose(n, word);  // nobody was inside: it stood in a LAB
+      if (word.state() == SpanState::kOwned) lose(n, word);  // nobody was inside: it stood in a thread cache
       const std::uint32_t listed = this->times_listed_anywhere(n);
       std::uint32_t out = 0;
       for (std::uint32_t b = 1; b <= this->blocks_of(n); ++b) out += this->is_out(n, b);
@@ -78,8 +78,8 @@ struct Forked : Scene {
       if (lost[n]) continue;
       for (std::uint32_t b = 1; b <= this->blocks_of(n); ++b) MODEL_CHECK(this->places_of(n, b) <= 1);
       MODEL_CHECK(blocks_missing(n) <= this->kThreads);
-      MODEL_CHECK(this->lab(word.owner()).is_orphanage());
-      MODEL_CHECK(this->span(n).unpublished() == 0);
+      MODEL_CHECK(this->cache(word.owner()).is_abandoned_list());
+      MODEL_CHECK(this->span(n).uncollected() == 0);
       const std::uint32_t owners = 1;  // of whom one may have been in the middle of a free
       MODEL_CHECK(word.outstanding() <= out + blocks_missing(n) + owners && word.outstanding() >= out);
     }
@@ -98,7 +98,7 @@ struct Forked : Scene {
 template <std::uint32_t kReuse>
 struct LastFrees : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  LastFrees() : StandardWorld({.capacity = 3, .reuse_outstanding = kReuse, .forks = true}) {
+  LastFrees() : StandardWorld({.capacity = 3, .partial_outstanding = kReuse, .forks = true}) {
     start_parked(1, 1, 3);
   }
   void thread(unsigned self) {
@@ -109,49 +109,49 @@ struct LastFrees : StandardWorld {
 };
 struct TwoRemoteFrees : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  TwoRemoteFrees() : StandardWorld({.capacity = 3, .reuse_outstanding = 1, .forks = true}) {
+  TwoRemoteFrees() : StandardWorld({.capacity = 3, .partial_outstanding = 1, .forks = true}) {
     start_parked(1, 1, 2);
   }
   void thread(unsigned self) { free_remote(1, self + 1); }
 };
 struct ParkUnderFrees : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  ParkUnderFrees() : StandardWorld({.capacity = 3, .reuse_outstanding = 1, .forks = true}) {
+  ParkUnderFrees() : StandardWorld({.capacity = 3, .partial_outstanding = 1, .forks = true}) {
     start_hot(1, 1, 3);
   }
   void thread(unsigned self) {
     if (self == 1) return free_remote(1, 1);
     free_any(1, 2, 1);
-    park(1, 1);
+    share(1, 1);
   }
 };
 struct OwnerSettles : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  OwnerSettles() : StandardWorld({.capacity = 4, .reuse_outstanding = 1, .forks = true}) {
+  OwnerSettles() : StandardWorld({.capacity = 4, .partial_outstanding = 1, .forks = true}) {
     start_parked(1, 1, 4);
-    free_any(1, 4, 1);  // unpublished
+    free_any(1, 4, 1);  // uncollected
   }
   void thread(unsigned self) {
     if (self == 1) return free_remote(1, 1);
-    if (find_reusable(1) != 0) park(1, 1);
+    if (find_reusable(1) != 0) share(1, 1);
   }
 };
 struct ThreadEnds : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  ThreadEnds() : StandardWorld({.capacity = 3, .reuse_outstanding = 1, .forks = true}) {
+  ThreadEnds() : StandardWorld({.capacity = 3, .partial_outstanding = 1, .forks = true}) {
     start_parked(1, 1, 2);
     free_any(1, 1, 1);
   }
   void thread(unsigned self) {
     if (self == 1) return free_remote(1, 2);
-    orphan(1);
+    adopted(1);
   }
 };
 struct Adoption : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  Adoption() : StandardWorld({.capacity = 3, .reuse_outstanding = 1, .forks = true}) {
+  Adoption() : StandardWorld({.capacity = 3, .partial_outstanding = 1, .forks = true}) {
     start_parked(1, 3, 2);
-    orphan(3);
+    adopted(3);
   }
   void thread(unsigned self) {
     if (self == 1) return free_remote(1, 1);
@@ -161,7 +161,7 @@ struct Adoption : StandardWorld {
 // One thread takes its span off a list whose neighbour another's free moves.
 struct Neighbours : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  Neighbours() : StandardWorld({.spans = 2, .capacity = 3, .reuse_outstanding = 1, .forks = true}) {
+  Neighbours() : StandardWorld({.spans = 2, .capacity = 3, .partial_outstanding = 1, .forks = true}) {
     start_parked(1, 1, 3);
     start_parked(2, 1, 3);
   }
@@ -176,7 +176,7 @@ struct Neighbours : StandardWorld {
 template <class Scene>
 struct ListsAreBelieved : Forked<Scene> {
   void at_rest() {
-    for (std::uint32_t lab = 0; lab < kLabs; ++lab) this->lab(lab).lock.reset();
+    for (std::uint32_t cache = 0; cache < kLabs; ++cache) this->cache(cache).lock.reset();
     Forked<Scene>::at_rest();
   }
 };
@@ -185,7 +185,7 @@ struct HandsAreForgotten : Forked<Scene> {
   bool someone_was_inside() const { return false; }
   void at_rest() {
     SpinLock::enter_child();
-    for (const std::uint32_t lab : {1u, 2u, 3u}) this->orphan(lab);
+    for (const std::uint32_t cache : {1u, 2u, 3u}) this->adopted(cache);
     for (std::uint32_t n = 1; n <= this->spans(); ++n) {
       const bool is_free = SpanWord{this->span(n).word.load_relaxed()}.state() == SpanState::kFree;
       if (is_free) MODEL_CHECK(this->take_from_pool() != 0);
@@ -204,9 +204,9 @@ void expect_holds_when_forked(const char* name, unsigned preemptions) {
 }
 
 TEST(StandardFork, SpansAreWhereTheyBelong) {
-  expect_holds_when_forked<Forked<LastFrees<0>>>("LastFrees, floating", 2);
+  expect_holds_when_forked<Forked<LastFrees<0>>>("LastFrees, nearly_full", 2);
   expect_holds_when_forked<Forked<LastFrees<1>>>("LastFrees", 2);
-  expect_holds_when_forked<Forked<LastFrees<2>>>("LastFrees, reusable", 2);
+  expect_holds_when_forked<Forked<LastFrees<2>>>("LastFrees, partial", 2);
   expect_holds_when_forked<Forked<TwoRemoteFrees>>("TwoRemoteFrees", 3);
   expect_holds_when_forked<Forked<ParkUnderFrees>>("ParkUnderFrees", 2);
   expect_holds_when_forked<Forked<OwnerSettles>>("OwnerSettles", 2);

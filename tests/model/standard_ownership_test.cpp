@@ -11,9 +11,9 @@ namespace {
 // Two threads want the same orphan while a third frees its last block.
 struct TwoAdopters : StandardWorld {
   static constexpr unsigned kThreads = 3;
-  TwoAdopters() : StandardWorld({.capacity = 2, .reuse_outstanding = 1}) {
+  TwoAdopters() : StandardWorld({.capacity = 2, .partial_outstanding = 1}) {
     start_parked(1, 3, 1);
-    orphan(3);
+    adopted(3);
   }
   void thread(unsigned self) {
     if (self == 2) return free_remote(1, 1);
@@ -21,11 +21,11 @@ struct TwoAdopters : StandardWorld {
     const std::uint32_t number = find_reusable(me);
     if (number == 0) return;
     allocate_hot(number);
-    park(number, me);
+    share(number, me);
   }
   void at_rest() {
-    settle_attention(1);
-    settle_attention(2);
+    collect_delayed(1);
+    collect_delayed(2);
     check_at_rest();
   }
 };
@@ -33,17 +33,17 @@ struct TwoAdopters : StandardWorld {
 // An orphan all of whose blocks are out gets its first free one, while another thread looks for such.
 struct FullOrphan : StandardWorld {
   static constexpr unsigned kThreads = 3;
-  FullOrphan() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+  FullOrphan() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
     start_parked(1, 3, 3);
-    orphan(3);
+    adopted(3);
   }
   void thread(unsigned self) {
     if (self != 2) return free_remote(1, self + 1);
     const std::uint32_t number = find_reusable(1);
-    if (number != 0) park(number, 1);
+    if (number != 0) share(number, 1);
   }
   void at_rest() {
-    settle_attention(1);
+    collect_delayed(1);
     check_at_rest();
   }
 };
@@ -51,9 +51,9 @@ struct FullOrphan : StandardWorld {
 // One adopts, hands out, parks and frees again; another frees what the former owner had handed out.
 struct AdoptAndFree : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  AdoptAndFree() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+  AdoptAndFree() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
     start_parked(1, 3, 2);
-    orphan(3);
+    adopted(3);
   }
   void thread(unsigned self) {
     if (self == 1) {
@@ -64,33 +64,33 @@ struct AdoptAndFree : StandardWorld {
     const std::uint32_t number = find_reusable(1);
     if (number == 0) return;
     const std::uint32_t b = allocate_hot(number);
-    park(number, 1);
+    share(number, 1);
     free_any(number, b, 1);
   }
   void at_rest() {
-    settle_attention(1);
+    collect_delayed(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
 };
 
-// Two orphanages with a span each. Two threads look for an orphan: both in the one, their home, then the one
-// that comes too late in the other.
+// Two abandoned_lists with a span each. Two threads look for an orphan: both in the one, their home, then the
+// one that comes too late in the other.
 struct TwoOrphanages : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  TwoOrphanages() : StandardWorld({.spans = 2, .capacity = 2, .reuse_outstanding = 1}) {
+  TwoOrphanages() : StandardWorld({.spans = 2, .capacity = 2, .partial_outstanding = 1}) {
     set_heir(3, kOtherOrphanage);
     start_parked(1, 1, 1);
     start_parked(2, 3, 1);
-    orphan(1);
-    orphan(3);
+    adopted(1);
+    adopted(3);
   }
   void thread(unsigned self) {
     const std::uint32_t me = self + 1;
     const std::uint32_t number = find_reusable(me);
     MODEL_CHECK(number != 0);  // one for each of them
     allocate_hot(number);
-    park(number, me);
+    share(number, me);
   }
   void at_rest() {
     MODEL_CHECK(SpanWord{span(1).word.load_relaxed()}.outstanding() == 2);
@@ -99,26 +99,26 @@ struct TwoOrphanages : StandardWorld {
   }
 };
 
-// A thread from elsewhere takes an orphanage's last reusable span, and clears its bit, while a thread ends
-// and leaves another one there, or the first free into a full orphan makes that reusable. What is left is
-// found.
+// A thread from elsewhere takes an abandoned list's last reusable span, and clears its bit, while a thread
+// ends and leaves another one there, or the first free into a full orphan makes that reusable. What is left
+// is found.
 template <bool kEnds>
 struct BitClearedAndSet : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  BitClearedAndSet() : StandardWorld({.spans = 2, .capacity = 2, .reuse_outstanding = 1}) {
+  BitClearedAndSet() : StandardWorld({.spans = 2, .capacity = 2, .partial_outstanding = 1}) {
     set_heir(1, kOtherOrphanage);
     set_heir(3, kOtherOrphanage);
     start_parked(1, 1, 1);
-    orphan(1);
+    adopted(1);
     start_parked(2, 3, kEnds ? 1 : 2);
-    if (!kEnds) orphan(3);
+    if (!kEnds) adopted(3);
   }
   void thread(unsigned self) {
     if (self == 0) {
-      const std::uint32_t number = find_reusable(2);  // 0: the orphanage was busy
+      const std::uint32_t number = find_reusable(2);  // 0: the abandoned list was busy
       if (number != 0) allocate_hot(number);
     } else if (kEnds) {
-      orphan(3);
+      adopted(3);
     } else {
       free_remote(2, 1);
     }
@@ -134,28 +134,28 @@ struct BitClearedTooLate : BitClearedAndSet<true> {
   void thread(unsigned self) {
     if (self != 0) return BitClearedAndSet<true>::thread(self);
     find_reusable(2);
-    if (lab(kOtherOrphanage).reusable[index_of(kClass)].is_empty()) {
-      orphans().fetch_and_relaxed(~(std::uint64_t{1} << index_of(kOtherOrphanage)));
+    if (cache(kOtherOrphanage).partial[index_of(kClass)].is_empty()) {
+      abandoned().fetch_and_relaxed(~(std::uint64_t{1} << index_of(kOtherOrphanage)));
     }
   }
 };
 
-// A thread whose home is the other orphanage finds what lies in the first; and when it needs a span it waits
-// for a busy orphanage and has the one that was there all the time.
+// A thread whose home is the other abandoned list finds what lies in the first; and when it needs a span it
+// waits for a busy abandoned list and has the one that was there all the time.
 struct WaitsForABusyOrphanage : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  WaitsForABusyOrphanage() : StandardWorld({.spans = 2, .capacity = 2, .reuse_outstanding = 1}) {
+  WaitsForABusyOrphanage() : StandardWorld({.spans = 2, .capacity = 2, .partial_outstanding = 1}) {
     set_heir(2, kOtherOrphanage);
     start_parked(1, 1, 1);
-    orphan(1);
+    adopted(1);
     start_parked(2, 3, 1);
   }
   void thread(unsigned self) {
-    if (self == 1) return orphan(3);
+    if (self == 1) return adopted(3);
     const std::uint32_t number = find_orphan_waiting(2);
     MODEL_CHECK(number != 0);
     allocate_hot(number);
-    park(number, 2);
+    share(number, 2);
   }
   void at_rest() {
     check_at_rest();
@@ -184,16 +184,16 @@ TEST(StandardOwnership, Adoption) {
 
 // --- Thread termination ------------------------------------------------------------------------------------
 
-// A thread ends with a hot span, others free its blocks meanwhile. No empty span may remain, nobody settles
-// later.
+// A thread ends with a current span, others free its blocks meanwhile. No empty span may remain, nobody
+// settles later.
 template <unsigned kOthers>
 struct EndsWithHotSpan : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOthers;
-  EndsWithHotSpan() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) { start_hot(1, 1, kOthers); }
+  EndsWithHotSpan() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) { start_hot(1, 1, kOthers); }
   void thread(unsigned self) {
     if (self != 0) return free_remote(1, self);
-    park(1, 1);
-    orphan(1);
+    share(1, 1);
+    adopted(1);
   }
   void at_rest() {
     MODEL_CHECK(in_pool_count() == 1);
@@ -204,18 +204,19 @@ struct EndsWithHotSpan : StandardWorld {
 using EndsWithHotAgainstOne = EndsWithHotSpan<1>;
 using EndsWithHotAgainstTwo = EndsWithHotSpan<2>;
 
-// A thread ends with a parked span in which it has unpublished frees; then its LAB serves a new thread.
+// A thread ends with a parked span in which it has uncollected frees; then its thread cache serves a new
+// thread.
 template <unsigned kOthers>
 struct EndsWithParkedSpan : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOthers;
-  EndsWithParkedSpan() : StandardWorld({.capacity = 1 + kOthers + 1, .reuse_outstanding = 1}) {
+  EndsWithParkedSpan() : StandardWorld({.capacity = 1 + kOthers + 1, .partial_outstanding = 1}) {
     start_parked(1, 1, 2 + kOthers);
   }
   void thread(unsigned self) {
     if (self != 0) return free_remote(1, self);
     free_any(1, 1 + kOthers, 1);
-    orphan(1);
-    free_any(1, 2 + kOthers, 1);  // the LAB's next thread: the span is no longer this LAB's
+    adopted(1);
+    free_any(1, 2 + kOthers, 1);  // the thread cache's next thread: the span is no longer this thread cache's
   }
   void at_rest() {
     MODEL_CHECK(in_pool_count() == 1);
@@ -226,19 +227,19 @@ struct EndsWithParkedSpan : StandardWorld {
 using EndsWithParkedAgainstOne = EndsWithParkedSpan<1>;
 using EndsWithParkedAgainstTwo = EndsWithParkedSpan<2>;
 
-// A thread ends, some blocks are still out: all that it owned must now be the orphanage's, its books
+// A thread ends, some blocks are still out: all that it owned must now be the abandoned list's, its books
 // included.
 struct EndsAndLeavesOne : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  EndsAndLeavesOne() : StandardWorld({.capacity = 4, .reuse_outstanding = 1}) { start_parked(1, 1, 4); }
+  EndsAndLeavesOne() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) { start_parked(1, 1, 4); }
   void thread(unsigned self) {
     if (self != 0) return free_remote(1, 2);
     free_any(1, 1, 1);
-    orphan(1);
+    adopted(1);
   }
   void at_rest() {
     const SpanWord word{span(1).word.load_relaxed()};
-    MODEL_CHECK(word.owner() == kOrphanage && span(1).list == ListId::kReusable);
+    MODEL_CHECK(word.owner() == kOrphanage && span(1).list == ListId::kPartial);
     check_at_rest();
   }
 };
@@ -246,12 +247,12 @@ struct EndsAndLeavesOne : StandardWorld {
 // Two threads end at once, a third frees what both had handed out.
 struct TwoEnd : StandardWorld {
   static constexpr unsigned kThreads = 3;
-  TwoEnd() : StandardWorld({.spans = 2, .capacity = 2, .reuse_outstanding = 1}) {
+  TwoEnd() : StandardWorld({.spans = 2, .capacity = 2, .partial_outstanding = 1}) {
     start_parked(1, 1, 1);
     start_parked(2, 2, 2);
   }
   void thread(unsigned self) {
-    if (self != 2) return orphan(self + 1);
+    if (self != 2) return adopted(self + 1);
     free_remote(1, 1);
     free_remote(2, 1);
   }
@@ -264,27 +265,27 @@ struct TwoEnd : StandardWorld {
 // One ends, one adopts what it leaves behind, one frees.
 struct EndAdoptFree : StandardWorld {
   static constexpr unsigned kThreads = 3;
-  EndAdoptFree() : StandardWorld({.capacity = 2, .reuse_outstanding = 1}) { start_parked(1, 1, 1); }
+  EndAdoptFree() : StandardWorld({.capacity = 2, .partial_outstanding = 1}) { start_parked(1, 1, 1); }
   void thread(unsigned self) {
-    if (self == 0) return orphan(1);
+    if (self == 0) return adopted(1);
     if (self == 1) return free_remote(1, 1);
     const std::uint32_t number = find_reusable(2);
     if (number == 0) return;
     allocate_hot(number);
-    park(number, 2);
+    share(number, 2);
   }
   void at_rest() {
-    settle_attention(2);
+    collect_delayed(2);
     check_at_rest();
   }
 };
 
-// A thread ends with a hot span, which nobody counts; others free its blocks meanwhile. Whoever counts it
+// A thread ends with a current span, which nobody counts; others free its blocks meanwhile. Whoever counts it
 // then finds all of them.
 template <unsigned kOthers>
 struct EndsUncounted : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOthers;
-  EndsUncounted() : StandardWorld({.capacity = 2 + kOthers, .reuse_outstanding = 1}) {
+  EndsUncounted() : StandardWorld({.capacity = 2 + kOthers, .partial_outstanding = 1}) {
     start_hot(1, 1, 1 + kOthers);
   }
   void thread(unsigned self) {
@@ -295,10 +296,10 @@ struct EndsUncounted : StandardWorld {
   void at_rest() {
     MODEL_CHECK(span(1).uncounted);
     check_at_rest();
-    count_orphans(2);
+    count_abandoned(2);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
-    MODEL_CHECK(lab(kOrphanage).uncounted.load_relaxed() == 0);
+    MODEL_CHECK(cache(kOrphanage).uncounted.load_relaxed() == 0);
   }
 };
 using EndsUncountedAgainstOne = EndsUncounted<1>;
@@ -307,14 +308,14 @@ using EndsUncountedAgainstTwo = EndsUncounted<2>;
 // One counts the orphan, another one adopts it, a third frees into it.
 struct CountAdoptFree : StandardWorld {
   static constexpr unsigned kThreads = 3;
-  CountAdoptFree() : StandardWorld({.capacity = 4, .reuse_outstanding = 1}) {
+  CountAdoptFree() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) {
     start_hot(1, 1, 3);
     free_any(1, 3, 1);
     orphan_uncounted(1, 1);
   }
   void thread(unsigned self) {
     if (self == 0) {
-      count_orphans(2);
+      count_abandoned(2);
     } else if (self == 1) {
       if (find_reusable(3) != 0) allocate_hot(1);
     } else {
@@ -323,18 +324,18 @@ struct CountAdoptFree : StandardWorld {
     }
   }
   void at_rest() {
-    count_orphans(2);
+    count_abandoned(2);
     check_at_rest(false);
   }
 };
 
 // --- Loans -------------------------------------------------------------------------------------------------
 
-// A hot span, all out. One block comes back by a remote free before, one meanwhile; a third thread borrows
-// what is there and frees it again. The owner fetches what is left, and parks the span.
+// A current span, all out. One block comes back by a remote free before, one meanwhile; a third thread
+// borrows what is there and frees it again. The owner fetches what is left, and parks the span.
 struct BorrowAgainstOwner : StandardWorld {
   static constexpr unsigned kThreads = 3;
-  BorrowAgainstOwner() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+  BorrowAgainstOwner() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
     start_hot(1, 1, 3);
     free_remote(1, 1);
   }
@@ -346,10 +347,10 @@ struct BorrowAgainstOwner : StandardWorld {
       return;
     }
     if (const std::uint32_t b = allocate_hot(1); b != 0) free_any(1, b, 1);
-    park(1, 1);
+    share(1, 1);
   }
   void at_rest() {
-    settle_attention(1);
+    collect_delayed(1);
     check_at_rest();
   }
 };
@@ -358,7 +359,7 @@ struct BorrowAgainstOwner : StandardWorld {
 // hot still.
 struct BorrowAgainstEnd : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  BorrowAgainstEnd() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+  BorrowAgainstEnd() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
     start_hot(1, 1, 2);
     free_run(1, 1, 1);
   }
@@ -369,7 +370,7 @@ struct BorrowAgainstEnd : StandardWorld {
     free_remote(1, 2);
   }
   void at_rest() {
-    count_orphans(2);
+    count_abandoned(2);
     check_at_rest();
   }
 };
@@ -377,7 +378,7 @@ struct BorrowAgainstEnd : StandardWorld {
 // Two want the same list: one of them has it, whole.
 struct TwoBorrowers : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  TwoBorrowers() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+  TwoBorrowers() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
     start_hot(1, 1, 3);
     free_run(1, 1, 2);
   }
@@ -393,7 +394,7 @@ struct TwoBorrowers : StandardWorld {
 template <bool kLocked>
 struct BorrowAgainstCount : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  BorrowAgainstCount() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+  BorrowAgainstCount() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
     start_hot(1, 1, 3);
     free_run(1, 1, 2);
   }
@@ -415,12 +416,12 @@ TEST(StandardOwnership, Loans) {
 // Counted, but for what is on its list: then nobody ever finds it empty.
 struct EndsMiscounted : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  EndsMiscounted() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) { start_hot(1, 1, 2); }
+  EndsMiscounted() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) { start_hot(1, 1, 2); }
   void thread(unsigned self) {
     if (self != 0) return free_remote(1, 1);
     free_any(1, 2, 1);
     const Inside inside(*this);
-    protocol().counted_to_orphan(ref(1), LabNumber{1}, kOrphanage, 1);
+    protocol().counted_to_abandoned(ref(1), CacheNumber{1}, kOrphanage, 1);
   }
   void at_rest() { check_at_rest(); }
 };
@@ -464,52 +465,52 @@ TEST(StandardOwnership, ThreadTermination) {
 template <std::uint32_t kNextOwner>
 struct SlowFreer : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  SlowFreer() : StandardWorld({.capacity = 2, .reuse_outstanding = 1}) { start_parked(1, 1, 2); }
+  SlowFreer() : StandardWorld({.capacity = 2, .partial_outstanding = 1}) { start_parked(1, 1, 2); }
   void thread(unsigned self) {
     if (self == 1) return free_remote(1, 1);
     free_any(1, 2, kNextOwner == 1 ? 1 : 3);  // by the owner or by a third party
     const std::uint32_t number = take_from_pool();
     if (number == 0) return;
-    make_hot(number, kNextOwner);
+    make_current(number, kNextOwner);
     allocate_hot(number);
-    park(number, kNextOwner);
+    share(number, kNextOwner);
     free_any(number, 1, kNextOwner);
   }
   void at_rest() {
-    settle_attention(1);
-    settle_attention(2);
+    collect_delayed(1);
+    collect_delayed(2);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
 };
 
-// The owner's own free lets the other freer claim the span, which another LAB then takes: the owner, who is
-// about to settle it, must see that it is no longer his.
+// The owner's own free lets the other freer claim the span, which another thread cache then takes: the owner,
+// who is about to settle it, must see that it is no longer his.
 struct ClaimedUnderTheOwner : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  ClaimedUnderTheOwner() : StandardWorld({.capacity = 2, .reuse_outstanding = 1}) { start_parked(1, 1, 2); }
+  ClaimedUnderTheOwner() : StandardWorld({.capacity = 2, .partial_outstanding = 1}) { start_parked(1, 1, 2); }
   void thread(unsigned self) {
     if (self == 0) return free_any(1, 1, 1);
     free_remote(1, 2);
     const std::uint32_t number = take_from_pool();
     if (number == 0) return;
-    make_hot(number, 2);
+    make_current(number, 2);
     allocate_hot(number);
-    park(number, 2);
+    share(number, 2);
   }
   void at_rest() {
-    settle_attention(1);
+    collect_delayed(1);
     check_at_rest();
   }
 };
 
-// The same for an orphan that lives on as a span of one block, which belongs to no LAB, and then
-// as a hot span, whose record its new owner sets up without any lock.
+// The same for an orphan that lives on as a span of one block, which belongs to no thread cache, and then
+// as a current span, whose record its new owner sets up without any lock.
 struct SlowFreerOfOrphan : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  SlowFreerOfOrphan() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+  SlowFreerOfOrphan() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
     start_parked(1, 3, 2);
-    orphan(3);
+    adopted(3);
   }
   void thread(unsigned self) {
     if (self == 1) return free_remote(1, 1);
@@ -519,25 +520,25 @@ struct SlowFreerOfOrphan : StandardWorld {
     make_single(number);
     free_any(number, 1, 2);
     number = take_from_pool();
-    make_hot(number, 2);
+    make_current(number, 2);
   }
   void at_rest() { check_at_rest(); }
 };
 
-// A span that a fork has cut off from its owner: parked with the orphanage, on no list, a block of it lost
-// for ever.
+// A span that a fork has cut off from its owner: parked with the abandoned list, on no list, a block of it
+// lost for ever.
 struct LostToFork : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  LostToFork() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) {
+  LostToFork() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) {
     start_hot(1, 1, 2);
     Span& s = span(1);
     s.word.store_relaxed(
-        SpanWord{s.word.load_relaxed()}.with_state(SpanState::kParked).with_owner(kOrphanage).bits);
+        SpanWord{s.word.load_relaxed()}.with_state(SpanState::kShared).with_owner(kOrphanage).bits);
   }
   void thread(unsigned self) { free_remote(1, self + 1); }
   void at_rest() {
     MODEL_CHECK(SpanWord{span(1).word.load_relaxed()}.outstanding() == 1);
-    MODEL_CHECK(span(1).list == ListId::kNone && lab(0u).reusable[index_of(kClass)].is_empty());
+    MODEL_CHECK(span(1).list == ListId::kNone && cache(0u).partial[index_of(kClass)].is_empty());
     MODEL_CHECK(take_from_pool() == 0);
   }
 };
@@ -549,12 +550,12 @@ using SlowFreerNewOwner = SlowFreer<2>;
 // goes on with the lists that it has.
 struct KeepsItsLists : StandardWorld {
   static constexpr unsigned kThreads = 3;
-  KeepsItsLists() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) { start_parked(1, 1, 3); }
+  KeepsItsLists() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) { start_parked(1, 1, 3); }
   void thread(unsigned self) {
     if (self == 0) {
       free_any(1, 1, 1);
       free_any(1, 2, 1);
-      settle_attention(1);
+      collect_delayed(1);
     } else if (self == 1) {
       free_remote(1, 3);
     } else if (take_from_pool() != 0) {

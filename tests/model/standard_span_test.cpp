@@ -9,7 +9,7 @@ namespace {
 
 // --- Remote free list --------------------------------------------------------------------------------------
 
-// Two threads free into a hot span while its owner takes the list and hands blocks out again.
+// Two threads free into a current span while its owner takes the list and hands blocks out again.
 struct RemoteFreesIntoHotSpan : StandardWorld {
   static constexpr unsigned kThreads = 3;
   RemoteFreesIntoHotSpan() : StandardWorld({.capacity = 3}) { start_hot(1, 1, 3); }
@@ -69,15 +69,15 @@ TEST(StandardSpan, RemoteFreeList) {
 
 // The owner and one or two others free the last blocks of a parked span. Its owner's next slow path comes
 // after.
-template <unsigned kFreers, bool kReusable>
+template <unsigned kFreers, bool kPartial>
 struct LastFrees : StandardWorld {
   static constexpr unsigned kThreads = kFreers;
-  LastFrees() : StandardWorld({.capacity = kReusable ? 4 : kFreers, .reuse_outstanding = kReusable ? 3 : 1}) {
+  LastFrees() : StandardWorld({.capacity = kPartial ? 4 : kFreers, .partial_outstanding = kPartial ? 3 : 1}) {
     start_parked(1, 1, kFreers);
   }
   void thread(unsigned self) { free_any(1, self + 1, self == 0 ? 1 : self + 1); }
   void at_rest() {
-    settle_attention(1);
+    collect_delayed(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -88,16 +88,16 @@ using OwnerAndOneReusable = LastFrees<2, true>;
 using OwnerAndTwoFloating = LastFrees<3, false>;
 using OwnerAndTwoReusable = LastFrees<3, true>;
 
-// The owner frees two, so that some of its frees are unpublished when the other comes.
+// The owner frees two, so that some of its frees are uncollected when the other comes.
 struct OwnerFreesTwo : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  OwnerFreesTwo() : StandardWorld({.capacity = 4, .reuse_outstanding = 1}) { start_parked(1, 1, 4); }
+  OwnerFreesTwo() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) { start_parked(1, 1, 4); }
   void thread(unsigned self) {
     free_any(1, self == 0 ? 1 : 2, self + 1);
     free_any(1, self == 0 ? 3 : 4, self + 1);
   }
   void at_rest() {
-    settle_attention(1);
+    collect_delayed(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -106,7 +106,7 @@ struct OwnerFreesTwo : StandardWorld {
 // Runs come last, or nearly so.
 struct RunsAreLast : StandardWorld {
   static constexpr unsigned kThreads = 3;
-  RunsAreLast() : StandardWorld({.capacity = 4, .reuse_outstanding = 1}) { start_parked(1, 1, 4); }
+  RunsAreLast() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) { start_parked(1, 1, 4); }
   void thread(unsigned self) {
     if (self == 0) {
       free_any(1, 1, 1);
@@ -117,7 +117,7 @@ struct RunsAreLast : StandardWorld {
     }
   }
   void at_rest() {
-    settle_attention(1);
+    collect_delayed(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -126,14 +126,14 @@ struct RunsAreLast : StandardWorld {
 // The owner frees two, another thread the other two in one run.
 struct RunAgainstOwner : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  RunAgainstOwner() : StandardWorld({.capacity = 4, .reuse_outstanding = 3}) { start_parked(1, 1, 4); }
+  RunAgainstOwner() : StandardWorld({.capacity = 4, .partial_outstanding = 3}) { start_parked(1, 1, 4); }
   void thread(unsigned self) {
     if (self == 1) return free_run(1, 3, 2);
     free_any(1, 1, 1);
     free_any(1, 2, 1);
   }
   void at_rest() {
-    settle_attention(1);
+    collect_delayed(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -142,10 +142,10 @@ struct RunAgainstOwner : StandardWorld {
 // The owner settles the span once before the last frees: being pointed out must start anew.
 struct SettledThenFreed : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  SettledThenFreed() : StandardWorld({.capacity = 4, .reuse_outstanding = 3}) { start_parked(1, 1, 3); }
+  SettledThenFreed() : StandardWorld({.capacity = 4, .partial_outstanding = 3}) { start_parked(1, 1, 3); }
   void thread(unsigned self) {
     if (self == 0) {
-      settle_attention(1);
+      collect_delayed(1);
       free_any(1, 1, 1);
     } else {
       free_remote(1, 2);
@@ -153,7 +153,7 @@ struct SettledThenFreed : StandardWorld {
     }
   }
   void at_rest() {
-    settle_attention(1);
+    collect_delayed(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -162,7 +162,7 @@ struct SettledThenFreed : StandardWorld {
 // The owner never comes back; another thread's pool miss finds the empty span.
 struct OwnerFallsAsleep : OwnerAndOneReusable {
   void at_rest() {
-    steal_hidden_empties(1);
+    claim_hidden_empties(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -171,16 +171,16 @@ struct OwnerFallsAsleep : OwnerAndOneReusable {
 // ... or finds it while it becomes empty.
 struct StolenWhileFreed : StandardWorld {
   static constexpr unsigned kThreads = 3;
-  StolenWhileFreed() : StandardWorld({.capacity = 3, .reuse_outstanding = 2}) { start_parked(1, 1, 2); }
+  StolenWhileFreed() : StandardWorld({.capacity = 3, .partial_outstanding = 2}) { start_parked(1, 1, 2); }
   void thread(unsigned self) {
     if (self == 2) {
-      steal_hidden_empties(1);
+      claim_hidden_empties(1);
     } else {
       free_any(1, self + 1, self + 1);
     }
   }
   void at_rest() {
-    settle_attention(1);
+    collect_delayed(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -189,7 +189,7 @@ struct StolenWhileFreed : StandardWorld {
 // Nobody but others free: the last of them returns the span without any help of the owner.
 struct OnlyOthersFree : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  OnlyOthersFree() : StandardWorld({.capacity = 2, .reuse_outstanding = 1}) { start_parked(1, 1, 2); }
+  OnlyOthersFree() : StandardWorld({.capacity = 2, .partial_outstanding = 1}) { start_parked(1, 1, 2); }
   void thread(unsigned self) { free_remote(1, self + 1); }
   void at_rest() {
     MODEL_CHECK(in_pool_count() == 1);
@@ -209,9 +209,9 @@ struct SingleBlockSpan : StandardWorld {
       make_single(number);
       free_any(number, 1, 2);
     } else {
-      make_hot(number, 3);
+      make_current(number, 3);
       allocate_hot(number);
-      park(number, 3);
+      share(number, 3);
     }
   }
   void at_rest() { check_at_rest(); }
@@ -222,13 +222,13 @@ struct SingleBlockSpan : StandardWorld {
 template <unsigned kOut>
 struct TakenOutOfUse : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOut;
-  TakenOutOfUse() : StandardWorld({.capacity = 3, .reuse_outstanding = 1}) { start_parked(1, 1, kOut); }
+  TakenOutOfUse() : StandardWorld({.capacity = 3, .partial_outstanding = 1}) { start_parked(1, 1, kOut); }
   void thread(unsigned self) {
     if (self != 0) return free_remote(1, self);
     const Inside inside(*this);
-    const Protocol::LabGuard guard(protocol(), LabNumber{1});
-    if (SpanWord{span(1).word.load_acquire()}.is(LabNumber{1}, SpanState::kParked)) {
-      protocol().take_out_of_use(lab(1), ref(1));
+    const Protocol::CacheGuard guard(protocol(), CacheNumber{1});
+    if (SpanWord{span(1).word.load_acquire()}.is(CacheNumber{1}, SpanState::kShared)) {
+      protocol().take_out_of_use(cache(1), ref(1));
     }
   }
   void at_rest() {
@@ -269,22 +269,22 @@ TEST(StandardSpan, StatesWithEagerReturn) {
 
 // --- Reusable set ------------------------------------------------------------------------------------------
 
-// The owner opens a span (floating to reusable by frees), takes it out of the set, hands a block out and
+// The owner opens a span (nearly full to reusable by frees), takes it out of the set, hands a block out and
 // parks it, while others free.
 template <unsigned kOthers>
 struct OpenAndTake : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOthers;
-  OpenAndTake() : StandardWorld({.capacity = 3, .reuse_outstanding = 2}) { start_parked(1, 1, 3); }
+  OpenAndTake() : StandardWorld({.capacity = 3, .partial_outstanding = 2}) { start_parked(1, 1, 3); }
   void thread(unsigned self) {
     if (self != 0) return free_remote(1, self);
     free_any(1, 3, 1);
     const std::uint32_t number = find_reusable(1);
     if (number == 0) return;
     allocate_hot(number);
-    park(number, 1);
+    share(number, 1);
   }
   void at_rest() {
-    settle_attention(1);
+    collect_delayed(1);
     check_at_rest();
   }
 };
@@ -295,7 +295,7 @@ using OpenAndTakeAgainstTwo = OpenAndTake<2>;
 // Memory is out: the owner takes any span that has a free block, while another thread makes it empty.
 struct TakeFloating : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  TakeFloating() : StandardWorld({.capacity = 4, .reuse_outstanding = 1}) { start_parked(1, 1, 4); }
+  TakeFloating() : StandardWorld({.capacity = 4, .partial_outstanding = 1}) { start_parked(1, 1, 4); }
   void thread(unsigned self) {
     if (self != 0) {
       free_remote(1, 1);
@@ -307,11 +307,11 @@ struct TakeFloating : StandardWorld {
     if (number == 0) return free_any(1, 4, 1);
     const std::uint32_t b = allocate_hot(number);
     free_any(1, 4, 1);
-    park(number, 1);
+    share(number, 1);
     free_any(1, b, 1);
   }
   void at_rest() {
-    settle_attention(1);
+    collect_delayed(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -320,14 +320,14 @@ struct TakeFloating : StandardWorld {
 // Two spans on the same lists, so that neighbours are unlinked under each other.
 struct Neighbours : StandardWorld {
   static constexpr unsigned kThreads = 3;
-  Neighbours() : StandardWorld({.spans = 2, .capacity = 2, .reuse_outstanding = 1}) {
+  Neighbours() : StandardWorld({.spans = 2, .capacity = 2, .partial_outstanding = 1}) {
     start_parked(1, 1, 1);
     start_parked(2, 1, 2);
   }
   void thread(unsigned self) {
     if (self == 0) {
       const std::uint32_t number = find_reusable(1);
-      if (number != 0) park(number, 1);
+      if (number != 0) share(number, 1);
     } else if (self == 1) {
       free_remote(1, 1);
     } else {
@@ -336,27 +336,27 @@ struct Neighbours : StandardWorld {
     }
   }
   void at_rest() {
-    settle_attention(1);
+    collect_delayed(1);
     check_at_rest();
   }
 };
 
-// A hot span leaves while another thread frees into it: neither "hot, not my business" nor "floating, my
-// business" may be what nobody acts on.
+// A current span leaves while another thread frees into it: neither "hot, not my business" nor "nearly full,
+// my business" may be what nobody acts on.
 template <unsigned kOthers>
 struct LeaveHot : StandardWorld {
   static constexpr unsigned kThreads = 1 + kOthers;
-  LeaveHot() : StandardWorld({.capacity = 2, .reuse_outstanding = 1}) { start_hot(1, 1, 2); }
+  LeaveHot() : StandardWorld({.capacity = 2, .partial_outstanding = 1}) { start_hot(1, 1, 2); }
   void thread(unsigned self) {
     if (self != 0) return free_remote(1, self);
-    if (allocate_hot(1) == 0) park(1, 1);
+    if (allocate_hot(1) == 0) share(1, 1);
   }
   void at_rest() {
-    settle_attention(1);
+    collect_delayed(1);
     const SpanWord word{span(1).word.load_relaxed()};
     // With a free block a parked span can be found: that is what its next user asks for.
-    if (word.state() == SpanState::kParked && word.outstanding() < 2)
-      MODEL_CHECK(span(1).list == ListId::kReusable);
+    if (word.state() == SpanState::kShared && word.outstanding() < 2)
+      MODEL_CHECK(span(1).list == ListId::kPartial);
     check_at_rest();
   }
 };
@@ -369,11 +369,11 @@ using LeaveHotAgainstTwo = LeaveHot<2>;
 template <bool kRemote, bool kLocal>
 struct FullStepsAside : StandardWorld {
   static constexpr unsigned kThreads = 2;
-  FullStepsAside() : StandardWorld({.capacity = 3, .reuse_outstanding = 0}) { start_parked(1, 1, 3); }
+  FullStepsAside() : StandardWorld({.capacity = 3, .partial_outstanding = 0}) { start_parked(1, 1, 3); }
   void thread(unsigned self) {
     if (self == 1) {
       if (kRemote) return free_remote(1, 2);
-      steal_hidden_empties(1);
+      claim_hidden_empties(1);
       return;
     }
     const std::uint32_t found = find_floating(1);
@@ -381,9 +381,9 @@ struct FullStepsAside : StandardWorld {
     if (kLocal) free_any(1, 1, 1);
   }
   void at_rest() {
-    const bool hot = SpanWord{span(1).word.load_relaxed()}.state() == SpanState::kHot;
-    if (!hot) {
-      settle_attention(1);
+    const bool owned = SpanWord{span(1).word.load_relaxed()}.state() == SpanState::kOwned;
+    if (!owned) {
+      collect_delayed(1);
       MODEL_CHECK(find_floating(1) == 1);
     }
     check_at_rest();

@@ -1,8 +1,8 @@
 // What surrounds the standard engine's span protocol in a model: a handful of spans of three or four blocks,
-// LABs, a pool, and books about who holds which block, against which everything is checked.
+// thread caches, a pool, and books about who holds which block, against which everything is checked.
 //
 // The protocol is the production code (span_word.hpp, span_protocol.hpp, treiber_stack.hpp, spin_lock.hpp).
-// Here is only what the frontend does around it: keep hot blocks, count them, hand them out.
+// Here is only what the thread cache does around it: keep hot blocks, count them, hand them out.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,9 @@
 namespace spanalloc::model {
 
 using standard::Block;
-using standard::BlockMark;
+using standard::BlockOffset;
+using standard::CacheNumber;
 using standard::ClassId;
-using standard::LabNumber;
 using standard::ListId;
 using standard::Span;
 using standard::SpanNumber;
@@ -32,17 +32,17 @@ inline constexpr ClassId kSingle{2};  // spans of one block
 struct StandardShape {
   unsigned spans = 1;
   std::uint32_t capacity = 3;
-  std::uint32_t reuse_outstanding = 1;
+  std::uint32_t partial_outstanding = 1;
   bool forks = false;  ///< a child goes by what had reached memory, not by what threads had done
 };
 
 inline constexpr unsigned kMaxSpans = 2;
 inline constexpr std::uint32_t kMaxBlocks = 4;
 inline constexpr unsigned kLabs = 5;
-inline constexpr LabNumber kOrphanage{0}, kOtherOrphanage{4};
+inline constexpr CacheNumber kOrphanage{0}, kOtherOrphanage{4};
 
-/// Records and LABs, as the page layer has them. Spans 1 .. spans, LABs 0 (an orphanage), 1 .. 3, and 4 (the
-/// orphanage of whom set_heir says so).
+/// Records and thread caches, as the page layer has them. Spans 1 .. spans, thread caches 0 (an abandoned
+/// list), 1 .. 3, and 4 (the abandoned list of whom set_heir says so).
 struct ModelPages {
   using Lists = standard::SpanLists<3>;
 
@@ -51,18 +51,18 @@ struct ModelPages {
   Lists labs[kLabs];
   bool torn[kLabs] = {};
   Atomic<std::uint64_t> shown_orphans[3];
-  standard::Orphanages orphanages;
+  standard::AbandonedLists abandoned_lists;
   struct alignas(standard::kQuantum) PlacedBlock : Block {};
   PlacedBlock blocks[kMaxSpans + 1][kMaxBlocks + 1] = {};
 
   explicit ModelPages(StandardShape the_shape) : shape(the_shape) {
-    // A LAB's bit is its number; where a LAB leaves its spans is set by set_heir.
-    orphanages.mask = kLabs - 2;
-    orphanages.of_class = shown_orphans;
-    orphanages.numbers[index_of(kOtherOrphanage)] = kOtherOrphanage;
-    for (const LabNumber number : {kOrphanage, kOtherOrphanage}) {
-      labs[index_of(number)].orphanage = index_of(number) + 1;
-      labs[index_of(number)].orphans_of_class = shown_orphans;
+    // A thread cache's bit is its number; where a thread cache leaves its spans is set by set_heir.
+    abandoned_lists.mask = kLabs - 2;
+    abandoned_lists.of_class = shown_orphans;
+    abandoned_lists.numbers[index_of(kOtherOrphanage)] = kOtherOrphanage;
+    for (const CacheNumber number : {kOrphanage, kOtherOrphanage}) {
+      labs[index_of(number)].abandoned_list = index_of(number) + 1;
+      labs[index_of(number)].abandoned_of_class = shown_orphans;
     }
   }
 
@@ -70,7 +70,7 @@ struct ModelPages {
     MODEL_CHECK(index_of(number) >= 1 && index_of(number) <= shape.spans);
     return {&spans[index_of(number)], number};
   }
-  Lists& lab(LabNumber number) {
+  Lists& cache(CacheNumber number) {
     MODEL_CHECK(index_of(number) < kLabs);
     return labs[index_of(number)];
   }
@@ -78,32 +78,32 @@ struct ModelPages {
     MODEL_CHECK(c == kClass || c == kSingle);
     return c == kSingle ? 1 : shape.capacity;
   }
-  std::uint32_t reuse_outstanding(ClassId) const { return shape.reuse_outstanding; }
+  std::uint32_t partial_outstanding(ClassId) const { return shape.partial_outstanding; }
   [[noreturn]] static void corrupted(SpanRef) { fail("the protocol says: corrupted"); }
-  Block* block_of_mark(SpanRef span, BlockMark mark) {
+  Block* block_at_offset(SpanRef span, BlockOffset mark) {
     return &blocks[index_of(span.number)][index_of(mark)];
   }
   static void has_left(const Lists&, SpanRef) {}
   // No page is ever given back here: span_thinning_test.cpp.
-  static BlockMark cut_lists(SpanRef, BlockMark remotes) { return remotes; }
-  static void unlink_dropped(SpanRef, BlockMark) {}
-  static std::uint32_t dropped_blocks(SpanRef) { return 0; }
+  static BlockOffset cut_lists(SpanRef, BlockOffset remotes) { return remotes; }
+  static void unlink_purged(SpanRef, BlockOffset) {}
+  static std::uint32_t purged_blocks(SpanRef) { return 0; }
   std::uint32_t list_length(SpanRef span, Block* list) const {
     const standard::ListLength length =
         standard::length_of(list, standard::kMostSpan, capacity(span->class_id()));
     return length.whole ? length.blocks : capacity(span->class_id()) + 1;
   }
-  static bool is_mine(LabNumber) { return false; }  // who forks has nothing here
-  LabNumber end_of_labs() const { return LabNumber{kLabs}; }
+  static bool is_mine(CacheNumber) { return false; }  // who forks has nothing here
+  CacheNumber end_of_caches() const { return CacheNumber{kLabs}; }
   SpanNumber end_of_spans() const { return SpanNumber{shape.spans + 1}; }
-  bool has_lab(LabNumber) const { return true; }
+  bool has_cache(CacheNumber) const { return true; }
   bool has_record(SpanNumber) const { return true; }
-  bool is_torn(LabNumber number) const { return torn[index_of(number)]; }
-  void set_torn(LabNumber number, bool value) { torn[index_of(number)] = value; }
+  bool is_torn(CacheNumber number) const { return torn[index_of(number)]; }
+  void set_torn(CacheNumber number, bool value) { torn[index_of(number)] = value; }
   static void note_repair() {}
 };
 
-/// The world of one execution. Spans, LABs and blocks go by plain numbers here.
+/// The world of one execution. Spans, thread caches and blocks go by plain numbers here.
 class StandardWorld {
  public:
   using Protocol = standard::SpanProtocol<ModelPages>;
@@ -122,11 +122,11 @@ class StandardWorld {
 
   Span& span(std::uint32_t number) { return *pages_.span(SpanNumber{number}).record; }
   SpanRef ref(std::uint32_t number) { return pages_.span(SpanNumber{number}); }
-  ModelPages::Lists& lab(LabNumber number) { return pages_.lab(number); }
-  ModelPages::Lists& lab(std::uint32_t number) { return pages_.lab(LabNumber{number}); }
+  ModelPages::Lists& cache(CacheNumber number) { return pages_.cache(number); }
+  ModelPages::Lists& cache(std::uint32_t number) { return pages_.cache(CacheNumber{number}); }
   std::uint32_t capacity(ClassId c) { return pages_.capacity(c); }
   Protocol& protocol() { return protocol_; }
-  Atomic<std::uint64_t>& orphans() { return pages_.orphanages.of_class[index_of(kClass)]; }
+  Atomic<std::uint64_t>& abandoned() { return pages_.abandoned_lists.of_class[index_of(kClass)]; }
 
   auto links() {
     return [this](std::uint32_t number) -> Atomic<std::uint32_t>& { return span(number).pool_link; };
@@ -146,9 +146,9 @@ class StandardWorld {
     }
   }
   std::uint32_t take_from_pool() { return pool_.pop(links()); }
-  void settle_attention(std::uint32_t me) { put_in_pool(protocol_.settle_attention(LabNumber{me})); }
-  void steal_hidden_empties(std::uint32_t owner) {
-    put_in_pool(protocol_.steal_hidden_empties(LabNumber{owner}, [] { return true; }));
+  void collect_delayed(std::uint32_t me) { put_in_pool(protocol_.collect_delayed(CacheNumber{me})); }
+  void claim_hidden_empties(std::uint32_t owner) {
+    put_in_pool(protocol_.claim_hidden_empties(CacheNumber{owner}, [] { return true; }));
   }
 
   // --- What threads do -------------------------------------------------------------------------------------
@@ -170,38 +170,38 @@ class StandardWorld {
   }
   /// free() by a thread that does not own the span.
   void free_remote(std::uint32_t number, std::uint32_t b) { free_run(number, b, 1); }
-  /// The same for blocks first .. first + count - 1, gathered and given back in one step.
+  /// The same for blocks first .. first + count - 1, batched and given back in one step.
   void free_run(std::uint32_t number, std::uint32_t first, std::uint32_t count) {
     for (std::uint32_t b = first; b < first + count; ++b) {
       let_go(number, b);
       if (b != first) link_to(block(number, b), block(number, b - 1));
     }
-    const auto link = [&](BlockMark head) {
+    const auto link = [&](BlockOffset head) {
       link_to(block(number, first),
-              head == BlockMark::kNone ? standard::no_block() : block(number, index_of(head)));
+              head == BlockOffset::kNone ? standard::no_block() : block(number, index_of(head)));
     };
     const Inside inside(*this);
-    const auto freed = protocol_.free_remote(ref(number), BlockMark{first + count - 1}, count, link);
+    const auto freed = protocol_.free_remote(ref(number), BlockOffset{first + count - 1}, count, link);
     MODEL_CHECK(freed != standard::Freed::kRefused);
     if (freed == standard::Freed::kEmptied) put_in_pool(ref(number));
   }
-  /// free() as the frontend does it, by the thread whose LAB is `me`.
+  /// free() as the thread cache does it, by the thread whose thread cache is `me`.
   void free_any(std::uint32_t number, std::uint32_t b, std::uint32_t me) {
     Span* s = &span(number);
     const SpanWord word{s->word.load_relaxed()};
     MODEL_CHECK(word.state() != SpanState::kFree);
-    if (word.is(LabNumber{me}, SpanState::kParked) || word.is(LabNumber{me}, SpanState::kHot)) {
+    if (word.is(CacheNumber{me}, SpanState::kShared) || word.is(CacheNumber{me}, SpanState::kOwned)) {
       let_go(number, b);
       Block* const list = s->free_list.load_relaxed();
-      if (!standard::take_in(s, block(number, b), address_of(list) ^ address_of(block(number, b)))) return;
-      MODEL_CHECK(word.state() == SpanState::kParked);
+      if (!standard::push_freed(s, block(number, b), address_of(list) ^ address_of(block(number, b)))) return;
+      MODEL_CHECK(word.state() == SpanState::kShared);
       const Inside inside(*this);
-      if (protocol_.settle_after_local_free(ref(number), LabNumber{me})) put_in_pool(ref(number));
+      if (protocol_.collect_after_free(ref(number), CacheNumber{me})) put_in_pool(ref(number));
     } else {
       free_remote(number, b);
     }
   }
-  /// malloc() from the hot span `number`: a block of its list, else one never carved, else of its remote
+  /// malloc() from the current span `number`: a block of its list, else one never carved, else of its remote
   /// list. Returns 0 when it has none.
   std::uint32_t allocate_hot(std::uint32_t number) {
     Span& s = span(number);
@@ -223,16 +223,16 @@ class StandardWorld {
     return b;
   }
   /// A thread without any block of span `number` takes what others have freed of it, at least so much, as
-  /// it is hot with LAB `owner`, and allocates all that: blocks, newest first. None: 0.
+  /// it is hot with thread cache `owner`, and allocates all that: blocks, newest first. None: 0.
   struct Loan {
     std::uint32_t count = 0;
     std::uint32_t blocks[kMaxBlocks] = {};
   };
   Loan borrow(std::uint32_t number, std::uint32_t owner, std::uint32_t at_least = 1) {
     const standard::RemoteList list =
-        protocol_.borrow(ref(number), LabNumber{owner}, kClass, at_least, [] { return true; });
+        protocol_.borrow(ref(number), CacheNumber{owner}, kClass, at_least, [] { return true; });
     Loan loan;
-    if (list.first == BlockMark::kNone) return loan;
+    if (list.first == BlockOffset::kNone) return loan;
     MODEL_CHECK(list.count >= at_least);
     check_list(number, block(number, index_of(list.first)), list.count);
     for (Block* b = block(number, index_of(list.first)); b != standard::no_block();) {
@@ -244,90 +244,94 @@ class StandardWorld {
     }
     return loan;
   }
-  /// The owner of a hot span looks through what others have freed of it.
+  /// The owner of a current span looks through what others have freed of it.
   void check_remotes(std::uint32_t number, std::uint32_t me, bool locked) {
-    if (locked) protocol_.lock_lab(LabNumber{me});
+    if (locked) protocol_.lock_cache(CacheNumber{me});
     const SpanWord word{span(number).word.load_acquire()};
     (void)span(number).word.load_relaxed();  // links are no steps of their own: others may come between here
-    if (word.head() != BlockMark::kNone) {
+    if (word.head() != BlockOffset::kNone) {
       check_list(number, block(number, index_of(word.head())), shape_.capacity - word.outstanding());
     }
-    if (locked) protocol_.unlock_lab(lab(me));
+    if (locked) protocol_.unlock_cache(cache(me));
   }
-  /// The frontend's way out of a hot span: counts what is free in it and parks it.
-  void park(std::uint32_t number, std::uint32_t me) {
+  /// The thread cache's way out of a current span: counts what is free in it and parks it.
+  void share(std::uint32_t number, std::uint32_t me) {
     const std::uint32_t free_blocks = free_of(span(number));
     const Inside inside(*this);
-    const auto settled = protocol_.hot_to_parked(ref(number), LabNumber{me}, free_blocks);
-    MODEL_CHECK(settled != standard::Settled::kDamaged);
-    if (settled == standard::Settled::kEmpty) put_in_pool(ref(number));
+    const auto collected = protocol_.owned_to_shared(ref(number), CacheNumber{me}, free_blocks);
+    MODEL_CHECK(collected != standard::Collected::kDamaged);
+    if (collected == standard::Collected::kEmpty) put_in_pool(ref(number));
   }
-  /// The frontend's search for a reusable span: own ones, then orphans. 0: none.
+  /// The thread cache's search for a reusable span: own ones, then abandoned spans. 0: none.
   std::uint32_t find_reusable(std::uint32_t me) {
     const Inside inside(*this);
-    settle_attention(me);
-    standard::HotSpan hot = protocol_.reusable_to_hot(kClass, LabNumber{me});
-    if (!hot) hot = protocol_.orphan_to_hot(pages_.orphanages, kClass, LabNumber{me});
-    return with_remotes(hot);
+    collect_delayed(me);
+    standard::OwnedSpan owned = protocol_.partial_to_owned(kClass, CacheNumber{me});
+    if (!owned) owned = protocol_.abandoned_to_owned(pages_.abandoned_lists, kClass, CacheNumber{me});
+    return with_remotes(owned);
   }
-  /// The frontend's last resorts when memory is out: orphans, waiting for them; its own floating spans.
+  /// The thread cache's last resorts when memory is out: abandoned spans, waiting for them; its own nearly
+  /// full spans.
   std::uint32_t find_orphan_waiting(std::uint32_t me) {
     const Inside inside(*this);
-    return with_remotes(protocol_.orphan_to_hot(pages_.orphanages, kClass, LabNumber{me}, true));
+    return with_remotes(protocol_.abandoned_to_owned(pages_.abandoned_lists, kClass, CacheNumber{me}, true));
   }
   std::uint32_t find_floating(std::uint32_t me) {
     const Inside inside(*this);
-    return with_remotes(protocol_.floating_to_hot(kClass, LabNumber{me}));
+    return with_remotes(protocol_.nearly_full_to_owned(kClass, CacheNumber{me}));
   }
   /// A span that comes from the pool or was never used becomes hot.
-  void make_hot(std::uint32_t number, std::uint32_t me) {
+  void make_current(std::uint32_t number, std::uint32_t me) {
     Span& s = span(number);
     s.size_class = static_cast<std::uint8_t>(index_of(kClass));
     s.carved.store_relaxed(0);
     s.free_list.store_relaxed(standard::no_block());
     s.rest.store_relaxed(standard::no_block());
     s.uncounted = false;
-    s.expect_frees_while_hot();
+    s.expect_frees_while_owned();
     s.list = ListId::kNone;
-    s.word.store_release(SpanWord::make(LabNumber{me}, SpanState::kHot, shape_.capacity).bits);
+    s.word.store_release(SpanWord::make(CacheNumber{me}, SpanState::kOwned, shape_.capacity).bits);
   }
   /// The same for a span of one block, which is handed out at once.
   void make_single(std::uint32_t number) {
     Span& s = span(number);
     s.size_class = static_cast<std::uint8_t>(index_of(kSingle));
     s.uncounted = false;
-    s.expect_frees_while_hot();
+    s.expect_frees_while_owned();
     s.list = ListId::kNone;
-    s.word.store_release(SpanWord::make(standard::kNobody, SpanState::kParked, 1).bits);
+    s.word.store_release(SpanWord::make(standard::kNobody, SpanState::kShared, 1).bits);
     hand_out(number, 1);
   }
-  /// Before the threads start: a span of LAB `me`, parked, with blocks 1 .. out handed out.
+  /// Before the threads start: a span of thread cache `me`, parked, with blocks 1 .. out handed out.
   void start_parked(std::uint32_t number, std::uint32_t me, std::uint32_t out) {
     start_hot(number, me, out);
-    park(number, me);
+    share(number, me);
   }
   void start_hot(std::uint32_t number, std::uint32_t me, std::uint32_t out) {
-    make_hot(number, me);
+    make_current(number, me);
     for (std::uint32_t b = 0; b < out; ++b) allocate_hot(number);
   }
-  /// The end of the thread whose LAB is `me`, apart from its hot spans.
-  void orphan(std::uint32_t me) {
+  /// The end of the thread whose thread cache is `me`, apart from its current spans.
+  void adopted(std::uint32_t me) {
     const Inside inside(*this);
-    put_in_pool(protocol_.orphan_all(LabNumber{me}, pages_.orphanages.home_of(LabNumber{me})));
+    put_in_pool(protocol_.abandon_all(CacheNumber{me}, pages_.abandoned_lists.home_of(CacheNumber{me})));
   }
-  /// The same for a hot span: its lists go as they are, uncounted.
+  /// The same for a current span: its lists go as they are, uncounted.
   void orphan_uncounted(std::uint32_t number, std::uint32_t me) {
     const Inside inside(*this);
-    const Protocol::LabGuard guard(protocol_, LabNumber{me});
-    protocol_.hot_to_orphan(ref(number), LabNumber{me}, pages_.orphanages.home_of(LabNumber{me}));
+    const Protocol::CacheGuard guard(protocol_, CacheNumber{me});
+    protocol_.owned_to_abandoned(ref(number), CacheNumber{me},
+                                 pages_.abandoned_lists.home_of(CacheNumber{me}));
   }
-  /// Whoever counts them later, with LAB `me`.
-  void count_orphans(std::uint32_t me) {
+  /// Whoever counts them later, with thread cache `me`.
+  void count_abandoned(std::uint32_t me) {
     const Inside inside(*this);
-    const standard::HotSpan found = protocol_.uncounted_to_hot(kOrphanage, kClass, LabNumber{me}, kMaxSpans);
+    const standard::OwnedSpan found =
+        protocol_.uncounted_to_owned(kOrphanage, kClass, CacheNumber{me}, kMaxSpans);
     if (!found) return;
     with_remotes(found);
-    if (protocol_.counted_to_orphan(found.span, LabNumber{me}, kOrphanage, free_of(*found.span.record))) {
+    if (protocol_.counted_to_abandoned(found.span, CacheNumber{me}, kOrphanage,
+                                       free_of(*found.span.record))) {
       put_in_pool(found.span);
     }
   }
@@ -335,18 +339,20 @@ class StandardWorld {
   void make_hot_again(std::uint32_t number, std::uint32_t me) {
     Span& s = span(number);
     const SpanWord was{s.word.load_relaxed()};
-    s.expect_frees_while_hot();
-    s.word.store_release(SpanWord::make(LabNumber{me}, SpanState::kHot, shape_.capacity).bits);
+    s.expect_frees_while_owned();
+    s.word.store_release(SpanWord::make(CacheNumber{me}, SpanState::kOwned, shape_.capacity).bits);
     with_remotes({ref(number), was.head()});
   }
-  void set_heir(std::uint32_t me, LabNumber orphanage) { pages_.orphanages.numbers[me] = orphanage; }
+  void set_heir(std::uint32_t me, CacheNumber abandoned_list) {
+    pages_.abandoned_lists.numbers[me] = abandoned_list;
+  }
 
   // --- At rest ---------------------------------------------------------------------------------------------
-  /// Everything is where it must be. With `settled` also: no empty span is held by a LAB.
-  void check_at_rest(bool settled = true) {
+  /// Everything is where it must be. With `settled` also: no empty span is held by a thread cache.
+  void check_at_rest(bool collected = true) {
     std::uint32_t pooled[kMaxSpans + 1] = {};
     for (std::uint32_t n = take_from_pool(); n != 0; n = take_from_pool()) ++pooled[n];
-    for (std::uint32_t n = 1; n <= shape_.spans; ++n) check_span(n, pooled[n], settled);
+    for (std::uint32_t n = 1; n <= shape_.spans; ++n) check_span(n, pooled[n], collected);
   }
   bool is_out(std::uint32_t number, std::uint32_t b) const { return out_[number][b]; }
   std::uint32_t in_pool_count() {
@@ -359,18 +365,18 @@ class StandardWorld {
 
  private:
   // Remotely freed blocks go in front of the span's own list.
-  std::uint32_t with_remotes(standard::HotSpan hot) {
-    const std::uint32_t number = index_of(hot.span.number);
-    if (!hot || hot.remotes == BlockMark::kNone) return number;
+  std::uint32_t with_remotes(standard::OwnedSpan owned) {
+    const std::uint32_t number = index_of(owned.span.number);
+    if (!owned || owned.remotes == BlockOffset::kNone) return number;
     Span& s = span(number);
-    Block* first = block(number, index_of(hot.remotes));
+    Block* first = block(number, index_of(owned.remotes));
     Block* last = first;
     while (next_of(last) != standard::no_block()) last = next_of(last);
     link_to(last, s.free_list.load_relaxed());
     s.free_list.store_relaxed(first);
     return number;
   }
-  // Of a hot span, but for what others have freed.
+  // Of a current span, but for what others have freed.
   std::uint32_t free_of(const Span& s) const {
     std::uint32_t free_blocks = shape_.capacity - s.carved.load_relaxed();
     for (Block* b = s.free_list.load_relaxed(); b != standard::no_block(); b = next_of(b)) ++free_blocks;
@@ -406,14 +412,14 @@ class StandardWorld {
     }
     return found;
   }
-  std::uint32_t times_listed(std::uint32_t number, LabNumber owner) {
-    const auto& l = lab(owner);
-    return times_on(l.floating[index_of(kClass)], ListId::kFloating, number) +
-           times_on(l.full, ListId::kFull, number) + times_on(l.attention, ListId::kAttention, number) +
-           times_on(l.reusable[index_of(kClass)], ListId::kReusable, number);
+  std::uint32_t times_listed(std::uint32_t number, CacheNumber owner) {
+    const auto& l = cache(owner);
+    return times_on(l.nearly_full[index_of(kClass)], ListId::kNearlyFull, number) +
+           times_on(l.full, ListId::kFull, number) + times_on(l.delayed, ListId::kDelayed, number) +
+           times_on(l.partial[index_of(kClass)], ListId::kPartial, number);
   }
 
-  void check_span(std::uint32_t n, std::uint32_t pooled, bool settled) {
+  void check_span(std::uint32_t n, std::uint32_t pooled, bool collected) {
     Span& s = span(n);
     const SpanWord word{s.word.load_relaxed()};
     if (s.size_class == 0) return;  // never used
@@ -434,20 +440,20 @@ class StandardWorld {
       return;
     }
     check_blocks(n, word);
-    if (word.state() == SpanState::kHot) {
+    if (word.state() == SpanState::kOwned) {
       MODEL_CHECK(listed_anywhere == 0);
       return;
     }
-    MODEL_CHECK(word.outstanding() - s.unpublished() == out + (s.uncounted ? free_of(s) : 0));
-    MODEL_CHECK(!s.uncounted ||
-                (lab(word.owner()).is_orphanage() && lab(word.owner()).uncounted.load_relaxed() != 0));
-    MODEL_CHECK(listed_anywhere == 1);                  // a parked span is on exactly one list,
-    MODEL_CHECK(times_listed(n, word.owner()) == 1);    // and that is its owner's
-    if (settled) MODEL_CHECK(out != 0 || s.uncounted);  // an empty span was returned, if anybody knew
+    MODEL_CHECK(word.outstanding() - s.uncollected() == out + (s.uncounted ? free_of(s) : 0));
+    MODEL_CHECK(!s.uncounted || (cache(word.owner()).is_abandoned_list() &&
+                                 cache(word.owner()).uncounted.load_relaxed() != 0));
+    MODEL_CHECK(listed_anywhere == 1);                    // a parked span is on exactly one list,
+    MODEL_CHECK(times_listed(n, word.owner()) == 1);      // and that is its owner's
+    if (collected) MODEL_CHECK(out != 0 || s.uncounted);  // an empty span was returned, if anybody knew
     // Whoever needs a block finds an orphan that has a free one.
-    if (lab(word.owner()).is_orphanage() && out < blocks) {
-      MODEL_CHECK(s.list == ListId::kReusable);
-      const std::uint64_t shown = pages_.orphanages.of_class[index_of(kClass)].load_relaxed();
+    if (cache(word.owner()).is_abandoned_list() && out < blocks) {
+      MODEL_CHECK(s.list == ListId::kPartial);
+      const std::uint64_t shown = pages_.abandoned_lists.of_class[index_of(kClass)].load_relaxed();
       MODEL_CHECK((shown >> index_of(word.owner()) & 1) != 0);
     }
   }
@@ -463,7 +469,7 @@ class StandardWorld {
     MODEL_CHECK(word.outstanding() + remote <= shape_.capacity);
   }
   Block* first_remote(std::uint32_t n, SpanWord word) {
-    return word.head() == BlockMark::kNone ? standard::no_block() : block(n, index_of(word.head()));
+    return word.head() == BlockOffset::kNone ? standard::no_block() : block(n, index_of(word.head()));
   }
   // How often the list from `first` on has block b.
   std::uint32_t times_linked(std::uint32_t n, Block* first, std::uint32_t b) const {
@@ -493,16 +499,16 @@ class StandardWorld {
       name_variable(&pages_.spans[n].prev, "span.prev");
       name_variable(&pages_.spans[n].pool_link, "span.pool_link");
     }
-    constexpr const char* kLocks[] = {"orphanage.lock", "lab1.lock", "lab2.lock", "lab3.lock",
+    constexpr const char* kLocks[] = {"abandoned_list.lock", "lab1.lock", "lab2.lock", "lab3.lock",
                                       "other_orphanage.lock"};
-    name_variable(&pages_.orphanages.of_class[index_of(kClass)], "orphans");
+    name_variable(&pages_.abandoned_lists.of_class[index_of(kClass)], "abandoned");
     for (std::uint32_t l = 0; l < kLabs; ++l) {
       name_variable(&pages_.labs[l].lock, kLocks[l]);
-      name_variable(&pages_.labs[l].attention_waiting, "lab.attention_waiting");
-      name_variable(&pages_.labs[l].floating[index_of(kClass)], "lab.floating");
-      name_variable(&pages_.labs[l].full, "lab.full");
-      name_variable(&pages_.labs[l].attention, "lab.attention");
-      name_variable(&pages_.labs[l].reusable[index_of(kClass)], "lab.reusable");
+      name_variable(&pages_.labs[l].has_delayed, "cache.has_delayed");
+      name_variable(&pages_.labs[l].nearly_full[index_of(kClass)], "cache.nearly_full");
+      name_variable(&pages_.labs[l].full, "cache.full");
+      name_variable(&pages_.labs[l].delayed, "cache.delayed");
+      name_variable(&pages_.labs[l].partial[index_of(kClass)], "cache.partial");
     }
     name_variable(&pool_, "pool.top");
   }
@@ -531,7 +537,7 @@ class StandardWorld {
   }
   std::uint32_t times_listed_anywhere(std::uint32_t number) {
     std::uint32_t found = 0;
-    for (std::uint32_t owner = 0; owner < kLabs; ++owner) found += times_listed(number, LabNumber{owner});
+    for (std::uint32_t owner = 0; owner < kLabs; ++owner) found += times_listed(number, CacheNumber{owner});
     return found;
   }
 

@@ -8,7 +8,7 @@
 namespace spanalloc::model {
 namespace {
 
-using standard::Intake;
+using standard::FreeTarget;
 
 // Two spans whose addresses share an entry, one more that does not; two threads' maps. Who owns a span says
 // `owner`, changed by whoever has it; a pool passes spans on.
@@ -16,7 +16,7 @@ template <class Map>
 struct MapWorld {
   static constexpr std::uintptr_t kAddresses[] = {0, 0x10000, 0x30000,
                                                   0x20000};  // of spans 1 to 3; 1, 2 share
-  Intake spans[4]{};
+  FreeTarget spans[4]{};
   Plain<std::uint32_t> owner[4];
   Atomic<std::uint32_t> links[4];
   Map maps[2]{};
@@ -89,8 +89,8 @@ struct ClaimedAndTakenBack : MapWorld<M> {
 
 // Clears what it has seen, whatever stands there by now.
 struct ClearsBlindly : Map {
-  void clear(std::uintptr_t a, const Intake& intake) {
-    if (entry(a).load_relaxed() == offset_of(intake)) entry(a).store_relaxed(0);
+  void clear(std::uintptr_t a, const FreeTarget& target) {
+    if (entry(a).load_relaxed() == offset_of(target)) entry(a).store_relaxed(0);
   }
 };
 // Passes the span on before the entry is cleared.

@@ -33,7 +33,7 @@ namespace {
 using test::MemoryBound, test::Random;
 using Classes = MemoryBound::Classes;
 
-constexpr std::size_t kSmallest = 16, kLargest = Standard::kMaxListed;
+constexpr std::size_t kSmallest = 16, kLargest = Standard::kMaxSmall;
 constexpr std::size_t kPage = MemoryBound::kPage;
 
 std::size_t most_live() {
@@ -184,10 +184,10 @@ void pin_pages(Program& program) {
 void draw(Program& program, std::uint64_t seed) {
   Random random(test::seed_of(seed));
   const auto class_of_band = [&](unsigned band, unsigned width) {
-    return 1 + (band + random.below(width)) % (Classes::kListed - 1);
+    return 1 + (band + random.below(width)) % (Classes::kSmallClasses - 1);
   };
   for (unsigned round = 0; round < 120; ++round) {
-    const auto band = static_cast<unsigned>(random.below(Classes::kListed - 1));
+    const auto band = static_cast<unsigned>(random.below(Classes::kSmallClasses - 1));
     const unsigned width = 1 + static_cast<unsigned>(random.below(12));
     const std::size_t first = random.one_in(2) ? program.blocks.size() : 0;
     for (;;) {
@@ -341,7 +341,7 @@ TEST_F(MemoryBoundTest, WhatAThreadKeeps) {
     for (unsigned k = 0; k < count; ++k) {
       threads.emplace_back([&, k] {
         gate.arrive_and_wait();  // all threads stand
-        for (unsigned c = 1; c < Classes::kListed; ++c) keep_hot(c, blocks[k].data());
+        for (unsigned c = 1; c < Classes::kSmallClasses; ++c) keep_hot(c, blocks[k].data());
         gate.arrive_and_wait();
         gate.arrive_and_wait();
       });
@@ -360,7 +360,7 @@ TEST_F(MemoryBoundTest, WhatAThreadKeeps) {
   }
 }
 
-// A thread frees all blocks but one of 400 of another's spans, and sleeps on what it has gathered.
+// A thread frees all blocks but one of 400 of another's spans, and sleeps on what it has batched.
 TEST_F(MemoryBoundTest, WhatAThreadGathers) {
   for (const std::size_t size : {4 * kKiB, 8 * kKiB, 32 * kKiB}) {
     const auto& info = Classes::info(Classes::of(size));
@@ -372,7 +372,7 @@ TEST_F(MemoryBoundTest, WhatAThreadGathers) {
     for (void*& p : blocks) p = allocate_written(size);
     std::barrier<> gate(2);
     std::jthread other([&] {
-      owned->heap.deallocate(owned->heap.allocate(1));  // it has a LAB, so it gathers
+      owned->heap.deallocate(owned->heap.allocate(1));  // it has a thread cache, so it gathers
       for (std::size_t i = 0; i < blocks.size(); ++i) {
         if (i % info.blocks != 0) owned->heap.deallocate(blocks[i]);
       }
@@ -385,7 +385,7 @@ TEST_F(MemoryBoundTest, WhatAThreadGathers) {
     std::printf("a thread that has freed another's blocks of %zu KiB holds %.1f MiB (bound %zu)\n",
                 size / kKiB, static_cast<double>(taken() - live) / kMiB,
                 MemoryBound::kThreadWithRemotes / kMiB);
-    // What it has not gathered, and what its owner's spans hold hot, comes on top of the blocks themselves.
+    // What it has not batched, and what its owner's spans hold hot, comes on top of the blocks themselves.
     EXPECT_LE(taken(), live + MemoryBound::kThreadWithRemotes + MemoryBound::kProcess);
     if (size == 32 * kKiB) {
       EXPECT_GE(taken(), live + 4 * kMiB) << "the adversary is none";
@@ -407,7 +407,7 @@ TEST_F(MemoryBoundTest, WhatAllThreadsGather) {
   std::vector<std::jthread> threads;
   for (std::size_t k = 0; k < kThreads; ++k) {
     threads.emplace_back([&, k] {
-      owned->heap.deallocate(owned->heap.allocate(1));  // it has a LAB, so it gathers
+      owned->heap.deallocate(owned->heap.allocate(1));  // it has a thread cache, so it gathers
       gate.arrive_and_wait();                           // all threads stand
       gate.arrive_and_wait();                           // the blocks do
       for (std::size_t i = 0; i < kSpans * a_span; ++i) {
@@ -425,8 +425,8 @@ TEST_F(MemoryBoundTest, WhatAllThreadsGather) {
   owned->heap.trim();
   const std::size_t live = kThreads * kSpans * kSize;
   std::printf("%zu threads that have freed another's blocks of %zu KiB hold %.1f MiB (bound %zu)\n", kThreads,
-              kSize / kKiB, static_cast<double>(taken() - live) / kMiB, Standard::kMostGathered / kMiB);
-  EXPECT_LE(taken(), live + Standard::kMostGathered + MemoryBound::kProcess + kThreads * MemoryBound::kState);
+              kSize / kKiB, static_cast<double>(taken() - live) / kMiB, Standard::kBatchBytes / kMiB);
+  EXPECT_LE(taken(), live + Standard::kBatchBytes + MemoryBound::kProcess + kThreads * MemoryBound::kState);
   gate.arrive_and_wait();
   threads.clear();
   for (std::size_t i = 0; i < blocks.size(); i += a_span) owned->heap.deallocate(blocks[i]);
@@ -445,7 +445,7 @@ std::string mib(std::size_t bytes) {
 std::string row_of_order(unsigned order) {
   unsigned first = 0, last = 0;
   std::size_t fewest = 0, most = 0, pages = 0;
-  for (unsigned c = 1; c < Classes::kListed; ++c) {
+  for (unsigned c = 1; c < Classes::kSmallClasses; ++c) {
     const auto& info = Classes::kTable[c];
     if (info.order != order) continue;
     if (first == 0) first = c, most = info.blocks, fewest = info.blocks;
@@ -466,19 +466,20 @@ std::string tables() {
   std::ostringstream text;
   text << "| | at once | at rest | of that |\n|---|--:|--:|---|\n"
        << "| a | " << MemoryBound::kAtOnce << " | " << MemoryBound::kAtRest << " | tables "
-       << std::round(MemoryBound::kTables * 10000) / 100 << " % of the granules that were ever open |\n"
-       << "| b, a thread | " << mib(MemoryBound::kThread) << " | the same, less the spares | hot spans "
-       << mib(MemoryBound::hot_bytes()) << ", one a class; warm ones " << mib(MemoryBound::kWarm)
-       << "; spares " << mib(MemoryBound::kSpare) << "; LAB, map and its own words less than "
+       << std::round(MemoryBound::kTables * 10000) / 100 << " % of the slices that were ever open |\n"
+       << "| b, a thread | " << mib(MemoryBound::kThread)
+       << " | the same, less the large_spans | owned spans " << mib(MemoryBound::hot_bytes())
+       << ", one a class; used_up ones " << mib(MemoryBound::kWarm) << "; large_spans "
+       << mib(MemoryBound::kSpare) << "; LAB, map and its own words less than "
        << align_up(MemoryBound::kState, 16 * kKiB) / kKiB << " KiB |\n"
        << "| b, one that frees blocks of others | " << mib(MemoryBound::kThreadWithRemotes)
-       << " | the same, less the spares | besides: gathered " << mib(MemoryBound::gathered_bytes())
-       << "; loans, a hot span of another thread each, " << mib(MemoryBound::hot_bytes()) << " |\n"
+       << " | the same, less the large_spans | besides: batched " << mib(MemoryBound::gathered_bytes())
+       << "; loans, a owned span of another thread each, " << mib(MemoryBound::hot_bytes()) << " |\n"
        << "| c | " << mib(MemoryBound::kProcess) << " | " << mib(MemoryBound::kProcess)
        << " | what the first call opens of tables and page tables |\n"
-       << "| a core | " << mib(Standard::kPoolBytesARow) << " for each of 1, 2 and 4 granules | nothing | "
+       << "| a shard | " << mib(Standard::kPoolBytesARow) << " for each of 1, 2 and 4 slices | nothing | "
        << "free spans in the pool, of this tick of the decay clock and of the one before |\n";
-  text << "\n| classes | blocks | blocks a span | granules that a block pins at once | pages that it pins at "
+  text << "\n| classes | blocks | blocks a span | slices that a block pins at once | pages that it pins at "
           "rest |\n"
        << "|---|---|--:|--:|--:|\n";
   for (unsigned order = 0; order <= Standard::kMaxOrder; ++order) text << row_of_order(order);

@@ -26,7 +26,7 @@ auto census_of(Heap& heap)
 
 struct CensusVerdict {
   bool consistent = true;  ///< no span is lost or in two places
-  bool returned = true;    ///< each span is in the pool or is an empty hot span of a living LAB
+  bool returned = true;    ///< each span is in the pool or is an empty current span of a living thread cache
   std::string text;
 };
 
@@ -57,11 +57,11 @@ CensusVerdict judge(const Census& c) {
         c.cached_objects, c.large_objects, c.huge_objects, c.empty_folios, c.broken,
         c.broken == 0 ? "" : c.first_problem, static_cast<std::size_t>(c.at));
   } else if constexpr (requires { c.broken; }) {
-    std::snprintf(text, sizeof text,
-                  "carved %zu: pool %zu, hot empty %zu, hot %zu, floating %zu, reusable %zu, single %zu, "
-                  "lost %zu, broken %zu",
-                  c.carved, c.in_pool, c.hot_empty, c.hot, c.floating, c.reusable, c.single, c.lost,
-                  c.broken);
+    std::snprintf(
+        text, sizeof text,
+        "carved %zu: pool %zu, owned empty %zu, owned %zu, nearly full %zu, partial %zu, single %zu, "
+        "lost %zu, broken %zu",
+        c.carved, c.in_pool, c.owned_empty, c.owned, c.nearly_full, c.partial, c.single, c.lost, c.broken);
   } else {
     std::snprintf(text, sizeof text,
                   "carved %zu: pool %zu, hot empty %zu, hot %zu, floating %zu, suspect %zu, reusable %zu, "

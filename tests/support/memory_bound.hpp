@@ -12,7 +12,7 @@
 #include <cstddef>
 
 #include "base/bits.hpp"
-#include "engines/standard/lab.hpp"
+#include "engines/standard/cache_record.hpp"
 #include "engines/standard/size_classes.hpp"
 #include "engines/standard/thread_map.hpp"
 
@@ -56,15 +56,15 @@ struct MemoryBound {
   /// them is reusable then.
   static constexpr double growth(unsigned c) {
     const auto& info = Classes::kTable[c];
-    return info.real_span / (static_cast<double>(info.block_size) * (info.reuse_outstanding + 1));
+    return info.real_span / (static_cast<double>(info.block_size) * (info.partial_outstanding + 1));
   }
 
   /// Listed classes, those first whose spans, or pages, are held by the smallest part.
   template <class Pin>
   static constexpr auto cheapest_first(Pin pin) {
-    std::array<unsigned, Classes::kListed - 1> order{};
+    std::array<unsigned, Classes::kSmallClasses - 1> order{};
     // Each once: compilers count the steps of what they work out.
-    std::array<double, Classes::kListed> pins{};
+    std::array<double, Classes::kSmallClasses> pins{};
     for (unsigned i = 0; i < order.size(); ++i) {
       order[i] = i + 1;
       pins[i + 1] = pin(i + 1);
@@ -96,30 +96,30 @@ struct MemoryBound {
     }
     return sum;
   }
-  /// A granule's records, here and in the page manager, and its page table.
+  /// A slice's records, here and in the page manager, and its page table.
   static constexpr double kTables = (128 + 38 + 16 * 8) / (64.0 * kKiB);
   static constexpr double at_once() { return spans_over_live() * (1 + kTables); }
   static constexpr double at_rest() { return pages_over_live() + spans_over_live() * kTables; }
 
   static constexpr std::size_t hot_bytes() {
     std::size_t sum = 0;
-    for (unsigned c = 1; c < Classes::kListed; ++c) sum += Classes::kTable[c].real_span;
+    for (unsigned c = 1; c < Classes::kSmallClasses; ++c) sum += Classes::kTable[c].real_span;
     return sum;
   }
   /// Runs of other threads' blocks: each may be all that keeps a span of the largest from returning.
   static constexpr std::size_t gathered_bytes() {
     std::size_t most = 0;
-    for (unsigned c = 1; c < Classes::kListed; ++c) {
-      most = std::max(most, std::size_t{Classes::kTable[c].real_span} * standard::RemoteRuns::kRuns);
+    for (unsigned c = 1; c < Classes::kSmallClasses; ++c) {
+      most = std::max(most, std::size_t{Classes::kTable[c].real_span} * standard::RemoteBatches::kBatches);
     }
     return most;
   }
-  static constexpr std::size_t kWarm = Config::kWarmBytes;
-  static constexpr std::size_t kSpare = Config::kSpareBytes;
-  /// LAB, map, and the thread's own words.
-  static constexpr std::size_t kState = sizeof(standard::Lab<Config>) + 16 * kKiB;
+  static constexpr std::size_t kWarm = Config::kUsedUpBytes;
+  static constexpr std::size_t kSpare = Config::kCachedLargeBytes;
+  /// thread cache, map, and the thread's own words.
+  static constexpr std::size_t kState = sizeof(standard::CacheRecord<Config>) + 16 * kKiB;
   static constexpr std::size_t thread_bytes() { return hot_bytes() + kWarm + kSpare + kState; }
-  /// A loan is a hot span's remote list.
+  /// A loan is a current span's remote list.
   static constexpr std::size_t thread_bytes_with_remotes() {
     return thread_bytes() + gathered_bytes() + hot_bytes();
   }

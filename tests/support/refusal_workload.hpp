@@ -179,7 +179,7 @@ class RefusalUser {
     return true;
   }
 
-  // Small blocks are written and checked whole, larger ones in windows, at pages or granules and at the end:
+  // Small blocks are written and checked whole, larger ones in windows, at pages or slices and at the end:
   // what a kernel call does wrong it does to pages.
   template <class F>
   static void windows(std::size_t size, F f) {

@@ -26,8 +26,8 @@
 #include "engines/a2alloc/superblock.hpp"
 #include "os/os.hpp"
 #include "pages/bump_arena.hpp"
+#include "pages/dirty_bound.hpp"
 #include "pages/growing_table.hpp"
-#include "pages/warm_bound.hpp"
 #include "sync/spin_lock.hpp"
 
 namespace spanalloc::a2alloc {
@@ -144,7 +144,7 @@ class GlobalHeap {
       run->dirty = 0;
       any = true;
     }
-    warm_bound_.dirty_is(counts_.dirty);
+    dirty_bound_.dirty_is(counts_.dirty);
     lowest_dirty_ = counts_.dirty;
     unwanted_.store_relaxed(0);
     return any;
@@ -156,7 +156,7 @@ class GlobalHeap {
   void settle(std::size_t count) {
     if constexpr (Config::kBoundsWhatIsFree) {
       if (const std::uint64_t now = os::now_ms(); now >= next_tick_.load_relaxed()) tick(now);
-      const std::size_t excess = warm_bound_.excess();
+      const std::size_t excess = dirty_bound_.excess();
       const bool for_bound = excess >= kLeastPurged;
       const std::size_t wanted = for_bound ? excess : unwanted_.load_relaxed();
       if (SPANALLOC_LIKELY(wanted == 0)) return;
@@ -266,8 +266,8 @@ class GlobalHeap {
       number += count;
     }
     free_again(first_free, end);
-    warm_bound_.live_is(counts_.superblocks + counts_.large + counts_.heap_records);
-    warm_bound_.dirty_is(counts_.dirty);
+    dirty_bound_.live_is(counts_.superblocks + counts_.large + counts_.heap_records);
+    dirty_bound_.dirty_is(counts_.dirty);
     lowest_dirty_ = 0;
   }
   // What of it was clean is not known any more: it may have been handed out already.
@@ -310,7 +310,7 @@ class GlobalHeap {
     const std::size_t dirty_behind = run->dirty - dirty_in_front - dirty;
     if (in_front != 0) add_free(run, in_front, dirty_in_front);
     if (behind != 0) add_free(taken + count, behind, dirty_behind);
-    warm_bound_.taken(count, dirty);
+    dirty_bound_.taken(count, dirty);
     note_lowest();
     SPANALLOC_ASSERT(taken->kind.load_relaxed() == Kind::kInside && taken->heap.load_relaxed() == nullptr);
     taken->count = static_cast<std::uint32_t>(count);
@@ -328,7 +328,7 @@ class GlobalHeap {
     remove_free(next);
     const std::size_t dirty = dirty_in(next, next, wanted);
     if (next->count > wanted) add_free(next + wanted, next->count - wanted, next->dirty - dirty);
-    warm_bound_.taken(wanted, dirty);
+    dirty_bound_.taken(wanted, dirty);
     note_lowest();
     run->count = static_cast<std::uint32_t>(count);
     counts_.large += wanted;
@@ -372,7 +372,7 @@ class GlobalHeap {
     next_tick_.store_relaxed(now + decay_ms_ / 2 + 1);
     unwanted_.store_relaxed(lowest_dirty_);
     lowest_dirty_ = counts_.dirty;
-    warm_bound_.tick(counts_.dirty);
+    dirty_bound_.pass_epoch(counts_.dirty);
   }
 
   // Pieces that are out of reach, and in which process they were taken out.
@@ -402,7 +402,7 @@ class GlobalHeap {
     Guard guard(*this);
     Piece* run = find_dirty();
     if (run == nullptr) {
-      warm_bound_.dirty_is(counts_.dirty);
+      dirty_bound_.dirty_is(counts_.dirty);
       unwanted_.store_relaxed(0);
       return {};
     }
@@ -420,9 +420,9 @@ class GlobalHeap {
     first->kind.store_relaxed(Kind::kPurging);
     counts_.purging += count;
     if (for_bound) {
-      warm_bound_.purged_for_bound(dirty);
+      dirty_bound_.purged_for_bound(dirty);
     } else {
-      warm_bound_.purged(dirty);
+      dirty_bound_.purged(dirty);
     }
     unwanted_.store_relaxed(unwanted_.load_relaxed() - min_of(unwanted_.load_relaxed(), dirty));
     note_lowest();
@@ -440,7 +440,7 @@ class GlobalHeap {
       mark(part.first, part.count, true);
     } else {
       // It would be refused again: not before as much more has become free.
-      warm_bound_.dirty_is(0);
+      dirty_bound_.dirty_is(0);
       unwanted_.store_relaxed(0);
     }
     add_free(part.first, part.count, purged ? 0 : part.dirty, Place::kBack);
@@ -510,7 +510,7 @@ class GlobalHeap {
   // Pieces that their user has written to become free.
   void add_written(Piece* run, std::size_t count) {
     mark(run, count, false);
-    warm_bound_.given(count, false);
+    dirty_bound_.given(count, false);
     add_free(run, count, count);
   }
 
@@ -602,7 +602,7 @@ class GlobalHeap {
   PieceCounts counts_;
   std::size_t lowest_dirty_ = 0;  // since the last tick
   // What follows others read without the lock, as hints.
-  WarmBound<kPiece> warm_bound_;
+  DirtyBound<kPiece> dirty_bound_;
   Atomic<std::size_t> unwanted_{0};     // dirty pieces that go back
   Atomic<std::uint64_t> next_tick_{0};  // milliseconds
   std::uint64_t decay_ms_ = 0;          // constant once started

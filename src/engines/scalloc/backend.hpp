@@ -29,7 +29,7 @@ template <class Config>
 class Backend {
  public:
   using Arena = SpanSource<Config>;
-  using Pool = SpanPool<GranuleNumber, kRealSpanSizes>;
+  using Pool = SpanPool<SliceNumber, kRealSpanSizes>;
 
   /// `pool`: all zero; may be given with start().
   constexpr explicit Backend(Pool* pool) : pool_(pool) {}
@@ -44,7 +44,7 @@ class Backend {
     void* marks = os::reserve(bytes, os::page_size());
     if (marks == nullptr) return false;
     pool_ = &pool;
-    pool_->set_cores(Config::kStackPerCore ? os::cpu_count() : 1);
+    pool_->set_shards(Config::kStackPerCore ? os::cpu_count() : 1);
     // Without a reservation: see close_tail.
     closes_tails_ = arena_.statistics().reserved_bytes < arena_.capacity() * kVirtualSpan;
     directory_.marks.store_relaxed(static_cast<MarkByte*>(marks));
@@ -58,10 +58,10 @@ class Backend {
     directory_.for_each_span([](Span* span, Mark) { unpoison(span, kVirtualSpan); });
     const std::size_t marks = align_up(arena_.capacity(), os::page_size());
     // Of a span whose tail is closed what lies behind it may be somebody else's by now.
-    arena_.destroy([this](std::size_t granule) {
+    arena_.destroy([this](std::size_t slice) {
       const bool is_span =
-          granule < directory_.limit.load_relaxed() && !directory_.mark(known_granule(granule)).is_nothing();
-      return is_span ? std::size_t{directory_.span(known_granule(granule))->open_to} : kVirtualSpan;
+          slice < directory_.limit.load_relaxed() && !directory_.mark(known_slice(slice)).is_nothing();
+      return is_span ? std::size_t{directory_.span(known_slice(slice))->open_to} : kVirtualSpan;
     });
     os::release(directory_.marks.load_relaxed(), marks);
     directory_.base.store_relaxed(0);
@@ -70,14 +70,14 @@ class Backend {
     closes_tails_ = false;
     closed_tails_.store_relaxed(0);
     closable_.store_relaxed(0);
-    spare_ = GranuleNumber::kNone;
+    spare_ = SliceNumber::kNone;
     marks_open_ = 0;
   }
   bool is_started() const { return directory_.base.load_relaxed() != 0; }
 
   const Directory& directory() const { return directory_; }
-  unsigned cores() const { return pool_->cores(); }
-  unsigned core_of(std::uint32_t thread_number) const { return pool_->core_of(thread_number); }
+  unsigned cores() const { return pool_->shards(); }
+  unsigned shard_of(std::uint32_t thread_number) const { return pool_->shard_of(thread_number); }
 
   /// A span for one class, known to nobody else, its header made up except for word and owner. From the pool;
   /// nullptr when none is found there.
@@ -86,15 +86,15 @@ class Backend {
   }
   /// The same from the arena; nullptr when memory is out.
   Span* get_fresh(ClassId size_class) {
-    const GranuleNumber number = carve();
-    if (number == GranuleNumber::kNone) return nullptr;
+    const SliceNumber number = carve();
+    if (number == SliceNumber::kNone) return nullptr;
     if (SPANALLOC_UNLIKELY(closes_tails_)) close_tail(directory_.span(number), info(size_class).real_span);
     return prepare(number, size_class);
   }
 
   /// Takes an empty span back. The caller made it free and unlinked it: nobody else refers to it.
   void put(Span* span, unsigned core) {
-    const GranuleNumber number = directory_.number_of(span);
+    const SliceNumber number = directory_.number_of(span);
     SPANALLOC_ASSERT(directory_.mark(number).is_class());  // it was in use
     SPANALLOC_ASSERT(span->load_word().state() == State::kFree && span->set_list == SetList::kNone);  // O8
     directory_.set_mark(number, Mark::free());
@@ -140,11 +140,11 @@ class Backend {
     // In a fork's child: whoever was walking there had a stack in its hands.
     if (SPANALLOC_UNLIKELY(guard.owner_died())) stacks_lost_ = true;
     for (std::size_t size = 0; size < kRealSpanSizes; ++size) {
-      for (unsigned core = 0; core < pool_->cores(); ++core) {
-        const GranuleNumber first = pool_->take_all(size, core);
-        if (first == GranuleNumber::kNone) continue;
-        GranuleNumber last = first;
-        for (GranuleNumber n = first; n != GranuleNumber::kNone; n = Pool::next_of(n, links())) {
+      for (unsigned core = 0; core < pool_->shards(); ++core) {
+        const SliceNumber first = pool_->take_all(size, core);
+        if (first == SliceNumber::kNone) continue;
+        SliceNumber last = first;
+        for (SliceNumber n = first; n != SliceNumber::kNone; n = Pool::next_of(n, links())) {
           SPANALLOC_ASSERT(directory_.mark(n).is_free());  // O8
           f(directory_.span(n));
           last = n;
@@ -169,18 +169,18 @@ class Backend {
     if (!stacks_lost_) return;
     stacks_lost_ = false;
     for (std::size_t size = 0; size < kRealSpanSizes; ++size) {
-      for (unsigned core = 0; core < pool_->cores(); ++core) pool_->forget_all(size, core);
+      for (unsigned core = 0; core < pool_->shards(); ++core) pool_->forget_all(size, core);
     }
     directory_.for_each_span([this](Span* span, Mark mark) {
       if (!mark.is_free()) return;
-      const GranuleNumber number = directory_.number_of(span);
-      pool_->put(span->real_span_index, core_of(index_of(number)), number, links());
+      const SliceNumber number = directory_.number_of(span);
+      pool_->put(span->real_span_index, shard_of(index_of(number)), number, links());
     });
   }
 
  private:
-  Span* prepare(GranuleNumber number, ClassId size_class) {
-    if (number == GranuleNumber::kNone) return nullptr;
+  Span* prepare(SliceNumber number, ClassId size_class) {
+    if (number == SliceNumber::kNone) return nullptr;
     Span* span = directory_.span(number);
     SPANALLOC_ASSERT(index_of(number) < directory_.limit.load_relaxed());
     SPANALLOC_ASSERT(span->load_word().state() <= State::kFree && span->set_list == SetList::kNone);  // O8
@@ -208,45 +208,45 @@ class Backend {
   }
 
   auto links() const {
-    return [this](GranuleNumber n) -> Atomic<std::uint32_t>& { return directory_.span(n)->pool_link; };
+    return [this](SliceNumber n) -> Atomic<std::uint32_t>& { return directory_.span(n)->pool_link; };
   }
 
   // Own size: own core, then the other cores; then any other size in the same order (lines 31 to 38 of
   // Listing 1, which as printed loses what line 31 finds).
-  GranuleNumber find_pooled(unsigned size, unsigned core) {
-    if (const GranuleNumber n = pool_->get_local(size, core, links()); n != GranuleNumber::kNone) return n;
-    if (const GranuleNumber n = pool_->get_from_other_core(size, core, links()); n != GranuleNumber::kNone)
+  SliceNumber find_pooled(unsigned size, unsigned core) {
+    if (const SliceNumber n = pool_->get_local(size, core, links()); n != SliceNumber::kNone) return n;
+    if (const SliceNumber n = pool_->get_from_other_shard(size, core, links()); n != SliceNumber::kNone)
       return n;
     for (unsigned other = 0; other < kRealSpanSizes; ++other) {
       if (other == size) continue;
-      if (const GranuleNumber n = pool_->get_local(other, core, links()); n != GranuleNumber::kNone) return n;
-      if (const GranuleNumber n = pool_->get_from_other_core(other, core, links()); n != GranuleNumber::kNone)
+      if (const SliceNumber n = pool_->get_local(other, core, links()); n != SliceNumber::kNone) return n;
+      if (const SliceNumber n = pool_->get_from_other_shard(other, core, links()); n != SliceNumber::kNone)
         return n;
     }
-    return GranuleNumber::kNone;
+    return SliceNumber::kNone;
   }
 
   // A fresh virtual span: its header reads as zero, which is state expected, epoch 0.
-  GranuleNumber carve() {
+  SliceNumber carve() {
     LockGuard guard(carve_lock_);
-    GranuleNumber number = spare_;
-    if (number == GranuleNumber::kNone) number = GranuleNumber{arena_.allocate(0)};
-    if (number == GranuleNumber::kNone) return number;
-    // The arena takes nothing back: a granule whose mark cannot be opened waits for the next call.
+    SliceNumber number = spare_;
+    if (number == SliceNumber::kNone) number = SliceNumber{arena_.allocate(0)};
+    if (number == SliceNumber::kNone) return number;
+    // The arena takes nothing back: a slice whose mark cannot be opened waits for the next call.
     spare_ = number;
     const std::size_t page = os::page_size();
-    const std::size_t granule = index_of(number);
-    if (granule >= marks_open_) {
-      const std::size_t end = align_up(granule + 1, page);
+    const std::size_t slice = index_of(number);
+    if (slice >= marks_open_) {
+      const std::size_t end = align_up(slice + 1, page);
       MarkByte* marks = directory_.marks.load_relaxed();
-      if (!os::open(marks + marks_open_, end - marks_open_)) return GranuleNumber::kNone;
+      if (!os::open(marks + marks_open_, end - marks_open_)) return SliceNumber::kNone;
       marks_open_ = end;
     }
-    spare_ = GranuleNumber::kNone;
+    spare_ = SliceNumber::kNone;
     (new (directory_.span(number)) Span)->open_to = kVirtualSpan;
     directory_.set_mark(number, Mark::free());
     // Release: whoever sees the limit may read the marks below it.
-    if (granule >= directory_.limit.load_relaxed()) directory_.limit.store_release(granule + 1);
+    if (slice >= directory_.limit.load_relaxed()) directory_.limit.store_release(slice + 1);
     return number;
   }
 
@@ -290,7 +290,7 @@ class Backend {
   WakingLock carve_lock_;                  // guards the two below, and starting
   SpinLock walk_lock_;                     // taking the pool's stacks apart
   bool stacks_lost_ = false;               // under walk_lock_
-  GranuleNumber spare_ = GranuleNumber::kNone;
+  SliceNumber spare_ = SliceNumber::kNone;
   std::size_t marks_open_ = 0;
 };
 

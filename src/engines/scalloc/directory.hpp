@@ -55,9 +55,9 @@ class MarkByte {
 };
 static_assert(sizeof(MarkByte) == 1);
 
-/// For what granule_of() made, once it is known to lie below the limit.
-constexpr GranuleNumber known_granule(std::size_t granule) {
-  return GranuleNumber{static_cast<std::uint32_t>(granule)};
+/// For what slice_of() made, once it is known to lie below the limit.
+constexpr SliceNumber known_slice(std::size_t slice) {
+  return SliceNumber{static_cast<std::uint32_t>(slice)};
 }
 
 /// All constant once started but limit (which grows) and the marks.
@@ -68,28 +68,28 @@ struct Directory {
   // that is not ours.
   Atomic<MarkByte*> marks{nullptr};
 
-  /// Of any address: no GranuleNumber before it has been compared with the limit, which a foreign address
+  /// Of any address: no SliceNumber before it has been compared with the limit, which a foreign address
   /// could pass if it were cut to 32 bits first.
-  std::size_t granule_of(std::uintptr_t address) const {
+  std::size_t slice_of(std::uintptr_t address) const {
     return (address - base.load_relaxed()) >> kVirtualSpanBits;
   }
-  GranuleNumber number_of(const Span* span) const { return known_granule(granule_of(span->address())); }
-  Mark mark(GranuleNumber number) const { return marks.load_relaxed()[index_of(number)].load(); }
-  void set_mark(GranuleNumber number, Mark mark) const { marks.load_relaxed()[index_of(number)].store(mark); }
-  Span* span(GranuleNumber number) const {
+  SliceNumber number_of(const Span* span) const { return known_slice(slice_of(span->address())); }
+  Mark mark(SliceNumber number) const { return marks.load_relaxed()[index_of(number)].load(); }
+  void set_mark(SliceNumber number, Mark mark) const { marks.load_relaxed()[index_of(number)].store(mark); }
+  Span* span(SliceNumber number) const {
     return pointer_to<Span>(base.load_relaxed() + (std::size_t{index_of(number)} << kVirtualSpanBits));
   }
   /// Nothing for every address outside spans.
   Mark mark_of(const void* p) const {
-    const std::size_t granule = granule_of(address_of(p));
-    return granule < limit.load_relaxed() ? mark(known_granule(granule)) : Mark::nothing();
+    const std::size_t slice = slice_of(address_of(p));
+    return slice < limit.load_relaxed() ? mark(known_slice(slice)) : Mark::nothing();
   }
-  /// f(Span*, Mark) for every granule known so far in which a span was carved.
+  /// f(Span*, Mark) for every slice known so far in which a span was carved.
   template <class F>
   void for_each_span(F&& f) const {
     const std::size_t end = limit.load_acquire();  // acquire: the marks below it are open
-    for (std::size_t granule = 0; granule < end; ++granule) {
-      const GranuleNumber number = known_granule(granule);
+    for (std::size_t slice = 0; slice < end; ++slice) {
+      const SliceNumber number = known_slice(slice);
       if (const Mark found = mark(number); !found.is_nothing()) f(span(number), found);
     }
   }
@@ -101,9 +101,9 @@ struct DirectoryView {
   std::size_t limit = 0;  // may lag behind: what seems to lie outside is looked up in the directory itself
   const MarkByte* marks = nullptr;
 
-  std::size_t granule_of(std::uintptr_t address) const { return (address - base) >> kVirtualSpanBits; }
-  /// Of a granule below the limit: known_granule() would cost the fast path an instruction.
-  Mark mark(std::size_t granule) const { return marks[granule].load(); }
+  std::size_t slice_of(std::uintptr_t address) const { return (address - base) >> kVirtualSpanBits; }
+  /// Of a slice below the limit: known_slice() would cost the fast path an instruction.
+  Mark mark(std::size_t slice) const { return marks[slice].load(); }
 };
 
 /// The start of the virtual span, and so the header of the span, that an address in the arena belongs to.

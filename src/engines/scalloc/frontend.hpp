@@ -44,12 +44,12 @@ class Frontend : public ThreadState {
 
   SPANALLOC_INLINE void deallocate(void* p) {
     const std::uintptr_t address = address_of(p);
-    const std::size_t granule = view.granule_of(address);
+    const std::size_t slice = view.slice_of(address);
     // Refuses null and foreign addresses: below the base the difference wraps to a huge number.
-    if (SPANALLOC_UNLIKELY(granule >= view.limit)) return deallocate_outside(p, *this);
-    const Mark mark = view.mark(granule);
+    if (SPANALLOC_UNLIKELY(slice >= view.limit)) return deallocate_outside(p, *this);
+    const Mark mark = view.mark(slice);
     Span* span = span_at(p);
-    if (span == nullptr) __builtin_unreachable();  // null lies in no granule
+    if (span == nullptr) __builtin_unreachable();  // null lies in no slice
     // Only this thread's own hot span of the class matches; marks that are no class index a null.
     if (SPANALLOC_LIKELY(spans.hot[mark] == span && span->is_carved(p))) {
       auto* block = static_cast<FreeBlock*>(p);
@@ -230,7 +230,7 @@ class Frontend : public ThreadState {
   // Without a LAB, or while its sets close, the thread adopts in a shared one's name.
   Identity self() {
     return {owner != kTerminated ? owner : shared_lab().owner_word(),
-            heap_->backend_.core_of(thread_number())};
+            heap_->backend_.shard_of(thread_number())};
   }
   SPANALLOC_COLD bool acquire_lab();
   [[nodiscard]] Damage terminate();

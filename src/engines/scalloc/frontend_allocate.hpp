@@ -134,9 +134,9 @@ bool Frontend<Config>::take_floating(Lab& lab, ClassId size_class) {
   const Directory& directory = heap_->backend_.directory();
   const std::size_t limit = directory.limit.load_acquire();
   for (std::size_t g = 0; g < limit; ++g) {
-    const GranuleNumber granule = known_granule(g);
-    if (directory.mark(granule) != Mark::of_class(size_class)) continue;
-    Span* span = directory.span(granule);
+    const SliceNumber slice = known_slice(g);
+    if (directory.mark(slice) != Mark::of_class(size_class)) continue;
+    Span* span = directory.span(slice);
     const SpanWord seen = span->load_word();
     if (!seen.is_idle() || seen.count() + span->local_free.load_acquire() == 0) continue;
     const OwnerWord former = span->owner.load_acquire();

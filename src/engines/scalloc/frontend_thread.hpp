@@ -48,7 +48,7 @@ bool Frontend<Config>::acquire_lab() {
   if (without_lab) return false;
   Lab* taken = heap_->take_lab();
   if (taken == nullptr) return false;
-  heap_->open(*taken, spans, heap_->backend_.core_of(thread_number()));
+  heap_->open(*taken, spans, heap_->backend_.shard_of(thread_number()));
   refresh_view();
   own_lab = taken;
   owner = taken->owner_word();

@@ -211,7 +211,7 @@ bool Heap<Config>::start() {
   for (unsigned core = 0; core < shared_labs(); ++core) {
     SharedLab& lab = shared_lab(core);
     lab.shared = true;
-    open(lab, lab.own_hot, backend_.core_of(core));
+    open(lab, lab.own_hot, backend_.shard_of(core));
     labs_.publish(&lab);
   }
   started_.store_release(1);

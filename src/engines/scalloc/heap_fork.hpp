@@ -139,7 +139,7 @@ void Heap<Config>::bury_vanished_threads() {
     const Lab& lab = *lab_of(owner);
     if (lab.owner.load_relaxed() == owner && has_vanished(lab)) lose_hot_span(*span);
   });
-  const Identity self{shared_lab(0).owner_word(), backend_.core_of(0)};
+  const Identity self{shared_lab(0).owner_word(), backend_.shard_of(0)};
   labs_.for_each([&](Lab& lab) {
     if (!has_vanished(lab)) return;
     lab.hot = nullptr;  // it stood in the thread's memory

@@ -10,6 +10,6 @@ namespace spanalloc::scalloc {
 /// A size class; see size_classes.hpp.
 enum class ClassId : std::uint32_t { kNone = 0 };
 /// A virtual span, by its place in the arena. 0 is never handed out.
-enum class GranuleNumber : std::uint32_t { kNone = 0 };
+enum class SliceNumber : std::uint32_t { kNone = 0 };
 
 }  // namespace spanalloc::scalloc

@@ -19,7 +19,7 @@ inline constexpr std::size_t kHeaderBytes = 256;
 /// MADVISE_THRESHOLD: the boundary between classes by 16 bytes and classes by doubling).
 inline constexpr std::size_t kMadviseThreshold = 32 * kKiB;
 
-inline constexpr unsigned kClasses = 29;       ///< class 0 is no class: it marks granules without a span
+inline constexpr unsigned kClasses = 29;       ///< class 0 is no class: it marks slices without a span
 inline constexpr unsigned kFreeClass = 29;     ///< marks a span that is in no frontend
 inline constexpr unsigned kClassEntries = 30;  ///< entries of a table that any mark may index
 inline constexpr std::size_t kSmallMax = 256;  ///< classes up to here go by 16 bytes

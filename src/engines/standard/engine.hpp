@@ -1,28 +1,29 @@
 // The product's engine: the short paths of malloc and free, and what an engine offers (engines/engine.hpp).
 //
-//   allocate ------- hit: pop the list of the class's hot span; above 1,152 bytes in allocate_larger
+//   allocate ------- hit: pop the list of the class's current span; above 1,152 bytes in allocate_larger
 //       | miss: allocate_missed
-//       +-> allocate_last --- the last block of a list; and the list goes on with what the hot span has
+//       +-> allocate_last --- the last block of a list; and the list goes on with what the current span has
 //             | else
-//             +-> allocate_class -> refill -> hot span's untouched blocks, remote list, a warm span | else
-//                   hot -> warm (and warm -> parked), and a new hot span: settle what others pointed out, own
-//                   reusable spans, orphans, Heap::take_span
+//             +-> allocate_class -> refill -> current span's untouched blocks, remote list, a warm span |
+//             else
+//                   hot -> warm (and warm -> parked), and a new current span: settle what others pointed out,
+//                   own reusable spans, abandoned spans, Heap::take_span
 //
 //   deallocate ----- hit: a block of a span of one's own, by the thread's map: push on the span's list, count
-//       | the count is at its end: look_after -> settle_own, or flush_run
+//       | the count is at its end: look_after -> collect_own, or flush_batch
 //       | miss: deallocate_missed: a span of one block becomes a spare
-//       +-> deallocate_single: there is no room for it: older spares go to the pool, or the span does
-//       +-> deallocate_others: another thread's span: the first free goes to it at once, by free_into_hot or
-//       |     publish_run -> SpanProtocol::free_remote; the second one begins a run (gather), which gives the
-//       |     next frees into the span the same short path
+//       +-> deallocate_single: there is no room for it: older large_spans go to the pool, or the span does
+//       +-> deallocate_others: another thread's span: the first free goes to it at once, by free_into_owned
+//       or |     free_to_span -> SpanProtocol::free_remote; the second one begins a run (add_to_batch), which
+//       gives the |     next frees into the span the same short path
 //       +-> deallocate_by_record: all else (no block of a span: deallocate_outside_spans)
 //             deallocate_own: one's own span that the map did not show
-//             deallocate_remote: another heap's span, a large object, or by a thread without a LAB
+//             deallocate_remote: another heap's span, a large object, or by a thread without a thread cache
 //
-// One list a span, in its record, whoever uses it: malloc pops the list of the class's hot span, free pushes
-// on the list of whichever span of the thread's the block lies in. So a free asks neither which class a block
-// has nor whether its span is hot: the map (thread_map.hpp) leads from the address to the span's record,
-// where one multiplication tells whether this is a block of the span that has been handed out.
+// One list a span, in its record, whoever uses it: malloc pops the list of the class's current span, free
+// pushes on the list of whichever span of the thread's the block lies in. So a free asks neither which class
+// a block has nor whether its span is hot: the map (thread_map.hpp) leads from the address to the span's
+// record, where one multiplication tells whether this is a block of the span that has been handed out.
 #pragma once
 
 #include <cstddef>
@@ -35,10 +36,10 @@
 #include "base/poison.hpp"
 #include "engines/engine.hpp"
 #include "engines/standard/config.hpp"
-#include "engines/standard/dropped_pages.hpp"
 #include "engines/standard/fork_recovery.hpp"
 #include "engines/standard/heap.hpp"
-#include "engines/standard/single_blocks.hpp"
+#include "engines/standard/large_block_place.hpp"
+#include "engines/standard/purged_pages.hpp"
 #include "engines/standard/thread_map.hpp"
 #include "engines/standard/thread_state.hpp"
 #include "os/os.hpp"
@@ -50,37 +51,38 @@ namespace standard {
 
 /// What one thread does in one heap. Its own thread calls it, nobody else.
 template <class Config>
-class Frontend : public ThreadState<Config> {
+class ThreadCache : public ThreadState<Config> {
   using State = ThreadState<Config>;
   using Classes = SizeClasses<Config>;
   using Pages = PageLayer<Config>;
   using Heap = standard::Heap<Config>;
-  using Lab = standard::Lab<Config>;
-  using Inside = InsideHeap<Config>;
-  using Singles = SingleBlocks<Config>;
+  using CacheRecord = standard::CacheRecord<Config>;
+  using Inside = HeapCall<Config>;
+  using Singles = LargeBlockPlace<Config>;
   using Reuse = typename Heap::Reuse;
-  static constexpr std::size_t kGranule = Classes::kGranule;
-  // What a hot span may have touched without being looked at when its thread frees most of it.
-  static constexpr std::size_t kLittleForHot = 28 * kKiB;
-  // How often a hot span is looked at that may be about to be given up, after the first time.
-  static constexpr std::uint32_t kLooksAtHot = 2;
+  static constexpr std::size_t kSlice = Classes::kSlice;
+  // What a current span may have touched without being looked at when its thread frees most of it.
+  static constexpr std::size_t kLittleForCurrent = 28 * kKiB;
+  // How often a current span is looked at that may be about to be given up, after the first time.
+  static constexpr std::uint32_t kLooksAtCurrent = 2;
   static constexpr std::uint64_t kSeldomMs = 64;  // for a thread to read the clock
   static constexpr std::uint32_t kMissesALook =
-      16;                                        // of a thread's short paths, until it looks for hot spans
-  static constexpr unsigned kHotSpansALook = 8;  // that have rested; so many at a time
+      16;  // of a thread's short paths, until it looks for current spans
+  static constexpr unsigned kCurrentSpansALook = 8;  // that have rested; so many at a time
   // Orphans that one miss counts when it is time: a bound on its time.
   static constexpr std::uint32_t kCountedAMiss = 2;
   // Blocks of a page and more that are linked up at a time where it costs no page fault.
   static constexpr std::uint32_t kCarvedWhereUsed = 4;
   static constexpr std::uint32_t kSearchesASettling = 8;
   static constexpr std::uint32_t kLeastLoan = 16;      // blocks; or what makes a span reusable
-  static constexpr std::uint32_t kLookedAtAMiss = 64;  // of each class and orphanage
+  static constexpr std::uint32_t kLookedAtAMiss = 64;  // of each class and abandoned list
   // What the background thread makes of a tick before it sleeps again.
-  static constexpr unsigned kMostPartsOfATick = 1u << 16;
+  static constexpr unsigned kMostPartsOfAnEpoch = 1u << 16;
 
  public:
-  using State::exited, State::exit_round, State::heap, State::hot, State::hot_identity, State::is_hot_here,
-      State::is_mine, State::lab, State::lone_frees, State::misses, State::map, State::pages;
+  using State::exited, State::exit_round, State::heap, State::current, State::owned_identity,
+      State::is_current_here, State::is_mine, State::cache, State::lone_frees, State::misses, State::map,
+      State::pages;
   using State::State;
 
   // --- Short paths -----------------------------------------------------------------------------------------
@@ -90,14 +92,14 @@ class Frontend : public ThreadState<Config> {
   SPANALLOC_INLINE void* allocate(std::size_t n) {
     if (SPANALLOC_UNLIKELY(n > kMaxSmallest<Config>)) return allocate_larger<Policy>(n, *this);
     const std::size_t c = kClassOf<Config>[n];  // of 0: class 0, which never has a block
-    Intake& intake = *hot[c];
-    Block* block = intake.free_list.load_relaxed();
+    FreeTarget& target = *current[c];
+    Block* block = target.free_list.load_relaxed();
     keep_in_result_register(block);
     const std::uint64_t link = link_of(block);
     // The list's last block, no block at all, a block that was handed out already, or a link that the program
     // has overwritten.
-    if (SPANALLOC_UNLIKELY(!leads_to_block(link, kGranule))) return allocate_missed<Policy>(n, *this);
-    intake.free_list.store_relaxed(block_behind(block, link));
+    if (SPANALLOC_UNLIKELY(!leads_to_block(link, kSlice))) return allocate_missed<Policy>(n, *this);
+    target.free_list.store_relaxed(block_behind(block, link));
     release_link(block);
     unpoison(block, Classes::kTable[c].block_size);
     return block;
@@ -105,16 +107,16 @@ class Frontend : public ThreadState<Config> {
 
   SPANALLOC_INLINE void deallocate(void* p) {
     const std::uintptr_t a = address_of(p);
-    IntakePointer intake(*map, a);
-    if (SPANALLOC_UNLIKELY((a - intake->blocks.base.read_own()) * intake->blocks.magic.read_own() >=
-                           intake->blocks.limit.read_own())) {
+    FreeTargetPointer target(*map, a);
+    if (SPANALLOC_UNLIKELY((a - target->blocks.base.read_own()) * target->blocks.magic.read_own() >=
+                           target->blocks.limit.read_own())) {
       return deallocate_missed(p, *this);  // not a block of a span of this thread's, or hidden in the map
     }
-    const Difference link = difference(address_of(intake->free_list.load_relaxed()), a);
+    const Difference link = difference(address_of(target->free_list.load_relaxed()), a);
     if (SPANALLOC_UNLIKELY(link.none)) return deallocate_missed(p, *this);  // freed twice
     auto* block = static_cast<Block*>(p);
     if constexpr (kPoisons) poison(block + 1, block_bytes_of(p) - sizeof(Block));
-    if (SPANALLOC_UNLIKELY(take_in(intake, block, link.bits))) return look_after(p, *this);
+    if (SPANALLOC_UNLIKELY(push_freed(target, block, link.bits))) return look_after(p, *this);
   }
 
   // --- What else an engine offers; see engines/engine.hpp --------------------------------------------------
@@ -131,84 +133,85 @@ class Frontend : public ThreadState<Config> {
   /// Gives back what this thread and the pools hold without need.
   bool trim();
   /// All of a tick of the decay clock that is due. False: it had nothing to give back.
-  bool make_ticks();
+  bool pass_epochs();
 
   // --- The thread's beginning and end ----------------------------------------------------------------------
 
-  /// Takes a LAB. False: there is none, or no memory for it.
+  /// Takes a thread cache. False: there is none, or no memory for it.
   bool attach();
-  /// The same with a LAB that was taken already. False: the thread's end cannot be watched.
-  bool adopt(Lab* fresh);
+  /// The same with a thread cache that was taken already. False: the thread's end cannot be watched.
+  bool adopt(CacheRecord* fresh);
   void detach();
   void thread_exit();
-  /// What a thread's end calls (thread::ExitKey): `state` is a Frontend.
+  /// What a thread's end calls (thread::ExitKey): `state` is a ThreadCache.
   static void on_thread_exit(void* state);
 
  private:
   // Where a miss goes. The argument comes first, in the register that the short path has got it in: so no
   // path moves it.
   template <class Policy>
-  [[gnu::noinline]] static void* allocate_larger(std::size_t n, Frontend& self);
+  [[gnu::noinline]] static void* allocate_larger(std::size_t n, ThreadCache& self);
   template <class Policy>
-  [[gnu::noinline]] static void* allocate_single_or_large(std::size_t n, Frontend& self);
+  [[gnu::noinline]] static void* allocate_single_or_large(std::size_t n, ThreadCache& self);
   template <class Policy>
-  [[gnu::noinline]] static void* allocate_missed(std::size_t n, Frontend& self);
-  void set_hot(ClassId c, SpanRef span);
-  /// Pops what the short path leaves: the last block of the hot span's list; and tops the list up.
+  [[gnu::noinline]] static void* allocate_missed(std::size_t n, ThreadCache& self);
+  void set_current(ClassId c, SpanRef span);
+  /// Pops what the short path leaves: the last block of the current span's list; and tops the list up.
   Block* allocate_last(ClassId c);
   /// A block of class c, which is the request's. nullptr when memory is out.
   void* allocate_class(ClassId c, Request request);
 
-  [[gnu::noinline]] static void deallocate_missed(void* p, Frontend& self);
-  static void deallocate_others(void* p, Frontend& self, SpanRef granule);
-  static void deallocate_single(void* p, Frontend& self, SpanRef span);
-  static void deallocate_by_record(void* p, Frontend& self);
-  void* take_spare(ClassId c, Request request);
-  [[gnu::noinline]] static void* fit_spare(std::size_t n, Frontend& self, Span* spare, std::size_t alignment);
-  static void* as_block(const Span& spare, ClassId c);
+  [[gnu::noinline]] static void deallocate_missed(void* p, ThreadCache& self);
+  static void deallocate_others(void* p, ThreadCache& self, SpanRef slice);
+  static void deallocate_single(void* p, ThreadCache& self, SpanRef span);
+  static void deallocate_by_record(void* p, ThreadCache& self);
+  void* take_cached(ClassId c, Request request);
+  [[gnu::noinline]] static void* fit_cached(std::size_t n, ThreadCache& self, Span* large,
+                                            std::size_t alignment);
+  static void* as_block(const Span& large, ClassId c);
   void free_into_others(SpanRef span, SpanWord word, Block* block);
-  static void deallocate_own(void* p, Frontend& self, SpanRef span);
+  static void deallocate_own(void* p, ThreadCache& self, SpanRef span);
   /// This free would have been a short one with a map.
   void miss_map() {
     if (SPANALLOC_LIKELY(map != &kNoMap) || misses == State::kMissesForMap) return;
     ++misses;
-    if (misses == State::kMissesForMap) map = &pages->make_map(*lab);
+    if (misses == State::kMissesForMap) map = &pages->make_map(*cache);
   }
-  static void look_after(void* p, Frontend& self);
-  void settle_own(SpanRef span);
-  void settle_hot(SpanRef span);
-  void settle_warm(SpanRef span, unsigned place);
+  static void look_after(void* p, ThreadCache& self);
+  void collect_own(SpanRef span);
+  void collect_current(SpanRef span);
+  void collect_used_up(SpanRef span, unsigned place);
   void deallocate_remote(SpanRef span, SpanWord word, void* p);
-  bool gathered(SpanRef span, SpanWord word, Block* block);
-  void gather(RemoteRun& run, SpanRef span, SpanWord word, Block* block);
-  void publish_run(SpanRef span, Block* newest, Block* oldest, std::uint32_t count);
-  static void check_run(SpanRef span, const RemoteRun& run, std::uint32_t count);
-  /// Gives back what this thread has gathered of another thread's span.
-  void flush_run(RemoteRun& run);
-  void flush_all_runs() {
-    if (lab->runs.holding != 0) flush_runs();
+  bool batched(SpanRef span, SpanWord word, Block* block);
+  void add_to_batch(RemoteBatch& batch, SpanRef span, SpanWord word, Block* block);
+  void free_to_span(SpanRef span, Block* newest, Block* oldest, std::uint32_t count);
+  static void check_batch(SpanRef span, const RemoteBatch& batch, std::uint32_t count);
+  /// Gives back what this thread has batched of another thread's span.
+  void flush_batch(RemoteBatch& batch);
+  void flush_all_batches() {
+    if (cache->batches.holding != 0) flush_batches();
   }
-  void flush_runs();
-  /// On slow paths: what is gathered does not wait for ever.
-  void flush_one_run() {
-    if (lab != nullptr && SPANALLOC_UNLIKELY(lab->runs.holding != 0)) flush_next_run();
+  void flush_batches();
+  /// On slow paths: what is batched does not wait for ever.
+  void flush_one_batch() {
+    if (cache != nullptr && SPANALLOC_UNLIKELY(cache->batches.holding != 0)) flush_next_batch();
   }
-  void flush_next_run();
+  void flush_next_batch();
   SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) { os::fatal("double free of", p); }
   /// A block is given back that has a link where the program's first word is: almost surely it is on a list.
   static bool looks_free(const Block* block) {
     return SPANALLOC_UNLIKELY(is_link(block, link_of(block), kMostSpan));
   }
-  static void deallocate_suspect(void* p, Frontend& self, SpanRef span);
+  static void deallocate_suspect(void* p, ThreadCache& self, SpanRef span);
 
   /// Where an address lies; the one look-up of everything but the short paths. Relaxed: as long as the
   /// caller's block is out, what is read here (owner me or not me, class) stands still.
   struct Location {
-    SpanRef span;           ///< of the granule that it lies in
+    SpanRef span;           ///< of the slice that it lies in
     SpanWord word{};        ///< the span's, if there is one
-    bool in_span = false;   ///< in a granule of a span in use
+    bool in_span = false;   ///< in a slice of a span in use
     bool is_block = false;  ///< at the start of one of its blocks that has been carved
-    bool has_record() const { return span.record != nullptr; }  ///< false: in no granule that has one
+    bool has_record() const { return span.record != nullptr; }  ///< false: in no slice that has one
     ClassId size_class() const { return span->class_id(); }
   };
   Location locate(const void* p);
@@ -227,39 +230,37 @@ class Frontend : public ThreadState<Config> {
   bool is_untouched(std::uintptr_t a, SpanRef span);
   bool is_newest_free(const void* p, const Location& at);
   /// Null, a block whose pages have left the arena, or what is none of ours. `has_record`: it lies in a
-  /// granule that has one.
-  static void deallocate_outside_spans(void* p, Frontend& self, bool has_record);
+  /// slice that has one.
+  static void deallocate_outside_spans(void* p, ThreadCache& self, bool has_record);
 
-  // The LAB of this thread; with none to be had, nullptr.
-  Lab* lab_of_thread() { return SPANALLOC_LIKELY(lab != nullptr) || attach() ? lab : nullptr; }
+  // The thread cache of this thread; with none to be had, nullptr.
+  CacheRecord* record_of_thread() { return SPANALLOC_LIKELY(cache != nullptr) || attach() ? cache : nullptr; }
   void detach_if_exited() {
-    if (SPANALLOC_UNLIKELY(exited) && lab != nullptr) detach();
+    if (SPANALLOC_UNLIKELY(exited) && cache != nullptr) detach();
   }
-  static unsigned granules_of_spare(const Span& span) {
-    return Classes::kTable[span.shown_class.load_relaxed()].granules;
+  static unsigned slices_of_cached(const Span& span) {
+    return Classes::kTable[span.shown_class.load_relaxed()].slices;
   }
-  unsigned core() const { return heap->core_of(lab); }
+  unsigned shard() const { return heap->shard_of(cache); }
 
   /// None: the class has none.
-  SpanRef hot_span(ClassId c) {
-    const SpanNumber number = lab->hot[index_of(c)].load_relaxed();
+  SpanRef current_span(ClassId c) {
+    const SpanNumber number = cache->current[index_of(c)].load_relaxed();
     return number == SpanNumber::kNone ? SpanRef{} : pages->span(number);
   }
-  Atomic<Block*>& list_of(ClassId c) { return hot[index_of(c)]->free_list; }
-  static GranuleCount granules_for(std::size_t bytes) {
-    return {(bytes + kGranule - 1) >> Config::kGranuleBits};
-  }
+  Atomic<Block*>& list_of(ClassId c) { return current[index_of(c)]->free_list; }
+  static SliceCount slices_for(std::size_t bytes) { return {(bytes + kSlice - 1) >> Config::kSliceBits}; }
   // What the program may use of a block of that class in that span.
   std::size_t block_bytes(ClassId c, SpanRef span) {
-    if (!Classes::is_single(c)) return Classes::info(c).block_size;
-    return Singles::bytes(span->shown.base.load_relaxed(), c, granules_of_single(c, span).count * kGranule);
+    if (!Classes::has_one_block(c)) return Classes::info(c).block_size;
+    return Singles::bytes(span->shown.base.load_relaxed(), c, slices_of_single(c, span).count * kSlice);
   }
-  GranuleCount granules_of_single(ClassId c, SpanRef span) const {
-    return c == Classes::kLarge ? pages->granules_of(span) : GranuleCount{Classes::info(c).granules};
+  SliceCount slices_of_single(ClassId c, SpanRef span) const {
+    return c == Classes::kHuge ? pages->slices_of(span) : SliceCount{Classes::info(c).slices};
   }
   // For builds that poison.
   std::size_t block_bytes_of(const void* p) {
-    const SpanRef span = pages->span_of(pages->any_granule_at(address_of(p)));
+    const SpanRef span = pages->span_of(pages->any_slice_at(address_of(p)));
     return block_bytes(span->class_id(), span);
   }
 
@@ -284,80 +285,79 @@ class Frontend : public ThreadState<Config> {
   void* allocate_large(Request request, const Fill& fill);
   void* allocate_single(ClassId c, Request request, const Fill& fill);
   void* hand_out(const FreshSpan& fresh, ClassId c, Request request, const Fill& fill);
-  void* resize_single(SpanRef span, std::size_t n, GranuleCount old);
-  static bool keeps_its_room(SpanRef span, GranuleCount granules, GranuleCount old);
-  static bool resize_where_it_stands(Heap& home, SpanRef span, ClassId c, GranuleCount granules,
-                                     GranuleCount old);
+  void* resize_single(SpanRef span, std::size_t n, SliceCount old);
+  static bool keeps_its_room(SpanRef span, SliceCount slices, SliceCount old);
+  static bool resize_where_it_stands(Heap& home, SpanRef span, ClassId c, SliceCount slices, SliceCount old);
   /// Of a pointer that must be a live block's; no block: of one outside the arena.
   Location locate_live(const void* p);
   Resized resize_outside(void* p, std::size_t usable, std::size_t n);
-  void* allocate_listed(ClassId c);
+  void* allocate_small(ClassId c);
   /// A block, and whether it reads as zero.
   struct MaybeZero {
     void* block;
     bool zero;
   };
-  MaybeZero allocate_listed_page(ClassId c);
+  MaybeZero allocate_small_page(ClassId c);
   enum class Refilled { kNothing, kBlocks, kZeroBlocks };
   Refilled refill(ClassId c);
   Refilled take_own_blocks(ClassId c, SpanRef span);
   bool take_remote_blocks(SpanRef span, std::uint32_t at_least);
   bool take_ready(ClassId c);
   bool take_remotely_ready(ClassId c);
-  bool take_any_warm(ClassId c);
-  bool take_warm(ClassId c, unsigned place);
-  bool park_empty_warm();
+  bool take_any_used_up(ClassId c);
+  bool take_used_up(ClassId c, unsigned place);
+  bool share_empty_used_up();
   bool give_back_unused();
   FreshSpan take_span(ClassId c);
   Block* carve_one(ClassId c);
   static void count_carved(SpanRef span, const ClassInfo& info, std::uint32_t count);
   static void expect_emptying(SpanRef span, const ClassInfo& info, std::uint32_t out);
-  void add_list(SpanRef span, BlockMark remotes);
-  void join_warm(ClassId c, SpanRef span);
+  void add_list(SpanRef span, BlockOffset remotes);
+  void join_used_up(ClassId c, SpanRef span);
   /// A thread that needs neither pool nor arena reads the clock now and then: what others have freed is to be
   /// purged nevertheless.
-  void pass_by_clock(Lab& mine) {
+  void pass_by_clock(CacheRecord& mine) {
     if (SPANALLOC_UNLIKELY(++mine.events % 64 == 0)) read_clock();
   }
-  /// True: soon again, because there is more to do, or the thread comes by seldom. The hot span of class
+  /// True: soon again, because there is more to do, or the thread comes by seldom. The current span of class
   /// `busy` stays.
   bool read_clock();
   bool read_clock(ClassId busy);
-  void park_rested(std::uint64_t now, ClassId busy);
+  void share_rested(std::uint64_t now, ClassId busy);
   void leave_used_up(ClassId c, SpanRef span);
-  void park_warm(unsigned i);
+  void share_used_up(unsigned i);
   Block* carve(SpanRef span, ClassId c);
-  Block* take_dropped(SpanRef span, ClassId c);
-  /// Of a hot span: there is nothing that its free_list could go on with.
+  Block* take_purged(SpanRef span, ClassId c);
+  /// Of a current span: there is nothing that its free_list could go on with.
   static bool is_all_on_list(SpanRef span, const ClassInfo& info) {
     return span->carved.load_relaxed() == info.blocks && is_end(span->rest.load_relaxed()) &&
-           span->dropped.load_relaxed() == 0;
+           span->purged.load_relaxed() == 0;
   }
-  HotSpan find_span(ClassId c);
+  OwnedSpan find_span(ClassId c);
   bool borrow(ClassId c);
   bool return_loans();
   void end_loans();
   bool is_borrowed(SpanRef span, const Block* block);
-  void make_hot(ClassId c, SpanRef span);
+  void make_current(ClassId c, SpanRef span);
   template <class F>
-  void for_each_hot_class(F f);
+  void for_each_current_class(F f);
   bool is_used_up(ClassId c);
-  void leave_hot_and_park(ClassId c);
-  void orphan_hot(ClassId c, LabNumber heir);
-  bool count_orphans(std::uint32_t at_most, std::uint32_t look_at);
-  void count_orphans_if_due() {
-    if (SPANALLOC_UNLIKELY(heap->count_orphans_due.load_relaxed() != 0)) {
-      count_orphans(kCountedAMiss, kLookedAtAMiss);
+  void leave_current_and_share(ClassId c);
+  void abandon_current(ClassId c, CacheNumber new_owner);
+  bool count_abandoned(std::uint32_t at_most, std::uint32_t look_at);
+  void count_abandoned_if_due() {
+    if (SPANALLOC_UNLIKELY(heap->count_abandoned_due.load_relaxed() != 0)) {
+      count_abandoned(kCountedAMiss, kLookedAtAMiss);
     }
   }
   std::uint32_t merge_lists(SpanRef span);
-  void leave_hot(ClassId c);
-  void park(SpanRef span, std::uint32_t free_blocks);
-  Settled hot_to_parked(SpanRef span, std::uint32_t free_blocks);
-  void pool_or_tell(SpanRef span, Settled settled);
-  void retire_hot(ClassId c);
+  void leave_current(ClassId c);
+  void share(SpanRef span, std::uint32_t free_blocks);
+  Collected owned_to_shared(SpanRef span, std::uint32_t free_blocks);
+  void pool_or_tell(SpanRef span, Collected collected);
+  void retire_current(ClassId c);
   static Block* pop(Atomic<Block*>& list, const ClassInfo& info);
-  bool is_listed(SpanRef span, const Block* block);
+  bool is_on_list(SpanRef span, const Block* block);
   [[noreturn]] static void broken_list(const Block* block);
   [[noreturn]] static void miscounted(const Block* list);
   [[noreturn]] static void lose_list(Atomic<Block*>& list);
@@ -377,40 +377,40 @@ template <class Config>
 class StandardEngineOf {
   using Pages = standard::PageLayer<Config>;
   using Heap = standard::Heap<Config>;
-  using Frontend = standard::Frontend<Config>;
-  using Hidden = typename Frontend::Hidden;
+  using ThreadCache = standard::ThreadCache<Config>;
+  using Hidden = typename ThreadCache::Hidden;
   static_assert(sizeof(Hidden) <= sizeof(os::HiddenThread));
   static_assert(standard::classes_hold<Config>() && standard::blocks_are_in_steps<Config>());
-  static_assert(standard::SizeClasses<Config>::kGranule << Config::kMaxOrder <= standard::kMostSpan);
+  static_assert(standard::SizeClasses<Config>::kSlice << Config::kMaxOrder <= standard::kMostSpan);
 
  public:
   static constexpr const char* kName = Config::kName;
 
   template <OutOfMemory Policy = ReturnNull>
   SPANALLOC_INLINE static void* allocate(std::size_t n) {
-    return frontend.template allocate<Policy>(n);
+    return thread_cache.template allocate<Policy>(n);
   }
-  SPANALLOC_INLINE static void deallocate(void* p) { frontend.deallocate(p); }
+  SPANALLOC_INLINE static void deallocate(void* p) { thread_cache.deallocate(p); }
   SPANALLOC_INLINE static void* allocate_aligned(std::size_t n, std::size_t alignment) {
-    return frontend.allocate_aligned(n, alignment);
+    return thread_cache.allocate_aligned(n, alignment);
   }
-  SPANALLOC_INLINE static void* allocate_zeroed(std::size_t n) { return frontend.allocate_zeroed(n); }
+  SPANALLOC_INLINE static void* allocate_zeroed(std::size_t n) { return thread_cache.allocate_zeroed(n); }
   static void* allocate_copy(std::size_t n, const void* from, std::size_t bytes) {
-    return frontend.allocate_copy(n, from, bytes);
+    return thread_cache.allocate_copy(n, from, bytes);
   }
-  static std::size_t usable_size(const void* p) { return frontend.usable_size(p); }
+  static std::size_t usable_size(const void* p) { return thread_cache.usable_size(p); }
   template <LeavesAlone Policy = TakeAllBack>
   static Resized resize(void* p, std::size_t n) {
-    return frontend.template resize<Policy>(p, n);
+    return thread_cache.template resize<Policy>(p, n);
   }
-  static bool owns(const void* p) { return frontend.owns(p); }
-  static bool trim() { return frontend.trim(); }
+  static bool owns(const void* p) { return thread_cache.owns(p); }
+  static bool trim() { return thread_cache.trim(); }
   static EngineStatistics statistics() { return heap.statistics(); }
 
   /// Around what may be another library's code in the middle of a call; see os/kernel_call.hpp.
-  static void hide_thread(os::HiddenThread& room) { frontend.hide(*new (room.room) Hidden); }
+  static void hide_thread(os::HiddenThread& room) { thread_cache.hide(*new (room.room) Hidden); }
   static void show_thread(const os::HiddenThread& room) {
-    frontend.show(*reinterpret_cast<const Hidden*>(room.room));
+    thread_cache.show(*reinterpret_cast<const Hidden*>(room.room));
   }
 
   static void process_start() {
@@ -419,30 +419,30 @@ class StandardEngineOf {
   }
 
   /// The background thread: makes the ticks of the decay clock when nobody else passes by.
-  static void tick_in_background() {
-    for (unsigned idle = 0; pages.wait_for_tick(idle);) idle = frontend.make_ticks() ? 0 : idle + 1;
+  static void pass_epochs_in_background() {
+    for (unsigned idle = 0; pages.wait_for_epoch(idle);) idle = thread_cache.pass_epochs() ? 0 : idle + 1;
   }
 
   // The default heap, what it stands on, and what the calling thread keeps for it.
   static inline constinit Pages pages{&standard::ForkRecovery<Config>::enter_child,
-                                      &standard::ForkRecovery<Config>::let_go, &tick_in_background};
-  static inline constinit Heap heap{pages, &Frontend::on_thread_exit};
-  SPANALLOC_TLS static inline constinit thread_local Frontend frontend{heap, pages};
-  // Thread-local storage of ours besides: 8 bytes of inside_without_lab, 4 of sync/spin_lock.hpp, 1 of
-  // os::thread_mark(), 8 of os::fatal(). (check_library.py adds up what the linker has made of them.)
-  static_assert(sizeof(Frontend) + 8 + 4 + 1 + 8 <= 1024);
+                                      &standard::ForkRecovery<Config>::let_go, &pass_epochs_in_background};
+  static inline constinit Heap heap{pages, &ThreadCache::on_thread_exit};
+  SPANALLOC_TLS static inline constinit thread_local ThreadCache thread_cache{heap, pages};
+  // Thread-local storage of ours besides: 8 bytes of inside_without_cache, 4 of sync/spin_lock.hpp, 1 of
+  // os::thread_id(), 8 of os::fatal(). (check_library.py adds up what the linker has made of them.)
+  static_assert(sizeof(ThreadCache) + 8 + 4 + 1 + 8 <= 1024);
 };
 
 using StandardEngine = StandardEngineOf<Standard>;
 
 }  // namespace spanalloc
 
-#include "engines/standard/frontend_allocate.hpp"
-#include "engines/standard/frontend_free.hpp"
-#include "engines/standard/frontend_loans.hpp"
-#include "engines/standard/frontend_misuse.hpp"
-#include "engines/standard/frontend_resize.hpp"
-#include "engines/standard/frontend_thread.hpp"
+#include "engines/standard/thread_cache_allocate.hpp"
+#include "engines/standard/thread_cache_free.hpp"
+#include "engines/standard/thread_cache_loans.hpp"
+#include "engines/standard/thread_cache_misuse.hpp"
+#include "engines/standard/thread_cache_resize.hpp"
+#include "engines/standard/thread_cache_thread.hpp"
 
 namespace spanalloc {
 static_assert(Engine<StandardEngine>);

@@ -1,13 +1,13 @@
-// What a fork's child does about the threads that did not come along: their LABs end, what they had in their
-// hands is found or lost, and counted.
+// What a fork's child does about the threads that did not come along: their thread caches end, what they had
+// in their hands is found or lost, and counted.
 //
 // A fork takes no lock and waits for nobody (sync/spin_lock.hpp), so that every other thread vanishes at any
-// step. Mostly none of them was inside a call. Then a LAB of theirs is in the state of one whose thread
-// sleeps, and may stay so: it is buried by the first call that comes into a slow path, of whatever thread. A
-// child that executes another program, or ends, does without: each page that it writes to is one that the
-// kernel must copy. So nothing is written to these LABs; the calling thread's own say that their thread has
-// come along (PageLayer::forks). Where one was inside, all is put right at once, with a walk over the records
-// for what it had in its hands.
+// step. Mostly none of them was inside a call. Then a thread cache of theirs is in the state of one whose
+// thread sleeps, and may stay so: it is buried by the first call that comes into a slow path, of whatever
+// thread. A child that executes another program, or ends, does without: each page that it writes to is one
+// that the kernel must copy. So nothing is written to these thread caches; the calling thread's own say that
+// their thread has come along (PageLayer::forks). Where one was inside, all is put right at once, with a walk
+// over the records for what it had in its hands.
 #pragma once
 
 #include <cstddef>
@@ -24,16 +24,16 @@
 
 namespace spanalloc::standard {
 
-/// The page layer in whose heaps the calling thread is in a call without a LAB; read by its signal handlers,
-/// too. The innermost one: what such a call calls of libc may use another page layer's heap
+/// The page layer in whose heaps the calling thread is in a call without a thread cache; read by its signal
+/// handlers, too. The innermost one: what such a call calls of libc may use another page layer's heap
 /// (pthread_setspecific may allocate), and a handler that forks there recovers the outer one at once. That is
 /// no harm: the outer call has nothing in its hands then.
-SPANALLOC_TLS inline constinit thread_local Atomic<const void*> inside_without_lab{nullptr};
+SPANALLOC_TLS inline constinit thread_local Atomic<const void*> inside_without_cache{nullptr};
 
 template <class Config>
 class ForkRecovery {
   using Pages = PageLayer<Config>;
-  using Lab = standard::Lab<Config>;
+  using CacheRecord = standard::CacheRecord<Config>;
   using Heap = standard::Heap<Config>;
 
  public:
@@ -42,7 +42,7 @@ class ForkRecovery {
   SPANALLOC_COLD static void enter_child(thread::ForkWatch* watch) {
     Pages& pages = static_cast<Pages&>(*watch);
     pages.start_lock.abandon_if_owner_died();
-    pages.lab_registry().enter_child();
+    pages.cache_registry().enter_child();
     pages.abandon_heaps_lock();
     pages.outside.enter_child();
     pages.forget_background();
@@ -52,60 +52,63 @@ class ForkRecovery {
   }
 
   /// Before a misuse is reported: wherever the calling thread is, it is outside then. It is found where what
-  /// locks guard is whole. (A call without a LAB stays counted: the next fork's child looks for what it had.)
+  /// locks guard is whole. (A call without a thread cache stays counted: the next fork's child looks for what
+  /// it had.)
   SPANALLOC_COLD static void let_go(thread::ForkWatch* watch) {
     Pages& pages = static_cast<Pages&>(*watch);
     pages.leave_locks();
     if (!pages.is_started()) return;
-    if (inside_without_lab.load_relaxed() == &pages) inside_without_lab.store_relaxed(nullptr);
+    if (inside_without_cache.load_relaxed() == &pages) inside_without_cache.store_relaxed(nullptr);
     bool any_vanished = false;
-    pages.for_each_lab([&](Lab& lab) {
-      lab.lock.unlock_if_mine();
-      if (pages.is_mine(lab.number)) lab.inside.store_release(0);
-      any_vanished = any_vanished || pages.has_vanished(lab);
+    pages.for_each_cache([&](CacheRecord& cache) {
+      cache.lock.unlock_if_mine();
+      if (pages.is_mine(cache.number)) cache.inside.store_release(0);
+      any_vanished = any_vanished || pages.has_vanished(cache);
     });
-    // Perhaps it was at the burial. (If it was another thread the next one waits for it, LAB by LAB.)
+    // Perhaps it was at the burial. (If it was another thread the next one waits for it, thread cache by
+    // thread cache.)
     std::uint32_t nothing = 0;
-    if (any_vanished) pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kBurialIsDue);
+    if (any_vanished) pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kAbandonIsDue);
   }
 
   /// Unless a call of the calling thread has been interrupted, which does it at its end then.
   SPANALLOC_COLD static void recover_if_outside(Pages& pages) {
-    bool inside = inside_without_lab.load_relaxed() == &pages;
-    pages.for_each_lab(
-        [&](Lab& lab) { inside = inside || (lab.inside.load_relaxed() != 0 && pages.is_mine(lab.number)); });
+    bool inside = inside_without_cache.load_relaxed() == &pages;
+    pages.for_each_cache([&](CacheRecord& cache) {
+      inside = inside || (cache.inside.load_relaxed() != 0 && pages.is_mine(cache.number));
+    });
     if (!inside) recover(pages);
   }
 
-  /// The caller is inside, in no lock. Whoever comes while another one is at it does not wait: a LAB that is
-  /// not buried yet is a sleeping thread's.
-  SPANALLOC_COLD static void bury_vanished_threads(Pages& pages) {
+  /// The caller is inside, in no lock. Whoever comes while another one is at it does not wait: a thread cache
+  /// that is not buried yet is a sleeping thread's.
+  SPANALLOC_COLD static void abandon_for_vanished_threads(Pages& pages) {
     // One at a time. A child of a fork meanwhile finds somebody inside, and puts all right at once.
-    std::uint32_t due = Pages::kBurialIsDue;
+    std::uint32_t due = Pages::kAbandonIsDue;
     if (!pages.recovery_is_due.compare_exchange_strong_acq_rel(due, 0)) return;
-    pages.for_each_lab([&](Lab& lab) {
-      if (!pages.has_vanished(lab)) return;
-      // Whoever destroys the LAB's heap meanwhile, which nobody uses any more, waits for this lock, or has
-      // had it: then the LAB ends with the heap.
+    pages.for_each_cache([&](CacheRecord& cache) {
+      if (!pages.has_vanished(cache)) return;
+      // Whoever destroys the thread cache's heap meanwhile, which nobody uses any more, waits for this lock,
+      // or has had it: then the thread cache ends with the heap.
       const LockGuard guard(pages.purge_lock);
-      Heap* const heap = pages.heap_or_none(lab.heap.load_relaxed());
-      if (heap == nullptr || !heap->is_started() || !pages.has_vanished(lab)) return;
-      bury_vanished_thread(pages, *heap, lab);
-      pages.return_lab(&lab);
+      Heap* const heap = pages.heap_or_none(cache.heap.load_relaxed());
+      if (heap == nullptr || !heap->is_started() || !pages.has_vanished(cache)) return;
+      abandon_for_vanished_thread(pages, *heap, cache);
+      pages.return_cache(&cache);
     });
   }
 
  private:
   // The calling thread is alone and in no call of its own.
   SPANALLOC_COLD static void recover(Pages& pages) {
-    const void* outer = inside_without_lab.load_relaxed();
+    const void* outer = inside_without_cache.load_relaxed();
     // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on in that
     // child: there was no second thread to lose.
     while (pages.recovery_is_due.load_relaxed() == Pages::kRecoveryIsDue) {
-      inside_without_lab.store_relaxed(&pages);
+      inside_without_cache.store_relaxed(&pages);
       pages.recovery_is_due.store_relaxed(0);
       put_right(pages);
-      inside_without_lab.store_release(outer);
+      inside_without_cache.store_release(outer);
     }
   }
 
@@ -119,45 +122,46 @@ class ForkRecovery {
     pages.arena.recover_lock();
     if (cut_short) find_what_vanished_threads_had(pages);
     pages.for_each_heap([](Heap& heap) { heap.leave_if_not_started(); });
-    pages.for_each_heap([](Heap& heap) { heap.live_labs.store_relaxed(0); });
+    pages.for_each_heap([](Heap& heap) { heap.live_caches.store_relaxed(0); });
     // A thread that the child starts may have the mark of one that vanished.
-    pages.for_each_lab([&](Lab& lab) {
-      if (lab.thread.load_relaxed() == 0 || !pages.is_mine(lab.number)) return;
-      pages.heap_at(lab.heap.load_relaxed()).live_labs.fetch_add_relaxed(1);
-      lab.forks.store_relaxed(pages.forks + 1);
+    pages.for_each_cache([&](CacheRecord& cache) {
+      if (cache.thread.load_relaxed() == 0 || !pages.is_mine(cache.number)) return;
+      pages.heap_at(cache.heap.load_relaxed()).live_caches.fetch_add_relaxed(1);
+      cache.forks.store_relaxed(pages.forks + 1);
     });
     ++pages.forks;
     bool any_left = false;
-    pages.lab_registry().recover_in_child(
-        [](const Lab& lab) { return lab.thread.load_relaxed() == 0 && !lab.is_orphanage(); });
+    pages.cache_registry().recover_in_child([](const CacheRecord& cache) {
+      return cache.thread.load_relaxed() == 0 && !cache.is_abandoned_list();
+    });
     pages.lists_repaired = false;
     // At last: a burial may end in a report, and be left. What it has left is made an end of as if nobody had
     // been inside.
-    pages.for_each_lab([&](Lab& lab) {
-      if (!pages.has_vanished(lab)) return;
+    pages.for_each_cache([&](CacheRecord& cache) {
+      if (!pages.has_vanished(cache)) return;
       any_left = !cut_short;
       if (!cut_short) return;
-      bury_vanished_thread(pages, pages.heap_at(lab.heap.load_relaxed()), lab);
-      pages.return_lab(&lab);
+      abandon_for_vanished_thread(pages, pages.heap_at(cache.heap.load_relaxed()), cache);
+      pages.return_cache(&cache);
     });
     // Unless a signal handler has forked meanwhile: then all of this is done once more.
     std::uint32_t nothing = 0;
-    if (any_left) pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kBurialIsDue);
+    if (any_left) pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kAbandonIsDue);
   }
 
   static void count_calls_anew(Pages& pages) {
-    pages.inside_without_lab.store_relaxed(0);
+    pages.inside_without_cache.store_relaxed(0);
     pages.counted_since = SpinLock::generation();
   }
 
   SPANALLOC_COLD static bool vanished_threads_were_inside(Pages& pages) {
-    bool inside = pages.lists_repaired || pages.inside_without_lab.load_relaxed() != 0 ||
+    bool inside = pages.lists_repaired || pages.inside_without_cache.load_relaxed() != 0 ||
                   pages.arena.someone_is_inside();
     count_calls_anew(pages);
-    pages.for_each_lab([&](Lab& lab) {
-      inside =
-          inside || lab.lock.owner_died() || (lab.inside.load_relaxed() != 0 && !pages.is_mine(lab.number));
-      if (lab.inside.load_relaxed() != 0) lab.inside.store_relaxed(0);
+    pages.for_each_cache([&](CacheRecord& cache) {
+      inside = inside || cache.lock.owner_died() ||
+               (cache.inside.load_relaxed() != 0 && !pages.is_mine(cache.number));
+      if (cache.inside.load_relaxed() != 0) cache.inside.store_relaxed(0);
     });
     return inside;
   }
@@ -167,51 +171,52 @@ class ForkRecovery {
   // arena's again.
   SPANALLOC_COLD static void find_what_vanished_threads_had(Pages& pages) {
     SpanProtocol<Pages> protocol(pages);
-    pages.for_each_lab([&](Lab& lab) { protocol.unlink_claimed(lab.number); });
+    pages.for_each_cache([&](CacheRecord& cache) { protocol.unlink_claimed(cache.number); });
     pages.for_each_heap([](Heap& heap) {
       if (heap.is_started()) heap.forget_pool();
     });
     pages.arena.recover_in_child();
-    pages.arena.walk([&](std::uint32_t number, std::size_t granules, bool free) {
+    pages.arena.walk([&](std::uint32_t number, std::size_t slices, bool free) {
       // Taken by a thread that vanished before the range got a record.
-      if (free || number + granules > index_of(pages.end_of_spans())) return;
+      if (free || number + slices > index_of(pages.end_of_spans())) return;
       const SpanRef span = pages.span(SpanNumber{number});
       const SpanWord word = span->load_word();
       if (word.state() != SpanState::kFree && !pages.heap_of(span).is_started()) {
         // The heap's destroy() was cut short: its lists are gone, or about to go.
         span->word.store_relaxed(0);
         pages.give(span);
-      } else if (word.state() == SpanState::kHot && !pages.is_mine(word.owner()) &&
-                 !pages.lab_at(word.owner()).has_as_hot(span.number, span->class_id())) {
-        lose_hot_span(pages, span);
+      } else if (word.state() == SpanState::kOwned && !pages.is_mine(word.owner()) &&
+                 !pages.cache_at(word.owner()).has_as_current(span.number, span->class_id())) {
+        lose_current_span(pages, span);
         // What stands on no list is a span of one block, or lost by an earlier fork.
       } else if (word.state() == SpanState::kFree ||
-                 (word.listed() && span->list != ListId::kNone && protocol.settle_listed(span))) {
-        // (What was never used names LAB 0, which there may not be yet: its first thread may have vanished
-        // as it made it.)
-        if (pages.was_used(word.owner())) pages.has_left(pages.lab(word.owner()), span);
+                 (word.is_delayed() && span->list != ListId::kNone && protocol.collect_on_list(span))) {
+        // (What was never used names thread cache 0, which there may not be yet: its first thread may have
+        // vanished as it made it.)
+        if (pages.was_used(word.owner())) pages.has_left(pages.cache(word.owner()), span);
         // (A spare one, too, is the arena's now, whatever place may name it.)
-        if (word.state() == SpanState::kFree) span->word.store_relaxed(kSpareTaken.bits);
+        if (word.state() == SpanState::kFree) span->word.store_relaxed(kCachedTaken.bits);
         pages.give(span);
       }
     });
   }
 
   // A span that stands nowhere: its thread was about to take it or to leave it. Whatever is on its lists, it
-  // never becomes empty. Frees into it still work: an orphanage owns it, on no list.
-  SPANALLOC_COLD static void lose_hot_span(Pages& pages, SpanRef span) {
+  // never becomes empty. Frees into it still work: an abandoned list owns it, on no list.
+  SPANALLOC_COLD static void lose_current_span(Pages& pages, SpanRef span) {
     Heap& heap = pages.heap_of(span);
-    const LabNumber heir = heap.orphanages().numbers[0];
+    const CacheNumber new_owner = heap.abandoned_lists().numbers[0];
     {
-      // Others may free into it, and borrow what was freed, which is by the lock of the LAB that has it hot.
-      const typename Heap::Protocol::LabGuard guard(heap.protocol(), span->load_word().owner());
+      // Others may free into it, and borrow what was freed, which is by the lock of the thread cache that has
+      // it hot.
+      const typename Heap::Protocol::CacheGuard guard(heap.protocol(), span->load_word().owner());
       span->list = ListId::kNone;
       span->lost = true;
       span->expect_frees(1);
       SpanWord word = span->load_word();
       // Release: whoever finds it parked finds it on no list.
       while (!span->word.compare_exchange_strong_acq_rel(
-          word.bits, word.with_state(SpanState::kParked).with_owner(heir).bits)) {
+          word.bits, word.with_state(SpanState::kShared).with_owner(new_owner).bits)) {
       }
     }
     heap.lost_to_fork.fetch_add_relaxed(1);
@@ -219,31 +224,31 @@ class ForkRecovery {
 
   // What is free in it stands on its lists, as the record has them: each block is linked before it is on a
   // list, and off it before it loses its link.
-  SPANALLOC_COLD static void park_hot_span(Pages& pages, Heap& heap, Lab& lab, SpanRef span) {
+  SPANALLOC_COLD static void share_current_span(Pages& pages, Heap& heap, CacheRecord& cache, SpanRef span) {
     const ClassInfo& info = Pages::Classes::info(span->class_id());
     const std::uint32_t carved = span->carved.load_relaxed();
-    pages.clear_links_of_dropped(span);
+    pages.clear_links_of_purged(span);
     std::uint32_t free =
-        info.blocks - carved + count_dropped(span->dropped.load_relaxed(), info.block_size, carved);
+        info.blocks - carved + count_purged(span->purged.load_relaxed(), info.block_size, carved);
     for (Atomic<Block*>* list : {&span->free_list, &span->rest}) {
       const ListLength length = length_of(list->load_relaxed(), info.virtual_span, info.blocks);
-      if (!length.whole) return lose_hot_span(pages, span);  // its program has damaged it
+      if (!length.whole) return lose_current_span(pages, span);  // its program has damaged it
       free += length.blocks;
     }
-    if (free > span->load_word().outstanding()) return lose_hot_span(pages, span);
-    switch (heap.protocol().hot_to_parked(span, lab.number, free)) {
-      case Settled::kPlaced:
+    if (free > span->load_word().outstanding()) return lose_current_span(pages, span);
+    switch (heap.protocol().owned_to_shared(span, cache.number, free)) {
+      case Collected::kPlaced:
         return;
-      case Settled::kEmpty:
+      case Collected::kEmpty:
         return heap.put_in_pool(span, 0);
-      case Settled::kDamaged:
+      case Collected::kDamaged:
         heap.lost_to_fork.fetch_add_relaxed(1);
     }
   }
 
   // Of a vanished thread. (Blocks of what it had damaged stay out.)
-  SPANALLOC_COLD static void return_loans(Pages& pages, Heap& heap, Lab& lab) {
-    lab.loans.for_each([&](ClassId c, Loan& loan) {
+  SPANALLOC_COLD static void return_loans(Pages& pages, Heap& heap, CacheRecord& cache) {
+    cache.loans.for_each([&](ClassId c, Loan& loan) {
       const SpanRef span = pages.span(loan.span.load_relaxed());
       const ClassInfo& info = Pages::Classes::info(c);
       Block* const list = loan.free_list.load_relaxed();
@@ -251,9 +256,9 @@ class ForkRecovery {
       // First: a fork meanwhile must not find them twice.
       loan.free_list.store_release(no_block());
       if (length.blocks == 0 || !length.whole) return;
-      const BlockMark mark = mark_of_offset(address_of(list) - address_of(pages.address(span.number)));
-      const auto link = [&](BlockMark head) {
-        link_to(length.last, head == BlockMark::kNone ? no_block() : pages.block_of_mark(span, head));
+      const BlockOffset mark = as_block_offset(address_of(list) - address_of(pages.address(span.number)));
+      const auto link = [&](BlockOffset head) {
+        link_to(length.last, head == BlockOffset::kNone ? no_block() : pages.block_at_offset(span, head));
       };
       if (heap.protocol().free_remote(span, mark, length.blocks, link) == Freed::kEmptied) {
         heap.put_in_pool(span, 0);
@@ -263,21 +268,22 @@ class ForkRecovery {
 
   // All that it does to what others may reach is what the thread would do at its end. What a second burial
   // finds that begins where a fork has cut the first one short is done again, or was done.
-  SPANALLOC_COLD static void bury_vanished_thread(Pages& pages, Heap& heap, Lab& lab) {
+  SPANALLOC_COLD static void abandon_for_vanished_thread(Pages& pages, Heap& heap, CacheRecord& cache) {
     // One may be in two places, if its thread was moving it.
-    const auto park = [&](SpanNumber number) {
+    const auto share = [&](SpanNumber number) {
       if (number == SpanNumber::kNone) return;
       const SpanRef span = pages.span(number);
-      if (span->load_word().is(lab.number, SpanState::kHot)) park_hot_span(pages, heap, lab, span);
+      if (span->load_word().is(cache.number, SpanState::kOwned)) share_current_span(pages, heap, cache, span);
     };
-    for (unsigned i = 0; i < lab.warm.kPlaces; ++i) park(lab.warm.span(i));
-    for (const Atomic<SpanNumber>& number : lab.hot) park(number.load_relaxed());
-    return_loans(pages, heap, lab);
-    lab.forget_hot_spans();
-    heap.take_spares(lab, 0);
-    lab.spares.forget();
-    pages.clear_map(lab);
-    heap.put_in_pool(heap.protocol().orphan_all(lab.number, heap.orphanages().home_of(lab.number)), 0);
+    for (unsigned i = 0; i < cache.used_up.kPlaces; ++i) share(cache.used_up.span(i));
+    for (const Atomic<SpanNumber>& number : cache.current) share(number.load_relaxed());
+    return_loans(pages, heap, cache);
+    cache.forget_current_spans();
+    heap.take_large_spans(cache, 0);
+    cache.large_spans.forget();
+    pages.clear_map(cache);
+    heap.put_in_pool(heap.protocol().abandon_all(cache.number, heap.abandoned_lists().home_of(cache.number)),
+                     0);
   }
 };
 
@@ -286,49 +292,50 @@ class ForkRecovery {
 /// for; and a thread that forks from a signal handler, and was interrupted inside, first comes out of it
 /// before anything is put right.
 template <class Config>
-class [[nodiscard]] InsideHeap {
+class [[nodiscard]] HeapCall {
  public:
   // The stores are made in this order, as far as a fork's child can tell: what follows the first two begins
   // with a compare-and-swap that releases them, or with a lock or a hold that says the same; the last is a
   // release.
-  SPANALLOC_INLINE explicit InsideHeap(ThreadState<Config>& state) : state_(state), lab_(state.lab) {
-    if (SPANALLOC_LIKELY(lab_ != nullptr)) {
-      outer_ = lab_->inside.load_relaxed();
-      lab_->inside.store_relaxed(1);
+  SPANALLOC_INLINE explicit HeapCall(ThreadState<Config>& state) : state_(state), cache_(state.cache) {
+    if (SPANALLOC_LIKELY(cache_ != nullptr)) {
+      outer_ = cache_->inside.load_relaxed();
+      cache_->inside.store_relaxed(1);
     } else {
-      outer_layer_ = inside_without_lab.load_relaxed();
-      inside_without_lab.store_relaxed(state.pages);
+      outer_layer_ = inside_without_cache.load_relaxed();
+      inside_without_cache.store_relaxed(state.pages);
       generation_ = SpinLock::generation();
-      state_.pages->inside_without_lab.fetch_add_acq_rel(1);
+      state_.pages->inside_without_cache.fetch_add_acq_rel(1);
     }
-    if (SPANALLOC_UNLIKELY(state_.pages->recovery_is_due.load_relaxed() == PageLayer<Config>::kBurialIsDue) &&
+    if (SPANALLOC_UNLIKELY(state_.pages->recovery_is_due.load_relaxed() ==
+                           PageLayer<Config>::kAbandonIsDue) &&
         outer_ == 0 && outer_layer_ == nullptr) {
-      ForkRecovery<Config>::bury_vanished_threads(*state_.pages);
+      ForkRecovery<Config>::abandon_for_vanished_threads(*state_.pages);
     }
   }
-  SPANALLOC_INLINE ~InsideHeap() {
-    if (SPANALLOC_LIKELY(lab_ != nullptr)) {
-      // A LAB that was given back meanwhile may be somebody else's.
-      if (SPANALLOC_LIKELY(lab_ == state_.lab)) lab_->inside.store_release(outer_);
+  SPANALLOC_INLINE ~HeapCall() {
+    if (SPANALLOC_LIKELY(cache_ != nullptr)) {
+      // A thread cache that was given back meanwhile may be somebody else's.
+      if (SPANALLOC_LIKELY(cache_ == state_.cache)) cache_->inside.store_release(outer_);
     } else {
       // Unless calls have been counted anew since, in a child that was put right in the middle of this one.
       if (SPANALLOC_LIKELY(static_cast<std::int16_t>(generation_ - state_.pages->counted_since) >= 0)) {
-        state_.pages->inside_without_lab.fetch_sub_acq_rel(1);
+        state_.pages->inside_without_cache.fetch_sub_acq_rel(1);
       }
-      inside_without_lab.store_release(outer_layer_);
+      inside_without_cache.store_release(outer_layer_);
     }
     if (SPANALLOC_UNLIKELY(state_.pages->recovery_is_due.load_relaxed() != 0)) {
       ForkRecovery<Config>::recover_if_outside(*state_.pages);
     }
   }
-  InsideHeap(const InsideHeap&) = delete;
-  InsideHeap& operator=(const InsideHeap&) = delete;
+  HeapCall(const HeapCall&) = delete;
+  HeapCall& operator=(const HeapCall&) = delete;
 
  private:
   ThreadState<Config>& state_;
-  Lab<Config>* lab_;
-  std::uint32_t outer_ = 0;            // of the LAB's flag
-  const void* outer_layer_ = nullptr;  // of inside_without_lab
+  CacheRecord<Config>* cache_;
+  std::uint32_t outer_ = 0;            // of the thread cache's flag
+  const void* outer_layer_ = nullptr;  // of inside_without_cache
   std::uint16_t generation_ = 0;
 };
 

@@ -1,6 +1,7 @@
-// A heap: the spans of its threads' LABs, and the pool where empty ones wait, on a page layer.
+// A heap: the spans of its threads' thread caches, and the pool where empty ones wait, on a page layer.
 //
-//   frontend (per thread)  ->  span_protocol.hpp (per LAB, locks)      says which spans are empty
+//   thread cache (per thread)  ->  span_protocol.hpp (per thread cache, locks)      says which spans are
+//   empty
 //                          ->  Heap::take_span / put_in_pool           -> pool (lock-free)
 //                                                                      -> page layer's arena (lock-free)
 //
@@ -42,13 +43,13 @@ struct FreshSpan {
   explicit operator bool() const { return static_cast<bool>(span); }
 };
 
-/// All functions: thread-safe, and for callers that are inside (InsideHeap), but for the first two groups.
+/// All functions: thread-safe, and for callers that are inside (HeapCall), but for the first two groups.
 template <class Config>
 class Heap {
  public:
   using Classes = SizeClasses<Config>;
   using Pages = PageLayer<Config>;
-  using Lab = standard::Lab<Config>;
+  using CacheRecord = standard::CacheRecord<Config>;
   using Protocol = SpanProtocol<Pages>;
   using Reuse = typename Pages::Arena::Reuse;
   using Arena = typename Pages::Arena;
@@ -68,35 +69,36 @@ class Heap {
   }
   bool is_started() const { return started_.load_acquire() != 0; }  // acquire: what start() wrote
 
-  /// Gives all its spans back to the page layer, with every block that is still out, and its LABs. Nobody
-  /// uses the heap or a block of it, and never will again. (Other heaps may be in use.) The caller is inside
-  /// the heap, for a fork's child (InsideHeap), which finds the heap as it was, or gone.
+  /// Gives all its spans back to the page layer, with every block that is still out, and its thread caches.
+  /// Nobody uses the heap or a block of it, and never will again. (Other heaps may be in use.) The caller is
+  /// inside the heap, for a fork's child (HeapCall), which finds the heap as it was, or gone.
   void destroy() {
     if (!is_started()) return;
-    take_all_spares(0);
+    take_all_large_spans(0);
     {
-      // Under this lock other heaps' threads come here: to drain the pool, to steal from sleeping LABs.
+      // Under this lock other heaps' threads come here: to drain the pool, to steal from sleeping thread
+      // caches.
       LockGuard guard(pages_.purge_lock);
       // First: from here on a child goes on with it.
       started_.store_release(0);
       give_pool_back();
     }
     // Before the spans go, which other heaps then have: a child takes the lists for true.
-    pages_.for_each_lab([this](Lab& lab) { forget_lists(lab); });
+    pages_.for_each_cache([this](CacheRecord& cache) { forget_lists(cache); });
     // What is in use says so by its word. (The record of a free one may be another heap's by now.) The word
     // first, with acquire: a record that another heap is just beginning to use names that heap before its
     // word says so.
-    pages_.arena.walk([this](std::uint32_t first, std::size_t granules, bool free) {
+    pages_.arena.walk([this](std::uint32_t first, std::size_t slices, bool free) {
       const SpanRef span = pages_.span(SpanNumber{first});
-      if (free || first + granules > index_of(pages_.end_of_spans())) return;
+      if (free || first + slices > index_of(pages_.end_of_spans())) return;
       if (SpanWord{span->word.load_acquire()}.state() == SpanState::kFree || !has(span)) return;
       span->word.store_relaxed(0);
-      poison(pages_.address(span.number), granules << Config::kGranuleBits);
+      poison(pages_.address(span.number), slices << Config::kSliceBits);
       pages_.give(span);
     });
     pages_.outside.free_all_of(index_of(number_));
-    // After them: while a span names a LAB nobody else has it.
-    return_labs();
+    // After them: while a span names a thread cache nobody else has it.
+    return_caches();
     exit_key.remove();
     LockGuard guard(pages_.purge_lock);
     leave();
@@ -105,9 +107,9 @@ class Heap {
   /// or undoes its start, which is made anew.
   void leave_if_not_started() {
     if (is_started()) return;
-    pages_.for_each_lab([this](Lab& lab) { forget_lists(lab); });
+    pages_.for_each_cache([this](CacheRecord& cache) { forget_lists(cache); });
     pages_.outside.free_all_of(index_of(number_));
-    return_labs();
+    return_caches();
     exit_key.remove();
     leave();
   }
@@ -122,12 +124,12 @@ class Heap {
   Pool& pool() { return storage_->pool; }
   /// In a fork's child.
   void forget_pool() { storage_->forget_pool(); }
-  const Orphanages& orphanages() const { return orphanages_; }
-  /// A hint. (Without a LAB there has never been an orphan.)
-  bool has_uncounted_orphans() {
-    if (has_orphanages_.load_acquire() == 0) return false;
-    for (std::uint32_t i = 0; i <= orphanages_.mask; ++i) {
-      if (pages_.lab(orphanages_.numbers[i]).uncounted.load_relaxed() != 0) return true;
+  const AbandonedLists& abandoned_lists() const { return abandoned_lists_; }
+  /// A hint. (Without a thread cache there has never been an orphan.)
+  bool has_uncounted_abandoned() {
+    if (has_abandoned_lists_.load_acquire() == 0) return false;
+    for (std::uint32_t i = 0; i <= abandoned_lists_.mask; ++i) {
+      if (pages_.cache(abandoned_lists_.numbers[i]).uncounted.load_relaxed() != 0) return true;
     }
     return false;
   }
@@ -139,14 +141,14 @@ class Heap {
   /// estimate: the walk over all span records stops nobody.
   EngineStatistics statistics() {
     EngineStatistics out;
-    out.live_labs = live_labs.load_relaxed();
+    out.live_labs = live_caches.load_relaxed();
     out.spans_lost_to_fork = lost_to_fork.load_relaxed();
     if (!pages_.is_started()) return out;
-    pages_.arena.walk([&](std::uint32_t number, std::size_t granules, bool free) {
+    pages_.arena.walk([&](std::uint32_t number, std::size_t slices, bool free) {
       // A range that is just being taken: its record is not its own yet, or says free.
-      if (!free && number + granules > index_of(pages_.end_of_spans())) return;
+      if (!free && number + slices > index_of(pages_.end_of_spans())) return;
       const SpanRef span = pages_.span(SpanNumber{number});
-      const std::size_t bytes = granules << Config::kGranuleBits;
+      const std::size_t bytes = slices << Config::kSliceBits;
       if (free || SpanWord{span->word.load_acquire()}.state() == SpanState::kFree) {
         out.pooled_bytes += bytes;
         return;
@@ -155,7 +157,7 @@ class Heap {
       // After the word, which says that the life with this class has begun. That may be another life than
       // that of the range which the walk has seen: no more than this range is counted for it.
       const ClassId c{span->shown_class.load_relaxed()};
-      if (c == Classes::kLarge) {
+      if (c == Classes::kHuge) {
         out.large_bytes += bytes;
         ++out.large_objects;
       } else {
@@ -175,13 +177,13 @@ class Heap {
   // --- Taking spans ----------------------------------------------------------------------------------------
 
   /// A span for class `c`; none: out of memory. `core`: whose stack to try first.
-  FreshSpan take_span(ClassId c, unsigned core);
-  /// A span of kLarge for `granules` at a multiple of `alignment` granules; none: out of memory.
-  FreshSpan take_large(GranuleCount granules, std::size_t alignment, Reuse reuse);
+  FreshSpan take_span(ClassId c, unsigned shard);
+  /// A span of kHuge for `slices` at a multiple of `alignment` slices; none: out of memory.
+  FreshSpan take_large(SliceCount slices, std::size_t alignment, Reuse reuse);
 
   /// For calloc: has a large span that was just taken read as zero without touching it, if that is cheaper
   /// than to clear it. False: clear it.
-  bool zero_by_purging(const FreshSpan& fresh, GranuleCount granules);
+  bool zero_by_purging(const FreshSpan& fresh, SliceCount slices);
 
   /// What a span of one block has in memory around the `bytes` that its block is asked to hold, and is more
   /// than a quarter of these, is counted, or given back if much is counted already. The caller has the span.
@@ -191,7 +193,7 @@ class Heap {
   /// Blocks begin at `offset` in the span.
   void begin_life(const FreshSpan& fresh, ClassId c, SpanWord word, std::size_t offset = 0);
   /// A span that was emptied as one of the same class goes on with the lists that it has.
-  HotSpan begin_hot_life(const FreshSpan& fresh, ClassId c, LabNumber owner);
+  OwnedSpan begin_owned_life(const FreshSpan& fresh, ClassId c, CacheNumber owner);
   /// Whoever frees the block brings the word to free and gives the span back.
   void begin_single_life(const FreshSpan& fresh, ClassId c, std::size_t offset);
   /// The same of one whose record says all of that already.
@@ -200,15 +202,14 @@ class Heap {
     span->word.store_release(kSingleInUse.bits);  // release: as in begin_life()
   }
 
-  /// Makes a span of one block, of `old` granules, fit `granules` where it stands. False: nothing has
+  /// Makes a span of one block, of `old` slices, fit `slices` where it stands. False: nothing has
   /// changed.
-  bool resize_in_place(SpanRef span, GranuleCount old, GranuleCount granules) {
+  bool resize_in_place(SpanRef span, SliceCount old, SliceCount slices) {
     const std::uint32_t first = index_of(span.number);
-    const bool done =
-        pages_.arena.resize_in_place(first, granules.count) ||
-        (granules > old && pages_.arena.grow_at_end(first, granules.count, pages_.records_reach()));
-    if (done && granules > old) count_taken(first + old.count, granules.count - old.count);
-    if (done && granules < old) pages_.warm_bound.given(old.count - granules.count, false);
+    const bool done = pages_.arena.resize_in_place(first, slices.count) ||
+                      (slices > old && pages_.arena.grow_at_end(first, slices.count, pages_.records_reach()));
+    if (done && slices > old) count_taken(first + old.count, slices.count - old.count);
+    if (done && slices < old) pages_.dirty_bound.given(old.count - slices.count, false);
     return done;
   }
   /// Another size for a span of one block that is in use: in its record alone.
@@ -219,18 +220,18 @@ class Heap {
   }
   static void set_room(SpanRef span, ClassId c) {
     span->room = static_cast<std::uint32_t>(Classes::info(c).virtual_span -
-                                            span->shown.base.load_relaxed() % Classes::kGranule);
+                                            span->shown.base.load_relaxed() % Classes::kSlice);
   }
-  /// Makes the block of a span of one block, of `old` granules, one of at least n bytes (which the span has
+  /// Makes the block of a span of one block, of `old` slices, one of at least n bytes (which the span has
   /// not) outside the arena, by moving its pages, and frees the span. nullptr: refused, or copying is
   /// cheaper; then nothing has changed.
-  void* move_out(SpanRef span, GranuleCount old, std::size_t n);
+  void* move_out(SpanRef span, SliceCount old, std::size_t n);
 
   // --- Returning spans -------------------------------------------------------------------------------------
 
   /// A span whose word says free, the caller's alone, goes to the stack of `core`.
-  void put_in_pool(SpanRef span, unsigned core);
-  void put_in_pool(SpanChain chain, unsigned core);
+  void put_in_pool(SpanRef span, unsigned shard);
+  void put_in_pool(SpanChain chain, unsigned shard);
   /// Purges all dirty free memory. False: there was none.
   bool purge_all_free();
   /// Purges if it is time. True: a tick has more to do.
@@ -238,26 +239,28 @@ class Heap {
     purge_by_decay(now);
     return now >= pages_.next_purge.load_relaxed();
   }
-  /// Claims what other LABs' owners have not noticed to be empty; looks at up to `at_most` LABs, in turn.
-  /// Returns how many spans it put into the pool.
-  std::uint32_t steal_from_sleeping_labs(std::uint32_t at_most, unsigned core);
+  /// Claims what other thread caches' owners have not noticed to be empty; looks at up to `at_most` thread
+  /// caches, in turn. Returns how many spans it put into the pool.
+  std::uint32_t claim_empty_of_others(std::uint32_t at_most, unsigned shard);
 
-  /// Blocks of class c that others have freed into spans hot with other LABs: a list of at least so many, all
-  /// that one of them has. Looks at some LABs, in turn.
+  /// Blocks of class c that others have freed into spans hot with other thread caches: a list of at least so
+  /// many, all that one of them has. Looks at some thread caches, in turn.
   struct Borrowed {
     SpanRef span;
-    BlockMark first = BlockMark::kNone;
+    BlockOffset first = BlockOffset::kNone;
     explicit operator bool() const { return static_cast<bool>(span); }
   };
-  Borrowed borrow(ClassId c, Lab& borrower, std::uint32_t at_least);
+  Borrowed borrow(ClassId c, CacheRecord& borrower, std::uint32_t at_least);
   /// False: there never were two threads at a time.
-  bool may_have_lenders() { return index_of(pages_.end_of_labs()) > std::size_t{orphanages_.mask} + 2; }
+  bool may_have_lenders() {
+    return index_of(pages_.end_of_caches()) > std::size_t{abandoned_lists_.mask} + 2;
+  }
   /// A hint: of the cores nearest to this one.
-  bool looks_out_of_spans(ClassId c, unsigned core) const {
+  bool looks_out_of_spans(ClassId c, unsigned shard) const {
     const unsigned row = Classes::info(c).pool_row;
-    const unsigned cores = storage_->pool.cores();
-    for (unsigned step = 0; step < cores && step < kCoresALook; ++step) {
-      const unsigned other = (core + step) % cores;
+    const unsigned shards = storage_->pool.shards();
+    for (unsigned step = 0; step < shards && step < kShardsALook; ++step) {
+      const unsigned other = (shard + step) % shards;
       for (const unsigned stack : {young_stack(row), old_stack(row)}) {
         if (!storage_->pool.looks_empty(stack, other)) return false;
       }
@@ -265,116 +268,121 @@ class Heap {
     return true;
   }
 
-  /// What a LAB has of this heap's spare spans goes to the pool.
-  void take_spares(Lab& lab, unsigned core) {
-    lab.spares.for_each([&](Span& span) {
-      if (owns_record(span) && lab.spares.take_away(span)) put_in_pool(spare_of_record(span), core);
+  /// What a thread cache has of this heap's cached large spans goes to the pool.
+  void take_large_spans(CacheRecord& cache, unsigned shard) {
+    cache.large_spans.for_each([&](Span& span) {
+      if (owns_record(span) && cache.large_spans.take_away(span)) put_in_pool(cached_of_record(span), shard);
     });
   }
-  /// The same of half of what the calling thread's LAB has, the older half. The caller passes by the clock.
-  void pool_older_spares(Lab& lab, unsigned core);
-  /// A span for class `c` of one block, from the core's own stack alone; and the calling thread's LAB gets
-  /// spares of that class at once, up to half of what it may have. None: the stack is empty.
-  FreshSpan take_pooled_singles(ClassId c, Lab& lab, unsigned core);
-  /// take_spares() of all LABs, or of `at_most` of them, in turn, but of the thread with this mark.
-  void take_all_spares(unsigned core, std::uint32_t at_most = UINT32_MAX, const void* but_of = nullptr);
+  /// The same of half of what the calling thread's thread cache has, the older half. The caller passes by the
+  /// clock.
+  void pool_older_large_spans(CacheRecord& cache, unsigned shard);
+  /// A span for class `c` of one block, from the core's own stack alone; and the calling thread's thread
+  /// cache gets large_spans of that class at once, up to half of what it may have. None: the stack is empty.
+  FreshSpan take_pooled_singles(ClassId c, CacheRecord& cache, unsigned shard);
+  /// take_large_spans() of all thread caches, or of `at_most` of them, in turn, but of the thread with this
+  /// mark.
+  void take_all_large_spans(unsigned shard, std::uint32_t at_most = UINT32_MAX, const void* but_of = nullptr);
 
-  /// Of the thread that has `lab` (nullptr: of one without).
-  unsigned core_of(const Lab* lab) const {
-    return storage_->pool.core_of(lab == nullptr ? 0 : index_of(lab->number));
+  /// Of the thread that has `cache` (nullptr: of one without).
+  unsigned shard_of(const CacheRecord* cache) const {
+    return storage_->pool.shard_of(cache == nullptr ? 0 : index_of(cache->number));
   }
 
-  // --- LABs ------------------------------------------------------------------------------------------------
+  // --- thread caches
+  // ------------------------------------------------------------------------------------------------
 
-  /// A LAB of this heap for the calling thread; nullptr when there is none left.
-  Lab* begin_lab() {
+  /// A thread cache of this heap for the calling thread; nullptr when there is none left.
+  CacheRecord* begin_cache() {
     if (!start()) return nullptr;
-    // The first LAB is the starting thread's: what a process with one thread writes to is together.
-    Lab* lab = pages_.take_lab(number_);
-    if (lab == nullptr) return nullptr;
-    // Acquire: the orphanages' numbers, for whatever this LAB's thread does.
-    if (has_orphanages_.load_acquire() == 0 && !make_orphanages()) {
-      pages_.return_lab(lab);
+    // The first thread cache is the starting thread's: what a process with one thread writes to is together.
+    CacheRecord* cache = pages_.take_cache(number_);
+    if (cache == nullptr) return nullptr;
+    // Acquire: the abandoned_lists' numbers, for whatever this thread cache's thread does.
+    if (has_abandoned_lists_.load_acquire() == 0 && !make_abandoned_lists()) {
+      pages_.return_cache(cache);
       return nullptr;
     }
-    lab->forks.store_relaxed(pages_.forks);
-    lab->thread.store_release(address_of(os::thread_mark()));  // release: pairs with has_vanished()
-    live_labs.fetch_add_relaxed(1);
-    return lab;
+    cache->forks.store_relaxed(pages_.forks);
+    cache->thread.store_release(address_of(os::thread_id()));  // release: pairs with has_vanished()
+    live_caches.fetch_add_relaxed(1);
+    return cache;
   }
-  void end_lab(Lab* lab) {
-    SPANALLOC_ASSERT(lab->heap.load_relaxed() == number_ && pages_.is_mine(lab->number));
-    pages_.return_lab(lab);
-    live_labs.fetch_sub_relaxed(1);
+  void end_cache(CacheRecord* cache) {
+    SPANALLOC_ASSERT(cache->heap.load_relaxed() == number_ && pages_.is_mine(cache->number));
+    pages_.return_cache(cache);
+    live_caches.fetch_sub_relaxed(1);
   }
 
   thread::ExitKey exit_key;
   void (*const on_thread_exit)(void*);
-  Atomic<std::size_t> live_labs{0};
+  Atomic<std::size_t> live_caches{0};
   Atomic<std::size_t> lost_to_fork{0};  ///< spans
-  /// Whether slow paths are to count some orphans: nobody may have adopted them for long.
-  Atomic<std::uint32_t> count_orphans_due{0};
+  /// Whether slow paths are to count some abandoned spans: nobody may have adopted them for long.
+  Atomic<std::uint32_t> count_abandoned_due{0};
 
  private:
-  // LABs that a pool miss looks at: a thousand sleeping threads must not make every fresh span expensive.
+  // thread caches that a pool miss looks at: a thousand sleeping threads must not make every fresh span
+  // expensive.
   static constexpr std::uint32_t kVictimsAMiss = 16;
-  // LABs at whose hot spans a miss looks for a loan: "
+  // thread caches at whose current spans a miss looks for a loan: "
   static constexpr std::uint32_t kLendersAMiss = 16;
-  static constexpr unsigned kCoresALook = 4;
-  // LABs whose spare spans a tick takes: "
-  static constexpr std::uint32_t kEmptiedATick = 64;
+  static constexpr unsigned kShardsALook = 4;
+  // thread caches whose cached large spans a tick takes: "
+  static constexpr std::uint32_t kEmptiedAnEpoch = 64;
   // Cores whose stacks a miss looks at, to drain them: "
-  static constexpr unsigned kCoresAMiss = 4;
+  static constexpr unsigned kShardsAMiss = 4;
   // What must wait in a core's stacks to be given down for another size.
   static constexpr std::size_t kWorthDraining = 2 * kMiB;
   // What a tick, or a miss, gives down at a time, in units of give_some_back(), of some 250 instructions: "
-  static constexpr std::size_t kDrainedATick = 16;
-  // (a miss a granule that is wanted; of large objects more, whose granules must lie in a row)
+  static constexpr std::size_t kDrainedAnEpoch = 16;
+  // (a miss a slice that is wanted; of large objects more, whose slices must lie in a row)
   static constexpr std::size_t kDrainedAMiss = 12;
   static constexpr std::size_t kDrainedForLarge = 32;
-  // A record, and the arena's word of it, that are in no cache, as SpanThinning counts.
+  // A record, and the arena's word of it, that are in no cache, as PartialPurge counts.
   static constexpr std::size_t kCostOfRecord = 8;
-  // What one call spends on the pages of parked spans, as SpanThinning counts: half a millisecond.
-  static constexpr std::size_t kThinnedATick = 1u << 16;
+  // What one call spends on the pages of parked spans, as PartialPurge counts: half a millisecond.
+  static constexpr std::size_t kPurgedAnEpochPartial = 1u << 16;
   // Blocks outside the arena, each a mapping: of the 65,530 that a process may have.
   static constexpr std::size_t kMostOutside = 16384;
   // Large blocks from this size on are looked at: is little of them in memory? (Some 2 us.)
-  static constexpr std::size_t kLookAtLeast = 8 * kMiB / Classes::kGranule;
+  static constexpr std::size_t kLookAtLeast = 8 * kMiB / Classes::kSlice;
   // What exceeds the bound on warm memory is purged with the frees that follow, at least so much at a time.
-  static constexpr std::size_t kPurgedAFree = 4 * kMiB / Classes::kGranule;
-  // Granules that one free may purge: a bound on its time.
-  static constexpr std::size_t kPurgedARound = 64 * kMiB / Classes::kGranule;
+  static constexpr std::size_t kPurgedAFree = 4 * kMiB / Classes::kSlice;
+  // Slices that one free may purge: a bound on its time.
+  static constexpr std::size_t kPurgedARound = 64 * kMiB / Classes::kSlice;
 
   bool start_slow();
   void leave() {
     storage_->forget();  // it is the next heap's of this number
     pages_.leave(number_);
   }
-  bool make_orphanages();
-  // At the heap's end, under the LAB's lock: an idle one becomes another heap's at any time.
-  bool is_of_this_heap(const Lab& lab) const {
-    return lab.heap.load_relaxed() == number_ && (lab.thread.load_relaxed() != 0 || lab.is_orphanage());
+  bool make_abandoned_lists();
+  // At the heap's end, under the thread cache's lock: an idle one becomes another heap's at any time.
+  bool is_of_this_heap(const CacheRecord& cache) const {
+    return cache.heap.load_relaxed() == number_ &&
+           (cache.thread.load_relaxed() != 0 || cache.is_abandoned_list());
   }
   // Not under the lock yet: another heap's, for sure. (There may be many; those of this heap stay its own.)
-  bool is_of_another_heap(const Lab& lab) const { return lab.heap.load_relaxed() != number_; }
-  void forget_lists(Lab& lab) {
-    if (is_of_another_heap(lab)) return;
-    LockGuard guard(lab.lock);
-    if (!is_of_this_heap(lab)) return;
-    lab.forget();
-    lab.forget_hot_spans();
-    lab.spares.forget();
+  bool is_of_another_heap(const CacheRecord& cache) const { return cache.heap.load_relaxed() != number_; }
+  void forget_lists(CacheRecord& cache) {
+    if (is_of_another_heap(cache)) return;
+    LockGuard guard(cache.lock);
+    if (!is_of_this_heap(cache)) return;
+    cache.forget();
+    cache.forget_current_spans();
+    cache.large_spans.forget();
   }
-  void return_labs() {
-    pages_.for_each_lab([this](Lab& lab) {
-      if (is_of_another_heap(lab)) return;
+  void return_caches() {
+    pages_.for_each_cache([this](CacheRecord& cache) {
+      if (is_of_another_heap(cache)) return;
       {
-        LockGuard guard(lab.lock);
-        if (!is_of_this_heap(lab)) return;
-        lab.orphanage = 0;
+        LockGuard guard(cache.lock);
+        if (!is_of_this_heap(cache)) return;
+        cache.abandoned_list = 0;
       }
-      pages_.clear_map(lab);
-      pages_.return_lab(&lab);  // ours until then: it was not idle
+      pages_.clear_map(cache);
+      pages_.return_cache(&cache);  // ours until then: it was not idle
     });
   }
   static FreshSpan as_fresh(Pages& pages, const typename Arena::Taken& taken) {
@@ -383,38 +391,38 @@ class Heap {
     return {pages.span(SpanNumber{taken.first}), taken.zero};
   }
   // Of one block.
-  FreshSpan counted(const FreshSpan& fresh, std::size_t granules) {
-    if (fresh) count_taken(index_of(fresh.span.number), granules);
+  FreshSpan counted(const FreshSpan& fresh, std::size_t slices) {
+    if (fresh) count_taken(index_of(fresh.span.number), slices);
     return fresh;
   }
-  void count_taken(std::size_t first, std::size_t granules) {
-    pages_.warm_bound.taken(granules, pages_.arena.dirty_granules(first, granules));
+  void count_taken(std::size_t first, std::size_t slices) {
+    pages_.dirty_bound.taken(slices, pages_.arena.dirty_slices(first, slices));
   }
   static std::size_t alignment_of(ClassId c) { return std::size_t{1} << Classes::info(c).order; }
   // A span of one block whose record this is, which is of this heap.
-  SpanRef spare_of_record(const Span& span) {
-    const std::size_t number = pages_.granule_of(span.shown.base.load_relaxed());
+  SpanRef cached_of_record(const Span& span) {
+    const std::size_t number = pages_.slice_of(span.shown.base.load_relaxed());
     return pages_.span(SpanNumber{static_cast<std::uint32_t>(number)});
   }
-  FreshSpan take_pooled(ClassId c, unsigned core);
+  FreshSpan take_pooled(ClassId c, unsigned shard);
   FreshSpan as_pooled(SpanNumber number, ClassId c);
   FreshSpan take_open(ClassId c, Reuse reuse);
-  FreshSpan take_warm_or_open(ClassId c, unsigned core);
-  FreshSpan take_anyhow(GranuleCount granules, std::size_t alignment);
-  bool is_better_copied(GranuleCount old, GranuleCount granules);
-  FreshSpan take_from_arena(ClassId c, unsigned core);
-  void give_large(SpanRef span, GranuleCount granules);
-  bool comes_back_sparse(SpanRef span, GranuleCount granules);
-  void keep_warm_bound(std::size_t granules);
+  FreshSpan take_dirty_or_open(ClassId c, unsigned shard);
+  FreshSpan take_anyhow(SliceCount slices, std::size_t alignment);
+  bool is_better_copied(SliceCount old, SliceCount slices);
+  FreshSpan take_from_arena(ClassId c, unsigned shard);
+  void give_large(SpanRef span, SliceCount slices);
+  bool comes_back_sparse(SpanRef span, SliceCount slices);
+  void keep_dirty_bound(std::size_t slices);
   void drain_pool() {
     if (is_started()) give_pool_back();
   }
   // Of a span that counts as empty: a block of it that is none on a list. nullptr: all are free.
   using InUse = const char*;
-  InUse pool_or_lose(SpanRef span, unsigned core);
+  InUse pool_or_lose(SpanRef span, unsigned shard);
   // Of one block, which there is nothing wrong with. Nor is it time for anything else.
-  void pool_single(SpanRef span, unsigned core) {
-    const InUse none = pool_or_lose(span, core);
+  void pool_single(SpanRef span, unsigned shard) {
+    const InUse none = pool_or_lose(span, shard);
     SPANALLOC_ASSERT(none == nullptr);
     (void)none;
   }
@@ -425,29 +433,29 @@ class Heap {
   }
   InUse forget_blocks_or_lose(SpanRef span);
   InUse look_for_use(SpanRef span);
-  InUse look_for_use_but_dropped(SpanRef span);
+  InUse look_for_use_but_purged(SpanRef span);
   void lose(SpanRef span);
   [[noreturn]] static void block_in_use(InUse block);
   void give_pool_back();
   // Of a row of the pool: what this tick has put there, and what was there before it.
-  unsigned young_stack(unsigned row) const { return 2 * row + pages_.pool_tick.load_relaxed(); }
-  unsigned old_stack(unsigned row) const { return 2 * row + (pages_.pool_tick.load_relaxed() ^ 1); }
-  SpanNumber get_local(unsigned row, unsigned core) {
-    const SpanNumber young = pool().get_local(young_stack(row), core, pages_.pool_links());
+  unsigned young_stack(unsigned row) const { return 2 * row + pages_.pool_epoch.load_relaxed(); }
+  unsigned old_stack(unsigned row) const { return 2 * row + (pages_.pool_epoch.load_relaxed() ^ 1); }
+  SpanNumber get_local(unsigned row, unsigned shard) {
+    const SpanNumber young = pool().get_local(young_stack(row), shard, pages_.pool_links());
     if (young != SpanNumber::kNone) return young;
-    return pool().get_local(old_stack(row), core, pages_.pool_links());
+    return pool().get_local(old_stack(row), shard, pages_.pool_links());
   }
   // So that both stacks together hold no more than the bound. (A hint, as the counts are.)
-  std::uint32_t most_young(const ClassInfo& info, unsigned core) {
-    const std::uint32_t old = pool().count_hint(old_stack(info.pool_row), core);
+  std::uint32_t most_young(const ClassInfo& info, unsigned shard) {
+    const std::uint32_t old = pool().count_hint(old_stack(info.pool_row), shard);
     return old < info.pool_most ? info.pool_most - old : 0;
   }
-  void give_stack_back(unsigned stack, unsigned core);
-  std::size_t give_some_back(unsigned stack, unsigned core, std::size_t at_most);
+  void give_stack_back(unsigned stack, unsigned shard);
+  std::size_t give_some_back(unsigned stack, unsigned shard, std::size_t at_most);
   std::size_t give_some_old_back(std::size_t at_most);
-  bool drain_for(GranuleCount wanted, unsigned core, std::size_t units);
+  bool drain_for(SliceCount wanted, unsigned shard, std::size_t units);
   enum class Thin { kAged, kAll };
-  bool thin_parked(Thin which, std::size_t at_most);
+  bool purge_shared(Thin which, std::size_t at_most);
   SPANALLOC_COLD void drain_all_pools() {
     pages_.for_each_heap([](Heap& heap) { heap.drain_pool(); });
   }
@@ -462,9 +470,9 @@ class Heap {
   HeapNumber number_{};         // "
   Atomic<std::uint32_t> started_{0};
   // Under the page layer's start lock: how many there are, if memory was too short for all.
-  std::uint32_t orphanages_made_ = 0;
-  Orphanages orphanages_;  // constant once there is a LAB
-  Atomic<std::uint32_t> has_orphanages_{0};
+  std::uint32_t abandoned_lists_made_ = 0;
+  AbandonedLists abandoned_lists_;  // constant once there is a thread cache
+  Atomic<std::uint32_t> has_abandoned_lists_{0};
   // Whose turn it is to be stolen from. Apart from what others read all the time: every thread that misses
   // the pool turns it.
   alignas(kCacheLine) Atomic<std::uint32_t> next_victim_{0};

@@ -13,45 +13,45 @@ SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
   LockGuard guard(pages_.start_lock);
   if (started_.load_relaxed() != 0) return true;
   if (!pages_.enter(this)) return false;
-  orphanages_.of_class = storage_->orphans;
-  pool().set_cores(os::cpu_count());
+  abandoned_lists_.of_class = storage_->abandoned;
+  pool().set_shards(os::cpu_count());
   started_.store_release(1);  // release: pairs with is_started()
   return true;
 }
 
-// With the first LAB, not with the heap: a process that never allocates writes to no LAB.
+// With the first thread cache, not with the heap: a process that never allocates writes to no thread cache.
 template <class Config>
-SPANALLOC_COLD inline bool Heap<Config>::make_orphanages() {
+SPANALLOC_COLD inline bool Heap<Config>::make_abandoned_lists() {
   LockGuard guard(pages_.start_lock);
-  if (has_orphanages_.load_relaxed() != 0) return true;
+  if (has_abandoned_lists_.load_relaxed() != 0) return true;
   // As many as threads can end at once on this machine: they must not wait for each other. Those that a
   // refusal has left half made serve the next try.
   const std::uint32_t wanted =
-      1u << min_of(log2_ceil(max_of(os::cpu_count(), 1)), log2_floor(Orphanages::kMost));
-  for (; orphanages_made_ < wanted; ++orphanages_made_) {
-    Lab* lab = pages_.take_lab(number_);
-    if (lab == nullptr) return false;
+      1u << min_of(log2_ceil(max_of(os::cpu_count(), 1)), log2_floor(AbandonedLists::kMost));
+  for (; abandoned_lists_made_ < wanted; ++abandoned_lists_made_) {
+    CacheRecord* cache = pages_.take_cache(number_);
+    if (cache == nullptr) return false;
     {
-      LockGuard lab_guard(lab->lock);
-      lab->orphans_of_class = storage_->orphans;
-      lab->orphanage = orphanages_made_ + 1;
+      LockGuard cache_guard(cache->lock);
+      cache->abandoned_of_class = storage_->abandoned;
+      cache->abandoned_list = abandoned_lists_made_ + 1;
     }
-    orphanages_.numbers[orphanages_made_] = lab->number;
+    abandoned_lists_.numbers[abandoned_lists_made_] = cache->number;
   }
-  orphanages_.mask = wanted - 1;
-  has_orphanages_.store_release(1);  // release: pairs with begin_lab()
+  abandoned_lists_.mask = wanted - 1;
+  has_abandoned_lists_.store_release(1);  // release: pairs with begin_cache()
   return true;
 }
 
 // --- Taking spans ------------------------------------------------------------------------------------------
 
 template <class Config>
-inline FreshSpan Heap<Config>::take_pooled(ClassId c, unsigned core) {
+inline FreshSpan Heap<Config>::take_pooled(ClassId c, unsigned shard) {
   const unsigned row = Classes::info(c).pool_row;
-  SpanNumber number = get_local(row, core);
+  SpanNumber number = get_local(row, shard);
   for (const unsigned stack : {young_stack(row), old_stack(row)}) {
     if (number != SpanNumber::kNone) break;
-    number = pool().get_from_other_core(stack, core, pages_.pool_links());
+    number = pool().get_from_other_shard(stack, shard, pages_.pool_links());
   }
   if (number == SpanNumber::kNone) return {};
   return as_pooled(number, c);
@@ -64,34 +64,34 @@ inline FreshSpan Heap<Config>::as_pooled(SpanNumber number, ClassId c) {
   fresh.is_pooled = true;
   const ClassId was = fresh.span->class_id();
   fresh.same_class = was == c;
-  fresh.has_blocks = fresh.same_class && !Classes::is_single(c);
+  fresh.has_blocks = fresh.same_class && !Classes::has_one_block(c);
   if (!fresh.same_class) forget_blocks(fresh.span);
-  if (SPANALLOC_UNLIKELY(Classes::is_single(was) != Classes::is_single(c))) {
-    pages_.warm_bound.changed(Classes::info(c).granules, Classes::is_single(c));
+  if (SPANALLOC_UNLIKELY(Classes::has_one_block(was) != Classes::has_one_block(c))) {
+    pages_.dirty_bound.changed(Classes::info(c).slices, Classes::has_one_block(c));
   }
   return fresh;
 }
 
 template <class Config>
-inline FreshSpan Heap<Config>::take_pooled_singles(ClassId c, Lab& lab, unsigned core) {
+inline FreshSpan Heap<Config>::take_pooled_singles(ClassId c, CacheRecord& cache, unsigned shard) {
   const ClassInfo& info = Classes::info(c);
-  SPANALLOC_ASSERT(Classes::is_single(c));
+  SPANALLOC_ASSERT(Classes::has_one_block(c));
   FreshSpan first;
   do {
-    const SpanNumber number = get_local(info.pool_row, core);
+    const SpanNumber number = get_local(info.pool_row, shard);
     if (number == SpanNumber::kNone) return first;
     const SpanRef span = pages_.span(number);
     if (!first) {
       first = as_pooled(number, c);
-    } else if (span->class_id() != c || !lab.spares.add(*span.record, info.granules)) {
+    } else if (span->class_id() != c || !cache.large_spans.add(*span.record, info.slices)) {
       // (No tick: that may end in a report, and `first` is in the caller's hands.)
-      if (const InUse block = pool_or_lose(span, core); SPANALLOC_UNLIKELY(block != nullptr)) {
-        pool_single(first.span, core);
+      if (const InUse block = pool_or_lose(span, shard); SPANALLOC_UNLIKELY(block != nullptr)) {
+        pool_single(first.span, shard);
         block_in_use(block);
       }
       return first;
     }
-  } while (first.same_class && lab.spares.has_half());
+  } while (first.same_class && cache.large_spans.has_half());
   return first;
 }
 
@@ -106,108 +106,108 @@ inline typename Heap<Config>::InUse Heap<Config>::forget_blocks_or_lose(SpanRef 
     }
   }
   if constexpr (kPoisons) {
-    poison(pages_.address(span.number), pages_.granules_of(span).count << Config::kGranuleBits);
+    poison(pages_.address(span.number), pages_.slices_of(span).count << Config::kSliceBits);
   }
   return nullptr;
 }
 
 template <class Config>
 inline FreshSpan Heap<Config>::take_open(ClassId c, Reuse reuse) {
-  return as_fresh(pages_, pages_.arena.take(Classes::info(c).granules, alignment_of(c), reuse));
+  return as_fresh(pages_, pages_.arena.take(Classes::info(c).slices, alignment_of(c), reuse));
 }
 
 template <class Config>
-inline FreshSpan Heap<Config>::take_warm_or_open(ClassId c, unsigned core) {
+inline FreshSpan Heap<Config>::take_dirty_or_open(ClassId c, unsigned shard) {
   if (const FreshSpan fresh = take_open(c, Reuse::kDirtyOnly)) return fresh;
   // Before memory is touched that was not: what other threads keep that have freed such blocks, and may be
   // asleep; what the pool keeps for other rows.
-  if (Classes::is_single(c)) {
-    take_all_spares(core, kVictimsAMiss, os::thread_mark());
-    if (const FreshSpan fresh = take_pooled(c, core)) return fresh;
+  if (Classes::has_one_block(c)) {
+    take_all_large_spans(shard, kVictimsAMiss, os::thread_id());
+    if (const FreshSpan fresh = take_pooled(c, shard)) return fresh;
   }
-  if (const GranuleCount wanted{Classes::info(c).granules};
-      drain_for(wanted, core, kDrainedAMiss * wanted.count)) {
+  if (const SliceCount wanted{Classes::info(c).slices};
+      drain_for(wanted, shard, kDrainedAMiss * wanted.count)) {
     if (const FreshSpan fresh = take_open(c, Reuse::kDirtyOnly)) return fresh;
   }
-  if (steal_from_sleeping_labs(kVictimsAMiss, core) != 0) {
-    if (const FreshSpan fresh = take_pooled(c, core)) return fresh;
+  if (claim_empty_of_others(kVictimsAMiss, shard) != 0) {
+    if (const FreshSpan fresh = take_pooled(c, shard)) return fresh;
   }
   return take_open(c, Reuse::kDirtyFirst);
 }
 
 template <class Config>
-inline FreshSpan Heap<Config>::take_span(ClassId c, unsigned core) {
-  if (const FreshSpan fresh = take_pooled(c, core)) return fresh;
-  const FreshSpan fresh = take_from_arena(c, core);
-  return Classes::is_single(c) && !fresh.is_pooled ? counted(fresh, Classes::info(c).granules) : fresh;
+inline FreshSpan Heap<Config>::take_span(ClassId c, unsigned shard) {
+  if (const FreshSpan fresh = take_pooled(c, shard)) return fresh;
+  const FreshSpan fresh = take_from_arena(c, shard);
+  return Classes::has_one_block(c) && !fresh.is_pooled ? counted(fresh, Classes::info(c).slices) : fresh;
 }
 template <class Config>
-inline FreshSpan Heap<Config>::take_from_arena(ClassId c, unsigned core) {
+inline FreshSpan Heap<Config>::take_from_arena(ClassId c, unsigned shard) {
   purge_by_decay(os::now_ms());
-  const GranuleCount granules{Classes::info(c).granules};
-  if (!pages_.arena.was_refused(granules.count, alignment_of(c))) {
-    if (const FreshSpan fresh = take_warm_or_open(c, core)) return fresh;
+  const SliceCount slices{Classes::info(c).slices};
+  if (!pages_.arena.was_refused(slices.count, alignment_of(c))) {
+    if (const FreshSpan fresh = take_dirty_or_open(c, shard)) return fresh;
   }
-  return take_anyhow(granules, alignment_of(c));
+  return take_anyhow(slices, alignment_of(c));
 }
 
 template <class Config>
-inline FreshSpan Heap<Config>::take_large(GranuleCount granules, std::size_t alignment, Reuse reuse) {
+inline FreshSpan Heap<Config>::take_large(SliceCount slices, std::size_t alignment, Reuse reuse) {
   purge_by_decay(os::now_ms());
-  if (!pages_.arena.was_refused(granules.count, alignment)) {
+  if (!pages_.arena.was_refused(slices.count, alignment)) {
     const auto take = [&](Reuse how) {
-      return as_fresh(pages_, pages_.arena.take(granules.count, alignment, how));
+      return as_fresh(pages_, pages_.arena.take(slices.count, alignment, how));
     };
     if (reuse == Reuse::kDirtyFirst) {
-      if (const FreshSpan fresh = take(Reuse::kDirtyOnly)) return counted(fresh, granules.count);
+      if (const FreshSpan fresh = take(Reuse::kDirtyOnly)) return counted(fresh, slices.count);
       // Before memory is touched that was not: what threads and the pool keep for other sizes.
-      take_all_spares(0, kVictimsAMiss);
-      if (drain_for(granules, 0, kDrainedForLarge * granules.count)) {
-        if (const FreshSpan fresh = take(Reuse::kDirtyOnly)) return counted(fresh, granules.count);
+      take_all_large_spans(0, kVictimsAMiss);
+      if (drain_for(slices, 0, kDrainedForLarge * slices.count)) {
+        if (const FreshSpan fresh = take(Reuse::kDirtyOnly)) return counted(fresh, slices.count);
       }
     }
-    if (const FreshSpan fresh = take(reuse)) return counted(fresh, granules.count);
+    if (const FreshSpan fresh = take(reuse)) return counted(fresh, slices.count);
   }
-  return counted(take_anyhow(granules, alignment), granules.count);
+  return counted(take_anyhow(slices, alignment), slices.count);
 }
 
 // The arena has no open range of this size: drains the pools into it, then opens more, at last at any price.
 // The second time nobody else may be draining, purging or closing: what they hold would be missing.
 template <class Config>
-SPANALLOC_COLD inline FreshSpan Heap<Config>::take_anyhow(GranuleCount granules, std::size_t alignment) {
+SPANALLOC_COLD inline FreshSpan Heap<Config>::take_anyhow(SliceCount slices, std::size_t alignment) {
   Arena& arena = pages_.arena;
   typename Arena::Taken taken;
-  if (!arena.was_refused(granules.count, alignment)) {
+  if (!arena.was_refused(slices.count, alignment)) {
     if (pages_.purge_lock.try_lock()) {
       drain_all_pools();
       pages_.purge_lock.unlock();
     }
-    taken = arena.take_growing(granules.count, alignment, pages_.records_reach(), Arena::Effort::kGrow);
+    taken = arena.take_growing(slices.count, alignment, pages_.records_reach(), Arena::Effort::kGrow);
   }
-  if (taken.first == 0 && granules.count < arena.capacity() && alignment < arena.capacity()) {
+  if (taken.first == 0 && slices.count < arena.capacity() && alignment < arena.capacity()) {
     LockGuard guard(pages_.purge_lock);
     pages_.for_each_heap([](Heap& heap) {
-      heap.steal_from_sleeping_labs(UINT32_MAX, 0);
-      heap.take_all_spares(0);
+      heap.claim_empty_of_others(UINT32_MAX, 0);
+      heap.take_all_large_spans(0);
       heap.drain_pool();
     });
-    taken = arena.take_growing(granules.count, alignment, pages_.records_reach(), Arena::Effort::kClose);
+    taken = arena.take_growing(slices.count, alignment, pages_.records_reach(), Arena::Effort::kDecommit);
   }
   return as_fresh(pages_, taken);
 }
 
 // To clear what is not in memory would bring it there.
 template <class Config>
-SPANALLOC_COLD inline bool Heap<Config>::zero_by_purging(const FreshSpan& fresh, GranuleCount granules) {
-  if (granules.count < kLookAtLeast) return false;
+SPANALLOC_COLD inline bool Heap<Config>::zero_by_purging(const FreshSpan& fresh, SliceCount slices) {
+  if (slices.count < kLookAtLeast) return false;
   const std::uint32_t first = index_of(fresh.span.number);
   LargeHabits& habits = pages_.large_habits;
-  if (!habits.wants_look_to_clear(granules.count)) return pages_.arena.purge_taken(first, granules.count);
-  const std::size_t used = pages_.arena.sample_used(first, granules.count, LargeHabits::kUsed);
-  return habits.clears_by_purging(granules.count, used) && pages_.arena.purge_taken(first, granules.count);
+  if (!habits.wants_look_to_clear(slices.count)) return pages_.arena.purge_taken(first, slices.count);
+  const std::size_t used = pages_.arena.sample_used(first, slices.count, LargeHabits::kUsed);
+  return habits.clears_by_purging(slices.count, used) && pages_.arena.purge_taken(first, slices.count);
 }
 
-// A span of 64 KiB granules may be almost twice as large as its block. In clean memory that costs nothing; in
+// A span of 64 KiB slices may be almost twice as large as its block. In clean memory that costs nothing; in
 // memory that others had used, what no block covers would stay for as long as the block. To give it back
 // takes as long as to write to a page, and whoever has the span next finds it gone: so it is done where there
 // is much of it only.
@@ -216,23 +216,23 @@ template <class Config>
                                                             std::size_t bytes, bool all_is_dirty) {
   Arena& arena = pages_.arena;
   const std::uint32_t first = index_of(span.number);
-  const std::size_t granules = pages_.granules_of(span).count;
+  const std::size_t slices = pages_.slices_of(span).count;
   const std::uintptr_t begin = address_of(pages_.address(span.number));
-  const std::uintptr_t end = begin + (granules << Config::kGranuleBits);
+  const std::uintptr_t end = begin + (slices << Config::kSliceBits);
   const std::uintptr_t head_end = align_down(address_of(block), os::page_size());
   const std::uintptr_t tail = align_up(address_of(block) + bytes, os::page_size());
   std::size_t before = head_end - begin;
   std::size_t behind = end - tail;
   // In what was never used, or is purged, nothing is in memory.
-  if (!all_is_dirty && arena.dirty_granules(first, 1) == 0) before = 0;
-  if (!all_is_dirty && arena.dirty_granules(first + granules - 1, 1) == 0) behind = 0;
+  if (!all_is_dirty && arena.dirty_slices(first, 1) == 0) before = 0;
+  if (!all_is_dirty && arena.dirty_slices(first + slices - 1, 1) == 0) behind = 0;
   std::size_t idle = before + behind;
   if (idle * 4 <= bytes) {
     idle = 0;
-  } else if (const std::size_t live = pages_.warm_bound.live() << Config::kGranuleBits;
+  } else if (const std::size_t live = pages_.dirty_bound.live() << Config::kSliceBits;
              !pages_.slack_bound.has_room(live) && pages_.slack_bound.pays(idle, live, os::now_ms())) {
     for (const auto& [at, size] : {std::pair{begin, before}, std::pair{tail, behind}}) {
-      if (size != 0 && arena.purge_part(first, granules, pointer_to(at), size)) idle -= size;
+      if (size != 0 && arena.purge_part(first, slices, pointer_to(at), size)) idle -= size;
     }
   }
   pages_.count_idle(span, min_of(idle / SlackBound::kPage, SlackBound::kMostOfASpan));
@@ -260,10 +260,10 @@ inline void Heap<Config>::begin_life(const FreshSpan& fresh, ClassId c, SpanWord
   span->carved.store_relaxed(0);
   span->free_list.store_relaxed(no_block());
   span->rest.store_relaxed(no_block());
-  span->dropped.store_relaxed(0);
+  span->purged.store_relaxed(0);
   span->uncounted = false;
   span->lost = false;
-  span->expect_frees_while_hot();
+  span->expect_frees_while_owned();
   span->list = ListId::kNone;
   // Release: a stale freer of an earlier life may look at the record under a lock.
   span->word.store_release(word.bits);
@@ -273,7 +273,7 @@ inline void Heap<Config>::begin_life(const FreshSpan& fresh, ClassId c, SpanWord
 // change of its class would write (change_class).
 template <class Config>
 inline void Heap<Config>::begin_single_life(const FreshSpan& fresh, ClassId c, std::size_t offset) {
-  SPANALLOC_ASSERT(Classes::is_single(c));
+  SPANALLOC_ASSERT(Classes::has_one_block(c));
   if (!fresh.same_class) return begin_life(fresh, c, kSingleInUse, offset);
   SPANALLOC_ASSERT(fresh.span->class_id() == c && fresh.span->list == ListId::kNone);
   fresh.span->shown.base.store_relaxed(address_of(pages_.address(fresh.span.number)) + offset);
@@ -282,17 +282,17 @@ inline void Heap<Config>::begin_single_life(const FreshSpan& fresh, ClassId c, s
 }
 
 template <class Config>
-inline HotSpan Heap<Config>::begin_hot_life(const FreshSpan& fresh, ClassId c, LabNumber owner) {
-  const SpanWord hot = SpanWord::make(owner, SpanState::kHot, Classes::info(c).blocks);
+inline OwnedSpan Heap<Config>::begin_owned_life(const FreshSpan& fresh, ClassId c, CacheNumber owner) {
+  const SpanWord owned = SpanWord::make(owner, SpanState::kOwned, Classes::info(c).blocks);
   if (!fresh.has_blocks) {
-    begin_life(fresh, c, hot);
+    begin_life(fresh, c, owned);
     return {fresh.span};
   }
   SPANALLOC_ASSERT(has(fresh.span) && fresh.span->class_id() == c && fresh.span->list == ListId::kNone);
   const SpanWord was = fresh.span->load_word();
   SPANALLOC_ASSERT(was.state() == SpanState::kFree);
-  fresh.span->expect_frees_while_hot();
-  fresh.span->word.store_release(hot.bits);  // release: as in begin_life()
+  fresh.span->expect_frees_while_owned();
+  fresh.span->word.store_release(owned.bits);  // release: as in begin_life()
   return {fresh.span, pages_.cut_lists(fresh.span, was.head())};
 }
 
@@ -301,20 +301,20 @@ inline HotSpan Heap<Config>::begin_hot_life(const FreshSpan& fresh, ClassId c, L
 // much as it leaves behind.) Nor does it pay to move it out where such a one has come back: what is outside
 // goes back to the kernel when it is freed, and the next one would have all of its page faults again.
 template <class Config>
-inline bool Heap<Config>::is_better_copied(GranuleCount old, GranuleCount granules) {
-  if (granules.count <= old.count + old.count / 4) return false;
-  if (granules.count << Config::kGranuleBits <= pages_.came_back_from_outside()) return true;
-  const auto warm = pages_.arena.take(granules.count, 1, Reuse::kDirtyOnly);
-  if (warm.first == 0) return false;
-  pages_.arena.give(warm.first);
+inline bool Heap<Config>::is_better_copied(SliceCount old, SliceCount slices) {
+  if (slices.count <= old.count + old.count / 4) return false;
+  if (slices.count << Config::kSliceBits <= pages_.came_back_from_outside()) return true;
+  const auto dirty = pages_.arena.take(slices.count, 1, Reuse::kDirtyOnly);
+  if (dirty.first == 0) return false;
+  pages_.arena.give(dirty.first);
   return true;
 }
 
 template <class Config>
-SPANALLOC_COLD inline void* Heap<Config>::move_out(SpanRef span, GranuleCount old, std::size_t n) {
-  const std::size_t offset = span->shown.base.load_relaxed() % Classes::kGranule;
+SPANALLOC_COLD inline void* Heap<Config>::move_out(SpanRef span, SliceCount old, std::size_t n) {
+  const std::size_t offset = span->shown.base.load_relaxed() % Classes::kSlice;
   const std::size_t least = align_up(offset + n, os::page_size());
-  if (is_better_copied(old, {least >> Config::kGranuleBits})) return nullptr;
+  if (is_better_copied(old, {least >> Config::kSliceBits})) return nullptr;
   if (!pages_.outside.promise(kMostOutside)) return nullptr;
   const std::uint32_t first = index_of(span.number);
   std::size_t bytes = align_up(pages_.with_room(least), os::page_size());
@@ -328,7 +328,7 @@ SPANALLOC_COLD inline void* Heap<Config>::move_out(SpanRef span, GranuleCount ol
     return nullptr;
   }
   pages_.outside.fill(moved.to, bytes, offset, index_of(number_));
-  poison(pages_.address(span.number), old.count << Config::kGranuleBits);
+  poison(pages_.address(span.number), old.count << Config::kSliceBits);
   span->word.store_release(SpanWord::make(kNobody, SpanState::kFree, 0).bits);
   if (moved.left_a_range) {
     pages_.give(span, true);
@@ -341,19 +341,20 @@ SPANALLOC_COLD inline void* Heap<Config>::move_out(SpanRef span, GranuleCount ol
 // --- Returning spans ---------------------------------------------------------------------------------------
 
 template <class Config>
-[[gnu::noinline]] inline void Heap<Config>::put_in_pool(SpanRef span, unsigned core) {
-  if (const InUse block = pool_or_lose(span, core); SPANALLOC_UNLIKELY(block != nullptr)) block_in_use(block);
+[[gnu::noinline]] inline void Heap<Config>::put_in_pool(SpanRef span, unsigned shard) {
+  if (const InUse block = pool_or_lose(span, shard); SPANALLOC_UNLIKELY(block != nullptr))
+    block_in_use(block);
   purge_by_decay(os::now_ms());
 }
 // A report may be left by a jump: it comes when nothing is in the caller's hands any more.
 template <class Config>
-inline void Heap<Config>::put_in_pool(SpanChain chain, unsigned core) {
+inline void Heap<Config>::put_in_pool(SpanChain chain, unsigned shard) {
   if (chain.has_nothing()) return;
   InUse in_use = nullptr;
   for (SpanNumber number = chain.first; number != SpanNumber::kNone;) {
     const SpanRef span = pages_.span(number);
     number = span->next;
-    if (const InUse block = pool_or_lose(span, core); SPANALLOC_UNLIKELY(block != nullptr)) in_use = block;
+    if (const InUse block = pool_or_lose(span, shard); SPANALLOC_UNLIKELY(block != nullptr)) in_use = block;
   }
   if (SPANALLOC_UNLIKELY(in_use != nullptr)) block_in_use(in_use);
   if (SPANALLOC_UNLIKELY(chain.damaged != SpanNumber::kNone)) pages_.corrupted(pages_.span(chain.damaged));
@@ -361,27 +362,27 @@ inline void Heap<Config>::put_in_pool(SpanChain chain, unsigned core) {
 }
 
 template <class Config>
-inline typename Heap<Config>::InUse Heap<Config>::pool_or_lose(SpanRef span, unsigned core) {
+inline typename Heap<Config>::InUse Heap<Config>::pool_or_lose(SpanRef span, unsigned shard) {
   SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree && span->list == ListId::kNone);
-  SPANALLOC_ASSERT(has(span) && core < pool().cores());  // no other stack is ever looked at
+  SPANALLOC_ASSERT(has(span) && shard < pool().shards());  // no other stack is ever looked at
   const ClassId c = span->class_id();
   const ClassInfo& info = Classes::info(c);
-  if (const LabNumber owner = span->load_word().owner(); owner != kNobody) {
-    pages_.has_left(pages_.lab(owner), span);
+  if (const CacheNumber owner = span->load_word().owner(); owner != kNobody) {
+    pages_.has_left(pages_.cache(owner), span);
   }
   // (Only of spans of one block: to ask for the size of others costs the common case 15 instructions.)
-  const auto granules = [&] { return pages_.granules_of(span).count; };
-  // Spans of kLarge have no row; nor has one that a thread was resizing when a fork left it behind.
-  const bool odd = info.blocks == 1 && granules() != info.granules;
-  if (odd || pages_.arena.is_tight() ||
-      !pool().put_bounded(young_stack(info.pool_row), core, span.number, most_young(info, core),
+  const auto slices = [&] { return pages_.slices_of(span).count; };
+  // Spans of kHuge have no row; nor has one that a thread was resizing when a fork left it behind.
+  const bool odd = info.blocks == 1 && slices() != info.slices;
+  if (odd || pages_.arena.is_at_limit() ||
+      !pool().put_bounded(young_stack(info.pool_row), shard, span.number, most_young(info, shard),
                           pages_.pool_links())) {
     if (const InUse block = forget_blocks_or_lose(span); SPANALLOC_UNLIKELY(block != nullptr)) return block;
-    if (c == Classes::kLarge) {
-      give_large(span, pages_.granules_of(span));
+    if (c == Classes::kHuge) {
+      give_large(span, pages_.slices_of(span));
     } else {
       pages_.give(span);
-      if (info.blocks == 1) keep_warm_bound(info.granules);
+      if (info.blocks == 1) keep_dirty_bound(info.slices);
     }
   }
   return nullptr;
@@ -389,31 +390,31 @@ inline typename Heap<Config>::InUse Heap<Config>::pool_or_lose(SpanRef span, uns
 
 // Those of one row in a row are put at once.
 template <class Config>
-[[gnu::noinline]] inline void Heap<Config>::pool_older_spares(Lab& lab, unsigned core) {
+[[gnu::noinline]] inline void Heap<Config>::pool_older_large_spans(CacheRecord& cache, unsigned shard) {
   SpanNumber first = SpanNumber::kNone;
   SpanNumber last = SpanNumber::kNone;
   std::uint32_t count = 0;
   const ClassInfo* of = nullptr;
   auto links = pages_.pool_links();
   const auto put_all = [&] {
-    if (count == 0 || pool().put_chain_bounded(young_stack(of->pool_row), core, first, last, count,
-                                               most_young(*of, core), links)) {
+    if (count == 0 || pool().put_chain_bounded(young_stack(of->pool_row), shard, first, last, count,
+                                               most_young(*of, shard), links)) {
       count = 0;
       return;
     }
     for (; count != 0; --count) {
       const SpanNumber number = first;
       first = Pool::next_of(number, links);
-      pool_single(pages_.span(number), core);
+      pool_single(pages_.span(number), shard);
     }
   };
-  const auto granules_of = [](const Span& span) {
-    return unsigned{Classes::kTable[span.shown_class.load_relaxed()].granules};
+  const auto slices_of = [](const Span& span) {
+    return unsigned{Classes::kTable[span.shown_class.load_relaxed()].slices};
   };
-  lab.spares.let_go_of_older(granules_of, [&](Span& record) {
-    const SpanRef span = spare_of_record(record);
+  cache.large_spans.let_go_of_older(slices_of, [&](Span& record) {
+    const SpanRef span = cached_of_record(record);
     const ClassInfo& info = Classes::info(span->class_id());
-    if (pages_.granules_of(span).count != info.granules) return pool_single(span, core);
+    if (pages_.slices_of(span).count != info.slices) return pool_single(span, shard);
     if (count != 0 && of->pool_row != info.pool_row) put_all();
     of = &info;
     if (count++ == 0) last = span.number;
@@ -424,31 +425,30 @@ template <class Config>
 }
 
 template <class Config>
-SPANALLOC_COLD inline void Heap<Config>::give_large(SpanRef span, GranuleCount granules) {
-  pages_.give(span, comes_back_sparse(span, granules) &&
-                        pages_.arena.purge_taken(index_of(span.number), granules.count));
-  keep_warm_bound(granules.count);
+SPANALLOC_COLD inline void Heap<Config>::give_large(SpanRef span, SliceCount slices) {
+  pages_.give(
+      span, comes_back_sparse(span, slices) && pages_.arena.purge_taken(index_of(span.number), slices.count));
+  keep_dirty_bound(slices.count);
 }
 
 // True: it is to be given back as clean memory.
 template <class Config>
-inline bool Heap<Config>::comes_back_sparse(SpanRef span, GranuleCount granules) {
-  if (granules.count < kLookAtLeast || !pages_.large_habits.wants_look(granules.count)) return false;
-  const std::size_t used =
-      pages_.arena.sample_used(index_of(span.number), granules.count, LargeHabits::kUsed);
-  return pages_.large_habits.gives_back(granules.count, used);
+inline bool Heap<Config>::comes_back_sparse(SpanRef span, SliceCount slices) {
+  if (slices.count < kLookAtLeast || !pages_.large_habits.wants_look(slices.count)) return false;
+  const std::size_t used = pages_.arena.sample_used(index_of(span.number), slices.count, LargeHabits::kUsed);
+  return pages_.large_habits.gives_back(slices.count, used);
 }
 
 // After a free of so many. Twice as much can be purged: the bound is reached, even as it sinks with what is
 // live, and one free takes no longer than the kernel would to take its block back.
 template <class Config>
-inline void Heap<Config>::keep_warm_bound(std::size_t granules) {
-  const std::size_t excess = pages_.warm_bound.excess();
+inline void Heap<Config>::keep_dirty_bound(std::size_t slices) {
+  const std::size_t excess = pages_.dirty_bound.excess();
   if (SPANALLOC_LIKELY(excess == 0) || !pages_.purge_lock.try_lock()) return;
-  const std::size_t wanted = min_of(excess, granules * 2 + kPurgedAFree);
+  const std::size_t wanted = min_of(excess, slices * 2 + kPurgedAFree);
   const std::size_t purged = pages_.arena.purge_largest(wanted);
-  pages_.warm_bound.purged_for_bound(purged);
-  if (purged < wanted) pages_.warm_bound.dirty_is(0);  // there is no more
+  pages_.dirty_bound.purged_for_bound(purged);
+  if (purged < wanted) pages_.dirty_bound.dirty_is(0);  // there is no more
   pages_.purge_lock.unlock();
 }
 
@@ -462,7 +462,7 @@ template <class Config>
   const std::size_t span_bytes = Classes::info(span->class_id()).virtual_span;
   const auto link_at = [](const char* at) { return link_of(reinterpret_cast<const Block*>(at)); };
   std::uint32_t left = span->carved.load_relaxed();
-  if (SPANALLOC_UNLIKELY(span->dropped.load_relaxed() != 0)) return look_for_use_but_dropped(span);
+  if (SPANALLOC_UNLIKELY(span->purged.load_relaxed() != 0)) return look_for_use_but_purged(span);
   // Most blocks are right: one test for four.
   for (; left != 0; --left, block += size) {
     for (; left >= 4; left -= 4, block += 4 * size) {
@@ -480,11 +480,11 @@ template <class Config>
 // The same where some have no link: their pages are gone, and nobody can be using them but who has freed them
 // once too often.
 template <class Config>
-SPANALLOC_COLD inline typename Heap<Config>::InUse Heap<Config>::look_for_use_but_dropped(SpanRef span) {
+SPANALLOC_COLD inline typename Heap<Config>::InUse Heap<Config>::look_for_use_but_purged(SpanRef span) {
   const ClassInfo& info = Classes::info(span->class_id());
-  const std::uint64_t dropped = span->dropped.load_relaxed();
+  const std::uint64_t purged = span->purged.load_relaxed();
   for (std::uint32_t i = 0; i < span->carved.load_relaxed(); ++i) {
-    if ((PageMask::of_block(i, info.block_size) & dropped) != 0) continue;
+    if ((PageMask::of_block(i, info.block_size) & purged) != 0) continue;
     const char* at = pages_.address(span.number) + std::size_t{i} * info.block_size;
     const auto* block = reinterpret_cast<const Block*>(at);
     if (SPANALLOC_UNLIKELY(!is_link(block, link_of(block), info.virtual_span))) return at;
@@ -493,16 +493,16 @@ SPANALLOC_COLD inline typename Heap<Config>::InUse Heap<Config>::look_for_use_bu
 }
 
 // Whoever has the block may free it yet. So the span, which the caller has alone, is what a fork may leave
-// behind, too: nobody allocates from it, an orphanage owns it, on no list, and it never becomes empty.
+// behind, too: nobody allocates from it, an abandoned list owns it, on no list, and it never becomes empty.
 template <class Config>
 SPANALLOC_COLD inline void Heap<Config>::lose(SpanRef span) {
   const SpanWord lost =
-      SpanWord::make(orphanages_.numbers[0], SpanState::kParked, pages_.capacity(span->class_id()));
+      SpanWord::make(abandoned_lists_.numbers[0], SpanState::kShared, pages_.capacity(span->class_id()));
   span->free_list.store_relaxed(no_block());
   span->rest.store_relaxed(no_block());
   span->expect_frees(1);
   span->lost = true;
-  span->word.store_release(lost.with_listed(true).bits);  // release: who frees into it finds it so
+  span->word.store_release(lost.with_delayed(true).bits);  // release: who frees into it finds it so
 }
 template <class Config>
 SPANALLOC_COLD [[noreturn]] inline void Heap<Config>::block_in_use(InUse block) {
@@ -513,15 +513,15 @@ SPANALLOC_COLD [[noreturn]] inline void Heap<Config>::block_in_use(InUse block) 
 template <class Config>
 SPANALLOC_COLD inline void Heap<Config>::give_pool_back() {
   for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
-    for (unsigned core = 0; core < pool().cores(); ++core) give_stack_back(stack, core);
+    for (unsigned shard = 0; shard < pool().shards(); ++shard) give_stack_back(stack, shard);
   }
 }
 template <class Config>
-inline void Heap<Config>::give_stack_back(unsigned stack, unsigned core) {
+inline void Heap<Config>::give_stack_back(unsigned stack, unsigned shard) {
   // (One at a time: a report is left by a jump, perhaps.) As many as it holds, or more: what others put there
   // meanwhile need not be waited for.
-  for (std::uint32_t left = pool().count_hint(stack, core); left != 0; --left) {
-    const SpanNumber number = pool().get_local(stack, core, pages_.pool_links());
+  for (std::uint32_t left = pool().count_hint(stack, shard); left != 0; --left) {
+    const SpanNumber number = pool().get_local(stack, shard, pages_.pool_links());
     if (number == SpanNumber::kNone) return;
     forget_blocks(pages_.span(number));
     pages_.give(pages_.span(number));
@@ -530,10 +530,10 @@ inline void Heap<Config>::give_stack_back(unsigned stack, unsigned core) {
 
 // A bounded part of one stack. Returns what it has cost: a look at 64 blocks, or a call of the arena, is one.
 template <class Config>
-inline std::size_t Heap<Config>::give_some_back(unsigned stack, unsigned core, std::size_t at_most) {
+inline std::size_t Heap<Config>::give_some_back(unsigned stack, unsigned shard, std::size_t at_most) {
   std::size_t cost = 0;
   while (cost < at_most) {
-    const SpanNumber number = pool().get_local(stack, core, pages_.pool_links());
+    const SpanNumber number = pool().get_local(stack, shard, pages_.pool_links());
     if (number == SpanNumber::kNone) break;
     const SpanRef span = pages_.span(number);
     cost += 1 + span->carved.load_relaxed() / 64;
@@ -548,30 +548,30 @@ SPANALLOC_COLD inline std::size_t Heap<Config>::give_some_old_back(std::size_t a
   if (!is_started()) return 0;
   std::size_t cost = 0;
   for (unsigned row = 0; row < Classes::kPoolRows; ++row) {
-    for (unsigned core = 0; core < pool().cores() && cost < at_most; ++core) {
-      cost += give_some_back(old_stack(row), core, at_most - cost);
+    for (unsigned shard = 0; shard < pool().shards() && cost < at_most; ++shard) {
+      cost += give_some_back(old_stack(row), shard, at_most - cost);
     }
   }
   return cost;
 }
 
-// Some of the stacks of the first core, from `core` on, that has much. (More of it where several granules in
+// Some of the stacks of the first core, from `core` on, that has much. (More of it where several slices in
 // a row are wanted.) False: none has, or not as much as is wanted.
 template <class Config>
-SPANALLOC_COLD inline bool Heap<Config>::drain_for(GranuleCount wanted, unsigned core, std::size_t units) {
+SPANALLOC_COLD inline bool Heap<Config>::drain_for(SliceCount wanted, unsigned shard, std::size_t units) {
   if (!is_started()) return false;
-  const unsigned cores = pool().cores();
-  const unsigned looked_at = static_cast<unsigned>(min_of(cores, kCoresAMiss));
-  for (unsigned i = 0; i < looked_at; ++i, core = core + 1 == cores ? 0 : core + 1) {
-    std::size_t granules = 0;
+  const unsigned shards = pool().shards();
+  const unsigned looked_at = static_cast<unsigned>(min_of(shards, kShardsAMiss));
+  for (unsigned i = 0; i < looked_at; ++i, shard = shard + 1 == shards ? 0 : shard + 1) {
+    std::size_t slices = 0;
     for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
-      granules += pool().count_hint(stack, core) * Classes::granules_of_row(Classes::row_of_stack(stack));
+      slices += pool().count_hint(stack, shard) * Classes::slices_of_row(Classes::row_of_stack(stack));
     }
-    if (granules << Config::kGranuleBits < kWorthDraining || granules < wanted.count) continue;
+    if (slices << Config::kSliceBits < kWorthDraining || slices < wanted.count) continue;
     std::size_t left = units;
     for (const auto stack_of : {&Heap::old_stack, &Heap::young_stack}) {
       for (unsigned row = 0; row < Classes::kPoolRows && left != 0; ++row) {
-        left -= min_of(give_some_back((this->*stack_of)(row), core, left), left);
+        left -= min_of(give_some_back((this->*stack_of)(row), shard, left), left);
       }
     }
     return true;
@@ -582,12 +582,12 @@ SPANALLOC_COLD inline bool Heap<Config>::drain_for(GranuleCount wanted, unsigned
 template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::purge_all_free() {
   LockGuard guard(pages_.purge_lock);
-  pages_.thin_cursor = 0;
+  pages_.purge_cursor = 0;
   const std::size_t before = pages_.given_back.load_relaxed();
-  thin_parked(Thin::kAll, SIZE_MAX);
+  purge_shared(Thin::kAll, SIZE_MAX);
   drain_all_pools();
   const bool purged = pages_.arena.purge(false) != 0 || pages_.given_back.load_relaxed() != before;
-  pages_.warm_bound.dirty_is(0);
+  pages_.dirty_bound.dirty_is(0);
   pages_.arena.look_at_limit();
   return purged;
 }
@@ -602,33 +602,34 @@ template <class Config>
 SPANALLOC_COLD inline void Heap<Config>::purge_now(std::uint64_t now) {
   if (!pages_.purge_lock.try_lock()) return;  // somebody is at it: another free will see to the rest
   if (now >= pages_.next_purge.load_relaxed()) {
-    if (!pages_.in_tick) {
-      pages_.in_tick = true;
-      pages_.thin_cursor = 0;
+    if (!pages_.in_epoch) {
+      pages_.in_epoch = true;
+      pages_.purge_cursor = 0;
       pages_.for_each_heap([&](Heap& heap) {
-        heap.take_all_spares(0, kEmptiedATick);
-        if (heap.has_uncounted_orphans()) heap.count_orphans_due.store_relaxed(1);
+        heap.take_all_large_spans(0, kEmptiedAnEpoch);
+        if (heap.has_uncounted_abandoned()) heap.count_abandoned_due.store_relaxed(1);
       });
       pages_.arena.look_at_limit();
       // What is in the pools now is old from here on.
-      pages_.pool_tick.store_relaxed(pages_.pool_tick.load_relaxed() ^ 1);
+      pages_.pool_epoch.store_relaxed(pages_.pool_epoch.load_relaxed() ^ 1);
     }
     std::size_t cost = 0;
-    pages_.for_each_heap(
-        [&](Heap& heap) { cost += heap.give_some_old_back(kDrainedATick - min_of(cost, kDrainedATick)); });
-    const bool drained = cost < kDrainedATick;
-    const std::size_t granules = pages_.arena.purge(pages_.decay_ms != 0, kPurgedARound);
-    pages_.given_back.fetch_add_relaxed(granules << Config::kGranuleBits);
-    pages_.warm_bound.purged(granules);
-    const bool purged = granules < kPurgedARound;
-    const bool thinned = thin_parked(Thin::kAged, kThinnedATick);
+    pages_.for_each_heap([&](Heap& heap) {
+      cost += heap.give_some_old_back(kDrainedAnEpoch - min_of(cost, kDrainedAnEpoch));
+    });
+    const bool drained = cost < kDrainedAnEpoch;
+    const std::size_t slices = pages_.arena.purge(pages_.decay_ms != 0, kPurgedARound);
+    pages_.given_back.fetch_add_relaxed(slices << Config::kSliceBits);
+    pages_.dirty_bound.purged(slices);
+    const bool purged = slices < kPurgedARound;
+    const bool thinned = purge_shared(Thin::kAged, kPurgedAnEpochPartial);
     if (drained && purged && thinned) {
-      pages_.warm_bound.tick(pages_.arena.age());
+      pages_.dirty_bound.pass_epoch(pages_.arena.age());
       pages_.forget_some_that_came_back();
-      pages_.in_tick = false;
+      pages_.in_epoch = false;
     }
     // With more to do the next one who comes here goes on.
-    pages_.next_purge.store_relaxed(pages_.in_tick ? now : now + pages_.decay_ms / 2 + 1);
+    pages_.next_purge.store_relaxed(pages_.in_epoch ? now : now + pages_.decay_ms / 2 + 1);
   }
   pages_.purge_lock.unlock();
 }
@@ -638,26 +639,26 @@ SPANALLOC_COLD inline void Heap<Config>::purge_now(std::uint64_t now) {
 // the end. Of all heaps: the records are gone through, because lists change while nobody holds their lock.
 //
 // Under purge_lock: so no heap's destroy() begins meanwhile, and one that has begun shows the heap as not
-// started. A record says who owns its span, which is asked again under that LAB's lock.
+// started. A record says who owns its span, which is asked again under that thread cache's lock.
 template <class Config>
-SPANALLOC_COLD inline bool Heap<Config>::thin_parked(Thin which, std::size_t at_most) {
+SPANALLOC_COLD inline bool Heap<Config>::purge_shared(Thin which, std::size_t at_most) {
   const std::size_t end = index_of(pages_.end_of_spans());
   std::size_t cost = 0;
-  for (std::size_t next = 0; pages_.thin_cursor < end; pages_.thin_cursor = next) {
+  for (std::size_t next = 0; pages_.purge_cursor < end; pages_.purge_cursor = next) {
     if (cost >= at_most) return false;
     cost += kCostOfRecord;
-    const SpanNumber number{static_cast<std::uint32_t>(pages_.thin_cursor)};
-    // A range in use is one span: nothing is to be thought of its other granules. (Of none: a free range,
+    const SpanNumber number{static_cast<std::uint32_t>(pages_.purge_cursor)};
+    // A range in use is one span: nothing is to be thought of its other slices. (Of none: a free range,
     // which is gone through, or one that was just given back.)
-    next = pages_.thin_cursor + max_of(pages_.arena.count_of(index_of(number)), 1);
+    next = pages_.purge_cursor + max_of(pages_.arena.count_of(index_of(number)), 1);
     if (!pages_.has_record(number)) continue;
     const SpanRef span = pages_.span(number);
-    protocol_.with_parked(span, which == Thin::kAll, [&](auto& lab, SpanWord word) {
+    protocol_.with_shared(span, which == Thin::kAll, [&](auto& cache, SpanWord word) {
       const Heap* owner = pages_.heap_or_none(span->heap.load_relaxed());
       if (owner == nullptr || !owner->is_started()) return;
       // What is out only becomes less while the span is parked. (Of what is not counted nothing is known but
       // what others have freed.)
-      const std::uint32_t out = word.outstanding() - span->unpublished();
+      const std::uint32_t out = word.outstanding() - span->uncollected();
       const std::uint32_t seen = Watch::seen(out);
       const bool thinned = span->watched == Watch::thinned(out);
       if (which == Thin::kAged && span->watched != seen) {
@@ -666,77 +667,79 @@ SPANALLOC_COLD inline bool Heap<Config>::thin_parked(Thin which, std::size_t at_
       }
       if (thinned) return;
       span->watched = Watch::thinned(out);
-      cost += pages_.thin(span, lab, word);
+      cost += pages_.thin(span, cache, word);
     });
   }
   return true;
 }
 
 template <class Config>
-SPANALLOC_COLD inline void Heap<Config>::take_all_spares(unsigned core, std::uint32_t at_most,
-                                                         const void* but_of) {
+SPANALLOC_COLD inline void Heap<Config>::take_all_large_spans(unsigned shard, std::uint32_t at_most,
+                                                              const void* but_of) {
   if (!is_started()) return;
-  const std::size_t count = index_of(pages_.end_of_labs());
+  const std::size_t count = index_of(pages_.end_of_caches());
   const std::size_t steps = min_of(count, at_most);
   std::uint32_t next = next_victim_.fetch_add_relaxed(static_cast<std::uint32_t>(steps));
   for (std::size_t i = 0; i < steps; ++i, ++next) {
-    const LabNumber number{static_cast<std::uint32_t>(next % count)};
-    if (!pages_.has_lab(number)) continue;
-    Lab& lab = pages_.lab_at(number);
-    if (but_of == nullptr || lab.thread.load_relaxed() != address_of(but_of)) take_spares(lab, core);
+    const CacheNumber number{static_cast<std::uint32_t>(next % count)};
+    if (!pages_.has_cache(number)) continue;
+    CacheRecord& cache = pages_.cache_at(number);
+    if (but_of == nullptr || cache.thread.load_relaxed() != address_of(but_of))
+      take_large_spans(cache, shard);
   }
 }
 
-// Orphanages and other heaps' LABs are passed by, a bounded number of them.
+// AbandonedLists and other heaps' thread caches are passed by, a bounded number of them.
 template <class Config>
-SPANALLOC_COLD inline std::uint32_t Heap<Config>::steal_from_sleeping_labs(std::uint32_t at_most,
-                                                                           unsigned core) {
+SPANALLOC_COLD inline std::uint32_t Heap<Config>::claim_empty_of_others(std::uint32_t at_most,
+                                                                        unsigned shard) {
   if (!is_started()) return 0;
-  const std::size_t count = index_of(pages_.end_of_labs());
-  const std::size_t steps = min_of(count, std::size_t{at_most} + Orphanages::kMost);
+  const std::size_t count = index_of(pages_.end_of_caches());
+  const std::size_t steps = min_of(count, std::size_t{at_most} + AbandonedLists::kMost);
   std::uint32_t victim = next_victim_.fetch_add_relaxed(static_cast<std::uint32_t>(min_of(count, at_most)));
   std::uint32_t stolen = 0;
   std::uint32_t looked_at = 0;
   for (std::size_t i = 0; i < steps && looked_at < at_most; ++i, ++victim) {
-    const LabNumber number{static_cast<std::uint32_t>(victim % count)};
-    if (!pages_.has_lab(number)) continue;
-    Lab& sleeping = pages_.lab_at(number);
-    // Orphanages are nobody's.
-    if (sleeping.heap.load_relaxed() != number_ || sleeping.thread.load_relaxed() == 0) continue;
+    const CacheNumber number{static_cast<std::uint32_t>(victim % count)};
+    if (!pages_.has_cache(number)) continue;
+    CacheRecord& other = pages_.cache_at(number);
+    // AbandonedLists are nobody's.
+    if (other.heap.load_relaxed() != number_ || other.thread.load_relaxed() == 0) continue;
     ++looked_at;
-    const SpanChain chain = protocol_.steal_hidden_empties(
-        sleeping.number, [&] { return sleeping.heap.load_relaxed() == number_; });
-    put_in_pool(chain, core);
+    const SpanChain chain =
+        protocol_.claim_hidden_empties(other.number, [&] { return other.heap.load_relaxed() == number_; });
+    put_in_pool(chain, shard);
     stolen += chain.count;
   }
   return stolen;
 }
 
 template <class Config>
-[[gnu::noinline]] inline typename Heap<Config>::Borrowed Heap<Config>::borrow(ClassId c, Lab& borrower,
+[[gnu::noinline]] inline typename Heap<Config>::Borrowed Heap<Config>::borrow(ClassId c,
+                                                                              CacheRecord& borrower,
                                                                               std::uint32_t at_least) {
-  const std::size_t count = index_of(pages_.end_of_labs());
-  const std::size_t steps = min_of(count, std::size_t{kLendersAMiss} + Orphanages::kMost);
+  const std::size_t count = index_of(pages_.end_of_caches());
+  const std::size_t steps = min_of(count, std::size_t{kLendersAMiss} + AbandonedLists::kMost);
   std::uint32_t looked_at = 0;
   for (std::size_t i = 0; i < steps && looked_at < kLendersAMiss; ++i) {
-    const LabNumber number{static_cast<std::uint32_t>(borrower.next_lender++ % count)};
-    if (!pages_.has_lab(number)) continue;
-    Lab& lender = pages_.lab_at(number);
+    const CacheNumber number{static_cast<std::uint32_t>(borrower.next_lender++ % count)};
+    if (!pages_.has_cache(number)) continue;
+    CacheRecord& lender = pages_.cache_at(number);
     if (lender.heap.load_relaxed() != number_ || lender.thread.load_relaxed() == 0 || &lender == &borrower) {
       continue;
     }
     ++looked_at;
     // Which spans are hot there may have changed since: the protocol looks again.
-    const auto borrowed_from = [&](SpanNumber hot) -> Borrowed {
-      if (hot == SpanNumber::kNone) return {};
-      const SpanRef span = pages_.span(hot);
+    const auto borrowed_from = [&](SpanNumber owned) -> Borrowed {
+      if (owned == SpanNumber::kNone) return {};
+      const SpanRef span = pages_.span(owned);
       if (span->shown_class.load_relaxed() != index_of(c)) return {};
       const RemoteList list = protocol_.borrow(span, number, c, at_least, [&] { return has(span); });
-      return list.first == BlockMark::kNone ? Borrowed{} : Borrowed{span, list.first};
+      return list.first == BlockOffset::kNone ? Borrowed{} : Borrowed{span, list.first};
     };
-    if (const Borrowed got = borrowed_from(lender.hot[index_of(c)].load_relaxed())) return got;
-    for (unsigned place = 0; place < lender.warm.kPlaces; ++place) {
-      if (const Borrowed got = borrowed_from(lender.warm.span(place))) return got;
+    if (const Borrowed got = borrowed_from(lender.current[index_of(c)].load_relaxed())) return got;
+    for (unsigned place = 0; place < lender.used_up.kPlaces; ++place) {
+      if (const Borrowed got = borrowed_from(lender.used_up.span(place))) return got;
     }
   }
   return {};

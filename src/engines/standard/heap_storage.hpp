@@ -19,18 +19,18 @@ struct HeapStorage {
   using Pool = SpanPool<SpanNumber, Classes::kPoolStacks, 256, true, 2>;
 
   Pool pool{};
-  alignas(kCacheLine) Atomic<std::uint64_t> orphans[Classes::kListed];  ///< see Orphanages
+  alignas(kCacheLine) Atomic<std::uint64_t> abandoned[Classes::kSmallClasses];  ///< see AbandonedLists
 
   /// In a fork's child, or while nobody uses it: what is in the pool is somebody else's, or lost.
   void forget_pool() {
     for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
-      for (unsigned core = 0; core < pool.cores(); ++core) pool.forget_all(stack, core);
+      for (unsigned shard = 0; shard < pool.shards(); ++shard) pool.forget_all(stack, shard);
     }
   }
   /// While nobody uses it, of a heap that has none of its spans in the pool any more (or has lost them).
   void forget() {
     forget_pool();
-    for (Atomic<std::uint64_t>& bits : orphans) bits.store_relaxed(0);
+    for (Atomic<std::uint64_t>& bits : abandoned) bits.store_relaxed(0);
   }
 };
 

@@ -33,7 +33,7 @@
 namespace spanalloc::standard {
 
 /// Thread-safe, zero-initialisable. Relaxed throughout, and of two threads that change a word at once one may
-/// be lost: nothing follows but time and memory. Sizes are in granules; some share a word, as their blocks
+/// be lost: nothing follows but time and memory. Sizes are in slices; some share a word, as their blocks
 /// may share their memory.
 class LargeHabits {
  public:
@@ -43,9 +43,9 @@ class LargeHabits {
   constexpr explicit LargeHabits(std::size_t huge) : huge_(huge) {}
 
   /// A block is freed. False: it stays, whatever a look would find.
-  bool wants_look(std::size_t granules) {
-    if (granules >= huge_) return zeroes_[place_of(granules)].wants_look();
-    Word& word = freed_[place_of(granules)];
+  bool wants_look(std::size_t slices) {
+    if (slices >= huge_) return zeroes_[place_of(slices)].wants_look();
+    Word& word = freed_[place_of(slices)];
     Freed habit = Freed::from(word.load_relaxed());
     if (habit.unseen == 0) return true;
     --habit.unseen;
@@ -53,13 +53,13 @@ class LargeHabits {
     return false;
   }
   /// It was looked at. True: its pages are to go.
-  bool gives_back(std::size_t granules, std::size_t look) {
+  bool gives_back(std::size_t slices, std::size_t look) {
     const bool sparse = look < kUsed;
-    if (granules >= huge_) {
-      if (look != 0) cleared_zeroes_[place_of(granules)].end();
-      return sparse && !zeroes_[place_of(granules)].stay(look);
+    if (slices >= huge_) {
+      if (look != 0) cleared_zeroes_[place_of(slices)].end();
+      return sparse && !zeroes_[place_of(slices)].stay(look);
     }
-    Word& word = freed_[place_of(granules)];
+    Word& word = freed_[place_of(slices)];
     Freed habit = Freed::from(word.load_relaxed());
     bool goes = false;
     if (sparse && habit.to_go != 0) {
@@ -81,15 +81,15 @@ class LargeHabits {
   }
 
   /// A block is to read as zero. False: its pages are to go, whatever a look would find.
-  bool wants_look_to_clear(std::size_t granules) {
-    return granules < huge_ || cleared_zeroes_[place_of(granules)].wants_look();
+  bool wants_look_to_clear(std::size_t slices) {
+    return slices < huge_ || cleared_zeroes_[place_of(slices)].wants_look();
   }
   /// So much of it is in memory. True: its pages are to go.
-  bool clears_by_purging(std::size_t granules, std::size_t look) {
-    if (granules >= huge_) (void)cleared_zeroes_[place_of(granules)].stay(look);
-    Word& word = cleared_[place_of(granules)];
+  bool clears_by_purging(std::size_t slices, std::size_t look) {
+    if (slices >= huge_) (void)cleared_zeroes_[place_of(slices)].stay(look);
+    Word& word = cleared_[place_of(slices)];
     Cleared habit = Cleared::from(word.load_relaxed());
-    const bool huge = granules >= huge_;
+    const bool huge = slices >= huge_;
     const bool in_vain = look >= (huge ? kUsed : kQuickerCleared);
     if (habit.tried && in_vain && habit.patience != kMostPatience) ++habit.patience;
     habit.tried = in_vain && ++habit.since >= (huge ? kHugeClearings : kClearings) << habit.patience;
@@ -98,7 +98,7 @@ class LargeHabits {
     word.store_relaxed(habit.bits());
     const bool purges = !in_vain || habit.tried;
     // What clearing brings to memory is not the program's.
-    if (!purges && !huge) forget_sparse_one(granules);
+    if (!purges && !huge) forget_sparse_one(slices);
     return purges;
   }
 
@@ -165,15 +165,15 @@ class LargeHabits {
   };
   static_assert(kClearings << kMostPatience <= 0xFFFF && kMostPatience <= 0xF);
 
-  void forget_sparse_one(std::size_t granules) {
-    Word& word = freed_[place_of(granules)];
+  void forget_sparse_one(std::size_t slices) {
+    Word& word = freed_[place_of(slices)];
     Freed habit = Freed::from(word.load_relaxed());
     habit.base = habit.same = habit.unseen = 0;
     word.store_relaxed(habit.bits());
   }
 
-  static std::size_t place_of(std::size_t granules) {
-    return static_cast<std::uint32_t>(granules * 0x9E3779B1u) >> 28;
+  static std::size_t place_of(std::size_t slices) {
+    return static_cast<std::uint32_t>(slices * 0x9E3779B1u) >> 28;
   }
   static_assert(kPlaces == 1u << (32 - 28));
 

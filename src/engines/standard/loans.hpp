@@ -1,8 +1,8 @@
-// Blocks of another thread's hot span that a thread allocates from: what others had freed into that span, and
-// its owner, who may be asleep, has not fetched.
+// Blocks of another thread's current span that a thread allocates from: what others had freed into that span,
+// and its owner, who may be asleep, has not fetched.
 //
-// A hot span is its owner's alone, but for its remote list, which is in its word: who takes that list by a
-// compare-and-swap has blocks that count as out. They are handed out by the short path like those of a hot
+// A current span is its owner's alone, but for its remote list, which is in its word: who takes that list by
+// a compare-and-swap has blocks that count as out. They are handed out by the short path like those of a hot
 // span of one's own, and freed like any block of another thread's span. So a thread that is handed on what
 // another one has allocated need not touch fresh memory for its own, while the spans of the other one wait.
 #pragma once
@@ -12,15 +12,15 @@
 
 #include "base/atomic.hpp"
 #include "engines/standard/block.hpp"
-#include "engines/standard/intake.hpp"
+#include "engines/standard/free_target.hpp"
 #include "engines/standard/numbers.hpp"
 
 namespace spanalloc::standard {
 
-/// Its thread's alone; only `free_list` of the intake is used. A fork's child finds in a vanished thread's
+/// Its thread's alone; only `free_list` of the target is used. A fork's child finds in a vanished thread's
 /// loan blocks that count as out, and are in nobody's hands: `span` is written before the list, and the list
 /// is emptied before the blocks go back.
-struct Loan : Intake {
+struct Loan : FreeTarget {
   Atomic<SpanNumber> span;  ///< whose blocks they are; its life lasts as long as there is one
 };
 

@@ -13,28 +13,28 @@ namespace spanalloc::standard {
 /// Every block's size and address is a multiple of it.
 inline constexpr std::size_t kQuantum = 16;
 
-/// A span, by the number of its first granule in the arena. Granule 0 is never handed out.
+/// A span, by the number of its first slice in the arena. Slice 0 is never handed out.
 enum class SpanNumber : std::uint32_t { kNone = 0 };
 /// A local allocation buffer, by its place in the table of all.
-enum class LabNumber : std::uint32_t {};
+enum class CacheNumber : std::uint32_t {};
 /// A size class; see size_classes.hpp.
 enum class ClassId : std::uint32_t { kNone = 0 };
 /// A heap of a page layer.
 enum class HeapNumber : std::uint16_t {};
 /// A block, by its offset in its span: no division, and never 0.
-enum class BlockMark : std::uint32_t { kNone = 0 };
+enum class BlockOffset : std::uint32_t { kNone = 0 };
 
-constexpr BlockMark mark_of_offset(std::uint64_t offset) {
-  return BlockMark{static_cast<std::uint32_t>(offset >> 4) + 1};
+constexpr BlockOffset as_block_offset(std::uint64_t offset) {
+  return BlockOffset{static_cast<std::uint32_t>(offset >> 4) + 1};
 }
-constexpr std::uint64_t offset_of_mark(BlockMark mark) {
+constexpr std::uint64_t offset_of_block(BlockOffset mark) {
   return std::uint64_t{index_of(mark) - 1} << 4;
 }
 
-/// How many granules.
-struct GranuleCount {
+/// How many slices.
+struct SliceCount {
   std::size_t count = 0;
-  friend constexpr auto operator<=>(GranuleCount, GranuleCount) = default;
+  friend constexpr auto operator<=>(SliceCount, SliceCount) = default;
 };
 
 }  // namespace spanalloc::standard

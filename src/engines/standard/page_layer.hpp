@@ -1,5 +1,5 @@
-// The ground that heaps stand on: one arena, one table of span records beside it, one table of LABs, one of
-// what heaps keep.
+// The ground that heaps stand on: one arena, one table of span records beside it, one table of thread caches,
+// one of what heaps keep.
 //
 // One base and one table, so that any pointer finds its span's record with one subtraction and one
 // comparison, whichever heap it belongs to; the record names the heap. Any number of heaps (kMaxHeaps) stand
@@ -15,20 +15,20 @@
 #include "base/atomic.hpp"
 #include "base/bits.hpp"
 #include "base/compiler.hpp"
+#include "engines/standard/cache_record.hpp"
 #include "engines/standard/heap_storage.hpp"
-#include "engines/standard/lab.hpp"
 #include "engines/standard/large_habits.hpp"
 #include "engines/standard/numbers.hpp"
+#include "engines/standard/partial_purge.hpp"
 #include "engines/standard/size_classes.hpp"
 #include "engines/standard/slack_bound.hpp"
 #include "engines/standard/span.hpp"
 #include "engines/standard/span_placement.hpp"
-#include "engines/standard/span_thinning.hpp"
 #include "os/os.hpp"
 #include "pages/coalescing_arena.hpp"
+#include "pages/dirty_bound.hpp"
 #include "pages/growing_table.hpp"
 #include "pages/large_objects.hpp"
-#include "pages/warm_bound.hpp"
 #include "sync/spin_lock.hpp"
 #include "thread/background.hpp"
 #include "thread/lifecycle.hpp"
@@ -44,14 +44,14 @@ template <class Config>
 class PageLayer : public thread::ForkWatch {
  public:
   using Classes = SizeClasses<Config>;
-  using Lab = standard::Lab<Config>;
-  using Lists = SpanLists<Classes::kListed>;
+  using CacheRecord = standard::CacheRecord<Config>;
+  using Lists = SpanLists<Classes::kSmallClasses>;
   using Heap = standard::Heap<Config>;
-  using Arena = CoalescingArena<Config::kGranuleBits, Config::kHugePages>;
+  using Arena = CoalescingArena<Config::kSliceBits, Config::kHugePages>;
 
   static constexpr unsigned kMaxHeaps = 1024;
   /// One for each living thread and heap.
-  static constexpr std::uint32_t kMaxLabs = 1u << 18;
+  static constexpr std::uint32_t kMaxCaches = 1u << 18;
   /// Threads beyond these find their own spans by their records only, which takes longer.
   static constexpr std::size_t kMaxMaps = 1u << 14;
 
@@ -79,13 +79,13 @@ class PageLayer : public thread::ForkWatch {
     arena.destroy();
     outside.destroy();
     spans_.destroy();
-    labs_.destroy();
+    caches_.destroy();
     slots_.destroy();
     maps_.destroy();
     end_of_maps_ = 0;
     storages_.destroy();
-    lab_registry_.destroy();
-    end_of_labs_.store_relaxed(0);
+    cache_registry_.destroy();
+    end_of_caches_.store_relaxed(0);
     known_end_.store_relaxed(0);
     plain_end_.store_relaxed(0);
     first_heap_.store_relaxed(nullptr);
@@ -98,37 +98,37 @@ class PageLayer : public thread::ForkWatch {
 
   SPANALLOC_INLINE SpanRef span(SpanNumber number) { return {&spans_[index_of(number)], number}; }
   SPANALLOC_INLINE char* address(SpanNumber number) const {
-    return pointer_to<char>(arena.base() + (std::size_t{index_of(number)} << Config::kGranuleBits));
+    return pointer_to<char>(arena.base() + (std::size_t{index_of(number)} << Config::kSliceBits));
   }
-  /// Which granule of the arena `a` lies in; of an address outside a number that none has.
-  SPANALLOC_INLINE std::size_t granule_of(std::uintptr_t a) const {
-    return (a - arena.base()) >> Config::kGranuleBits;  // below the base: wraps to a huge number
+  /// Which slice of the arena `a` lies in; of an address outside a number that none has.
+  SPANALLOC_INLINE std::size_t slice_of(std::uintptr_t a) const {
+    return (a - arena.base()) >> Config::kSliceBits;  // below the base: wraps to a huge number
   }
-  /// Whether that granule has a record, as those have up to where the arena's are handed out, or to the
-  /// records' first gap. (Granule 0 is never handed out; its record says so.) Relaxed: who holds a live block
+  /// Whether that slice has a record, as those have up to where the arena's are handed out, or to the
+  /// records' first gap. (Slice 0 is never handed out; its record says so.) Relaxed: who holds a live block
   /// got it after the record.
-  SPANALLOC_INLINE bool has_plain_granule(std::size_t number) const {
+  SPANALLOC_INLINE bool has_plain_slice(std::size_t number) const {
     return SPANALLOC_LIKELY(number < plain_end_.load_relaxed());
   }
-  /// The record of the granule that `a` lies in, if that has one, behind gaps, too: something foreign stands
+  /// The record of the slice that `a` lies in, if that has one, behind gaps, too: something foreign stands
   /// in their place.
-  SpanRef any_granule_at(std::uintptr_t a) {
-    const std::size_t number = granule_of(a);
+  SpanRef any_slice_at(std::uintptr_t a) {
+    const std::size_t number = slice_of(a);
     if (number >= known_end_.load_relaxed()) return {};
-    const SpanNumber granule{static_cast<std::uint32_t>(number)};
-    return has_record(granule) ? span(granule) : SpanRef{};
+    const SpanNumber slice{static_cast<std::uint32_t>(number)};
+    return has_record(slice) ? span(slice) : SpanRef{};
   }
-  /// The record of the span that a granule belongs to.
-  SpanRef span_of(SpanRef granule) {
-    return span(SpanNumber{index_of(granule.number) & ~((1u << granule->order) - 1)});
+  /// The record of the span that a slice belongs to.
+  SpanRef span_of(SpanRef slice) {
+    return span(SpanNumber{index_of(slice.number) & ~((1u << slice->order) - 1)});
   }
-  /// Granules below have records. Acquire: the table is open so far.
+  /// Slices below have records. Acquire: the table is open so far.
   SpanNumber end_of_spans() const {
     return SpanNumber{static_cast<std::uint32_t>(known_end_.load_acquire())};
   }
   /// Of a number below end_of_spans(). False: something foreign stands in the record's place.
   bool has_record(SpanNumber number) const { return spans_.has(index_of(number)); }
-  /// For the arena, under its lock, before granules below `end` are handed out: makes their records.
+  /// For the arena, under its lock, before slices below `end` are handed out: makes their records.
   auto records_reach() {
     return [this](std::size_t end) { return make_records(end); };
   }
@@ -137,18 +137,18 @@ class PageLayer : public thread::ForkWatch {
     return [this](SpanNumber number) -> Atomic<std::uint32_t>& { return span(number)->pool_link; };
   }
 
-  GranuleCount granules_of(SpanRef span) const { return {arena.count_of(index_of(span.number))}; }
+  SliceCount slices_of(SpanRef span) const { return {arena.count_of(index_of(span.number))}; }
   void give(SpanRef span, bool zero = false) {
-    if (Classes::is_single(span->class_id())) {
-      warm_bound.given(granules_of(span).count, zero);
+    if (Classes::has_one_block(span->class_id())) {
+      dirty_bound.given(slices_of(span).count, zero);
       count_idle(span, 0);
     }
     arena.give(index_of(span.number), zero);
   }
 
   /// The same of one whose range is the arena's no more.
-  void has_no_range(SpanRef span, GranuleCount granules) {
-    warm_bound.given(granules.count, true);
+  void has_no_range(SpanRef span, SliceCount slices) {
+    dirty_bound.given(slices.count, true);
     count_idle(span, 0);
   }
 
@@ -156,7 +156,7 @@ class PageLayer : public thread::ForkWatch {
 
   /// What a block outside gets that is to have so many bytes: one that grows will grow again. Nothing of the
   /// room is in memory before it is used. Under a limit others need it.
-  std::size_t with_room(std::size_t bytes) const { return arena.is_tight() ? bytes : bytes + bytes / 4; }
+  std::size_t with_room(std::size_t bytes) const { return arena.is_at_limit() ? bytes : bytes + bytes / 4; }
   /// False: p is none, and nothing has changed.
   SPANALLOC_COLD bool free_outside(void* p) {
     const std::size_t bytes = outside.free(p);
@@ -189,37 +189,37 @@ class PageLayer : public thread::ForkWatch {
 
   // --- What the protocol asks ------------------------------------------------------------------------------
 
-  SPANALLOC_INLINE Lists& lab(LabNumber number) { return labs_[index_of(number)]; }
+  SPANALLOC_INLINE Lists& cache(CacheNumber number) { return caches_[index_of(number)]; }
   static std::uint32_t capacity(ClassId c) { return Classes::info(c).blocks; }
-  static std::uint32_t reuse_outstanding(ClassId c) { return Classes::info(c).reuse_outstanding; }
-  Block* block_of_mark(SpanRef span, BlockMark mark) const {
-    return reinterpret_cast<Block*>(address(span.number) + offset_of_mark(mark));
+  static std::uint32_t partial_outstanding(ClassId c) { return Classes::info(c).partial_outstanding; }
+  Block* block_at_offset(SpanRef span, BlockOffset mark) const {
+    return reinterpret_cast<Block*>(address(span.number) + offset_of_block(mark));
   }
-  std::uint32_t dropped_blocks(SpanRef span) const {
+  std::uint32_t purged_blocks(SpanRef span) const {
     const ClassInfo& info = Classes::info(span->class_id());
-    return count_dropped(span->dropped.load_relaxed(), info.block_size, span->carved.load_relaxed());
+    return count_purged(span->purged.load_relaxed(), info.block_size, span->carved.load_relaxed());
   }
-  /// In a fork's child, with the lock of the LAB that the span is parked with.
-  SPANALLOC_COLD void unlink_dropped(SpanRef span, BlockMark remotes) {
-    thinning_of(span).unlink_dropped(first_of(span, remotes), !is_mine(span->load_word().owner()));
+  /// In a fork's child, with the lock of the thread cache that the span is parked with.
+  SPANALLOC_COLD void unlink_purged(SpanRef span, BlockOffset remotes) {
+    partial_purge_of(span).unlink_purged(first_of(span, remotes), !is_mine(span->load_word().owner()));
   }
-  /// In a fork's child, of a vanished thread's hot span.
-  SPANALLOC_COLD void clear_links_of_dropped(SpanRef span) { thinning_of(span).clear_links_of_dropped(); }
+  /// In a fork's child, of a vanished thread's current span.
+  SPANALLOC_COLD void clear_links_of_purged(SpanRef span) { partial_purge_of(span).clear_links_of_purged(); }
   /// The caller's lists of a span that has become hot end before what is dropped.
-  SPANALLOC_INLINE BlockMark cut_lists(SpanRef span, BlockMark remotes) {
-    if (SPANALLOC_LIKELY(span->dropped.load_relaxed() == 0)) return remotes;
+  SPANALLOC_INLINE BlockOffset cut_lists(SpanRef span, BlockOffset remotes) {
+    if (SPANALLOC_LIKELY(span->purged.load_relaxed() == 0)) return remotes;
     return cut_lists_slow(span, remotes);
   }
   /// Blocks of a list of a parked span, or more than it has.
   std::uint32_t list_length(SpanRef span, Block* list) {
-    return thinning_of(span).length(list, Classes::info(span->class_id()).blocks);
+    return partial_purge_of(span).length(list, Classes::info(span->class_id()).blocks);
   }
-  /// Gives back what it can of the pages of a parked span, with the lock of that LAB. Returns the cost; see
-  /// SpanThinning.
-  SPANALLOC_COLD std::uint32_t thin(SpanRef span, const Lists& lab, SpanWord word) {
-    const bool still = lab.is_orphanage() || is_mine(word.owner());
+  /// Gives back what it can of the pages of a parked span, with the lock of that thread cache. Returns the
+  /// cost; see PartialPurge.
+  SPANALLOC_COLD std::uint32_t thin(SpanRef span, const Lists& cache, SpanWord word) {
+    const bool still = cache.is_abandoned_list() || is_mine(word.owner());
     Block* const remotes = first_of(span, word.head());
-    return thinning_of(span).thin(remotes, still, os::page_size(), [&](char* at, std::size_t bytes) {
+    return partial_purge_of(span).thin(remotes, still, os::page_size(), [&](char* at, std::size_t bytes) {
       const bool purged = arena.purge_part(index_of(span.number), std::size_t{1} << span->order, at, bytes);
       if (purged) given_back.fetch_add_relaxed(bytes);
       return purged;
@@ -228,29 +228,29 @@ class PageLayer : public thread::ForkWatch {
   [[noreturn]] void corrupted(SpanRef span) const {
     os::fatal("more blocks were freed than allocated (double free) in the span at", address(span.number));
   }
-  bool is_mine(LabNumber number) const {
-    const Lab& lab = labs_[index_of(number)];
-    return lab.thread.load_relaxed() == address_of(os::thread_mark()) && lab.forks.load_relaxed() == forks;
+  bool is_mine(CacheNumber number) const {
+    const CacheRecord& cache = caches_[index_of(number)];
+    return cache.thread.load_relaxed() == address_of(os::thread_id()) && cache.forks.load_relaxed() == forks;
   }
   /// A fork has left its thread behind, and nobody has buried it yet; see fork_recovery.hpp. Acquire: the
   /// forks of whoever has begun with it.
-  bool has_vanished(const Lab& lab) const {
-    return lab.thread.load_acquire() != 0 && lab.forks.load_relaxed() != forks;
+  bool has_vanished(const CacheRecord& cache) const {
+    return cache.thread.load_acquire() != 0 && cache.forks.load_relaxed() != forks;
   }
-  bool is_torn(LabNumber number) const { return labs_[index_of(number)].torn; }
-  void set_torn(LabNumber number, bool torn) { labs_[index_of(number)].torn = torn; }
+  bool is_torn(CacheNumber number) const { return caches_[index_of(number)].torn; }
+  void set_torn(CacheNumber number, bool torn) { caches_[index_of(number)].torn = torn; }
   void note_repair() { lists_repaired = true; }
 
   // --- Maps of threads' own spans ------------------------------------------------------------------------
 
-  /// The map that a LAB has; kNoMap: none yet.
-  ThreadMap& map_of(Lab& lab) {
-    ThreadMap* map = lab.map.load_relaxed();
+  /// The map that a thread cache has; kNoMap: none yet.
+  ThreadMap& map_of(CacheRecord& cache) {
+    ThreadMap* map = cache.map.load_relaxed();
     return map != nullptr ? *map : kNoMap;
   }
-  /// For the thread of a LAB that has none; it stays with the LAB for ever. Without memory or a mapping for
-  /// one, or where memory is locked and all of it would be resident at once: kNoMap.
-  SPANALLOC_COLD ThreadMap& make_map(Lab& lab) {
+  /// For the thread of a thread cache that has none; it stays with the thread cache for ever. Without memory
+  /// or a mapping for one, or where memory is locked and all of it would be resident at once: kNoMap.
+  SPANALLOC_COLD ThreadMap& make_map(CacheRecord& cache) {
     if (os::memory_is_locked()) return kNoMap;
     LockGuard guard(heaps_lock_);
     if (!maps_.start(kMaxMaps, arena.table_region())) return kNoMap;
@@ -261,7 +261,7 @@ class PageLayer : public thread::ForkWatch {
         MapPlace& place = maps_[end_of_maps_++];
         if (forbids_huge_maps()) os::forbid_huge_pages(&place, sizeof place);
         ThreadMap& map = place.map;
-        lab.map.store_release(&map);  // release: pairs with has_left()
+        cache.map.store_release(&map);  // release: pairs with has_left()
         return map;
       }
       // Something foreign in the way is stepped over; what is refused may be granted to a later thread.
@@ -272,23 +272,24 @@ class PageLayer : public thread::ForkWatch {
     }
     return kNoMap;
   }
-  /// The thread's: from now on a free of the span's blocks finds this intake. Of its own span the record,
+  /// The thread's: from now on a free of the span's blocks finds this target. Of its own span the record,
   /// from when it becomes its own, and whenever the entry is found overwritten.
-  void show_in_map(ThreadMap& map, SpanRef span, Intake& intake) {
+  void show_in_map(ThreadMap& map, SpanRef span, FreeTarget& target) {
     if (SPANALLOC_UNLIKELY(&map == &kNoMap)) return;
-    for_each_granule(span, [&](std::uintptr_t a) { map.set(a, intake); });
+    for_each_slice(span, [&](std::uintptr_t a) { map.set(a, target); });
   }
-  void hide_in_map(ThreadMap& map, SpanRef span, Intake& intake) {
-    for_each_granule(span, [&](std::uintptr_t a) { map.clear(a, intake); });
+  void hide_in_map(ThreadMap& map, SpanRef span, FreeTarget& target) {
+    for_each_slice(span, [&](std::uintptr_t a) { map.clear(a, target); });
   }
-  /// The span was the LAB's and is nobody else's yet.
+  /// The span was the thread cache's and is nobody else's yet.
   void has_left(Lists& lists, SpanRef span) {
-    ThreadMap* map = static_cast<Lab&>(lists).map.load_acquire();  // acquire: the table is open so far
+    ThreadMap* map =
+        static_cast<CacheRecord&>(lists).map.load_acquire();  // acquire: the table is open so far
     if (map != nullptr) hide_in_map(*map, span, *span.record);
   }
-  /// All spans have left the LAB, whose thread has vanished or is done with its heap.
-  SPANALLOC_COLD void clear_map(Lab& lab) {
-    ThreadMap* map = lab.map.load_relaxed();
+  /// All spans have left the thread cache, whose thread has vanished or is done with its heap.
+  SPANALLOC_COLD void clear_map(CacheRecord& cache) {
+    ThreadMap* map = cache.map.load_relaxed();
     const bool whole_pages = sizeof(MapPlace) % os::page_size() == 0;
     if (map == nullptr || (whole_pages && os::purge(map, sizeof(MapPlace)))) return;
     for (Atomic<std::uint64_t>& entry : map->entries) {
@@ -296,49 +297,52 @@ class PageLayer : public thread::ForkWatch {
     }
   }
 
-  // --- LABs ------------------------------------------------------------------------------------------------
+  // --- thread caches
+  // ------------------------------------------------------------------------------------------------
 
-  /// A LAB for the calling thread, or an orphanage, of a heap; nullptr when there is none left.
-  SPANALLOC_COLD Lab* take_lab(HeapNumber heap) {
+  /// A thread cache for the calling thread, or an abandoned list, of a heap; nullptr when there is none left.
+  SPANALLOC_COLD CacheRecord* take_cache(HeapNumber heap) {
     SPANALLOC_ASSERT(is_started());
-    Lab* lab = lab_registry_.take([this](bool) { return make_lab(); });
-    if (lab == nullptr) return nullptr;
-    SPANALLOC_ASSERT(lab->thread.load_relaxed() == 0 && !lab->is_orphanage() && lab->has_no_hot_span());
-    // Who steals from sleeping LABs looks under the lock whether it still is its heap's.
-    if (lab->heap.load_relaxed() != heap) {
-      LockGuard guard(lab->lock);
-      lab->heap.store_relaxed(heap);
+    CacheRecord* cache = cache_registry_.take([this](bool) { return make_cache(); });
+    if (cache == nullptr) return nullptr;
+    SPANALLOC_ASSERT(cache->thread.load_relaxed() == 0 && !cache->is_abandoned_list() &&
+                     cache->has_no_current_span());
+    // Who steals from sleeping thread caches looks under the lock whether it still is its heap's.
+    if (cache->heap.load_relaxed() != heap) {
+      LockGuard guard(cache->lock);
+      cache->heap.store_relaxed(heap);
     }
-    return lab;
+    return cache;
   }
-  SPANALLOC_COLD void return_lab(Lab* lab) {
-    SPANALLOC_ASSERT(lab->has_no_hot_span());
-    lab->inside.store_relaxed(0);
-    lab->thread.store_relaxed(0);
-    lab_registry_.give_back(lab);
+  SPANALLOC_COLD void return_cache(CacheRecord* cache) {
+    SPANALLOC_ASSERT(cache->has_no_current_span());
+    cache->inside.store_relaxed(0);
+    cache->thread.store_relaxed(0);
+    cache_registry_.give_back(cache);
   }
-  Lab& lab_at(LabNumber number) { return labs_[index_of(number)]; }
-  bool has_lab(LabNumber number) const { return labs_.has(index_of(number)); }
-  /// LABs below were used at some time, if there is such a one. Acquire: the table is open so far.
-  LabNumber end_of_labs() const { return LabNumber{end_of_labs_.load_acquire()}; }
+  CacheRecord& cache_at(CacheNumber number) { return caches_[index_of(number)]; }
+  bool has_cache(CacheNumber number) const { return caches_.has(index_of(number)); }
+  /// thread caches below were used at some time, if there is such a one. Acquire: the table is open so far.
+  CacheNumber end_of_caches() const { return CacheNumber{end_of_caches_.load_acquire()}; }
   /// Nobody is not.
-  bool was_used(LabNumber number) const { return number < end_of_labs() && has_lab(number); }
+  bool was_used(CacheNumber number) const { return number < end_of_caches() && has_cache(number); }
   template <class F>
-  void for_each_lab(F f) {
-    const std::uint32_t end = index_of(end_of_labs());
-    const bool all_are_there = labs_.is_without_gaps();  // gaps before `end` came before it
+  void for_each_cache(F f) {
+    const std::uint32_t end = index_of(end_of_caches());
+    const bool all_are_there = caches_.is_without_gaps();  // gaps before `end` came before it
     for (std::uint32_t number = 0; number < end; ++number) {
-      if (all_are_there || labs_.has(number)) f(labs_[number]);
+      if (all_are_there || caches_.has(number)) f(caches_[number]);
     }
   }
-  auto& lab_registry() { return lab_registry_; }
+  auto& cache_registry() { return cache_registry_; }
 
-  /// Room for what the thread of a LAB keeps for a heap that is not a default one. nullptr: no memory.
+  /// Room for what the thread of a thread cache keeps for a heap that is not a default one. nullptr: no
+  /// memory.
   static constexpr std::size_t kSlotBytes = 1024;
-  void* slot_of(LabNumber number) {
+  void* slot_of(CacheNumber number) {
     LockGuard guard(heaps_lock_);
     const std::size_t n = index_of(number);
-    if (!slots_.start(kMaxLabs, &arena.table_region()) || reach_place(slots_, n).end == n) return nullptr;
+    if (!slots_.start(kMaxCaches, &arena.table_region()) || reach_place(slots_, n).end == n) return nullptr;
     return &slots_[n];
   }
 
@@ -404,8 +408,8 @@ class PageLayer : public thread::ForkWatch {
   }
   /// The thread's: waits for the next tick; `idle`: how many had nothing to do. False: no thread of the
   /// program's is left that uses a heap. It ends then, and a later want_background() starts another one.
-  SPANALLOC_COLD bool wait_for_tick(unsigned idle) {
-    if (live_labs() == 0) {
+  SPANALLOC_COLD bool wait_for_epoch(unsigned idle) {
+    if (live_caches() == 0) {
       background_.store_release(0);
       return false;
     }
@@ -413,7 +417,7 @@ class PageLayer : public thread::ForkWatch {
     const std::uint64_t tick = decay_ms / 2 + 10;
     const std::uint64_t longer = idle < 3 ? tick : min_of(tick << min_of(idle - 2, 4), kLongestWaitMs);
     // In parts: it is to end soon after the program's last thread, however long a tick is.
-    for (std::uint64_t left = max_of(longer, tick); left != 0 && live_labs() != 0;) {
+    for (std::uint64_t left = max_of(longer, tick); left != 0 && live_caches() != 0;) {
       const std::uint64_t part = min_of(left, kLongestWaitMs);
       os::sleep_ms(part);
       left -= part;
@@ -428,26 +432,26 @@ class PageLayer : public thread::ForkWatch {
   Arena arena;
   /// Blocks whose pages have left the arena; their owners are the heaps' numbers.
   LargeObjects<> outside;
-  WarmBound<Classes::kGranule> warm_bound;
+  DirtyBound<Classes::kSlice> dirty_bound;
   SlackBound slack_bound;
-  LargeHabits large_habits{32 * kMiB / Classes::kGranule};
+  LargeHabits large_habits{32 * kMiB / Classes::kSlice};
   WakingLock purge_lock;                ///< whoever purges or ages
   Atomic<std::uint64_t> next_purge{0};  ///< milliseconds
-  bool in_tick = false;                 ///< under purge_lock: a tick has begun and is not done
+  bool in_epoch = false;                ///< under purge_lock: a tick has begun and is not done
   /// Changed under purge_lock, as a tick begins: 0 or 1, which stack of each row of the heaps' pools is that
   /// of this tick. The others are to be given down until it is done. Relaxed: a hint, spans may be in either.
-  Atomic<std::uint32_t> pool_tick{0};
+  Atomic<std::uint32_t> pool_epoch{0};
   /// Bytes that ticks and trims have purged, ever; written under purge_lock.
   Atomic<std::size_t> given_back{0};
-  std::size_t thin_cursor = 0;  ///< under purge_lock: the next record that is looked at
-  std::uint64_t decay_ms = 0;   ///< constant after start
+  std::size_t purge_cursor = 0;  ///< under purge_lock: the next record that is looked at
+  std::uint64_t decay_ms = 0;    ///< constant after start
   // In a fork's child; see fork_recovery.hpp.
-  Atomic<std::uint32_t> inside_without_lab{0};  ///< calls that are inside without a LAB,
+  Atomic<std::uint32_t> inside_without_cache{0};  ///< calls that are inside without a thread cache,
   std::uint16_t counted_since = 0;  ///< of those that began in this SpinLock::generation() or later
   /// Forks between the first process and this one. Written while there is one thread.
   std::uint32_t forks = 0;
   static constexpr std::uint32_t kRecoveryIsDue = 1;  ///< while the child has one thread
-  static constexpr std::uint32_t kBurialIsDue = 2;    ///< at any time
+  static constexpr std::uint32_t kAbandonIsDue = 2;   ///< at any time
   Atomic<std::uint32_t> recovery_is_due{0};  ///< read by every slow path, written in a fork's child only
   bool lists_repaired = false;               ///< in a child, before its recovery
   WakingLock start_lock;                     ///< the start of the layer, and of each heap
@@ -457,7 +461,7 @@ class PageLayer : public thread::ForkWatch {
   bool forbids_huge_maps() const {
     const HugePageUse use = arena.huge_page_use();
     if (use == HugePageUse::kNever) return true;
-    return use != HugePageUse::kSystem && arena.limit() << Config::kGranuleBits >= kLeastAdvised;
+    return use != HugePageUse::kSystem && arena.limit() << Config::kSliceBits >= kLeastAdvised;
   }
   // Below that so little can be free that nobody need watch it.
   static constexpr std::size_t kWorthBackground = 4 * kMiB;
@@ -466,25 +470,25 @@ class PageLayer : public thread::ForkWatch {
 
   // Its start may call malloc, which comes here again.
   SPANALLOC_COLD void start_background() {
-    if (background_.load_relaxed() != 0 || arena.limit() << Config::kGranuleBits < kWorthBackground) return;
+    if (background_.load_relaxed() != 0 || arena.limit() << Config::kSliceBits < kWorthBackground) return;
     std::uint32_t none = 0;
     if (!background_.compare_exchange_strong_acq_rel(none, 1)) return;
     // If there is none to be had, that stays so.
     thread::start_background(background_body_);
   }
-  SPANALLOC_COLD std::size_t live_labs() {
+  SPANALLOC_COLD std::size_t live_caches() {
     std::size_t count = 0;
-    for_each_heap([&](Heap& heap) { count += heap.live_labs.load_relaxed(); });
+    for_each_heap([&](Heap& heap) { count += heap.live_caches.load_relaxed(); });
     return count;
   }
-  Block* first_of(SpanRef span, BlockMark list) const {
-    return list == BlockMark::kNone ? no_block() : block_of_mark(span, list);
+  Block* first_of(SpanRef span, BlockOffset list) const {
+    return list == BlockOffset::kNone ? no_block() : block_at_offset(span, list);
   }
-  SPANALLOC_COLD BlockMark cut_lists_slow(SpanRef span, BlockMark remotes) {
-    return is_end(thinning_of(span).cut_lists(first_of(span, remotes))) ? BlockMark::kNone : remotes;
+  SPANALLOC_COLD BlockOffset cut_lists_slow(SpanRef span, BlockOffset remotes) {
+    return is_end(partial_purge_of(span).cut_lists(first_of(span, remotes))) ? BlockOffset::kNone : remotes;
   }
-  SpanThinning thinning_of(SpanRef span) {
-    return SpanThinning(*span.record, address(span.number), Classes::info(span->class_id()));
+  PartialPurge partial_purge_of(SpanRef span) {
+    return PartialPurge(*span.record, address(span.number), Classes::info(span->class_id()));
   }
   Atomic<Heap*>& place_of(HeapNumber number) {
     return index_of(number) == 0 ? first_heap_ : more_heaps_[index_of(number)];
@@ -498,9 +502,9 @@ class PageLayer : public thread::ForkWatch {
     if (started_.load_relaxed() != 0) return true;
     link_key.choose(os::random_bits());
     // As the spans of several blocks are aligned, so must the arena be, whatever the page size.
-    if (!arena.start(Classes::kGranule << Config::kMaxOrder)) return false;
+    if (!arena.start(Classes::kSlice << Config::kMaxOrder)) return false;
     if (!spans_.start(arena.capacity(), &arena.table_region()) || !spans_.ensure(1)) return false;
-    if (!labs_.start(kMaxLabs, &arena.table_region())) return false;
+    if (!caches_.start(kMaxCaches, &arena.table_region())) return false;
     decay_ms = os::option_number("DECAY_MS", 0, 3600 * 1000, 500);
     if (background_body_ != nullptr && os::option_number("BACKGROUND", 0, 1, 0) != 0) {
       may_start_background_.store_release(1);  // release: pairs with want_background()
@@ -525,35 +529,35 @@ class PageLayer : public thread::ForkWatch {
   SPANALLOC_COLD TableReach reach_place(Table& table, std::size_t n) {
     const TableReach reach = table.reach(n, n + 1);
     const bool refused = reach.end == n && reach.next == n;
-    return refused && arena.close_free() != 0 ? table.reach(n, n + 1) : reach;
+    return refused && arena.decommit_free() != 0 ? table.reach(n, n + 1) : reach;
   }
 
   template <class F>
-  void for_each_granule(SpanRef span, F f) {
+  void for_each_slice(SpanRef span, F f) {
     const std::uintptr_t first = address_of(address(span.number));
-    for (std::uintptr_t i = 0; i < (1u << span->order); ++i) f(first + (i << Config::kGranuleBits));
+    for (std::uintptr_t i = 0; i < (1u << span->order); ++i) f(first + (i << Config::kSliceBits));
   }
 
   // Under the registry's lock.
-  Lab* make_lab() {
-    const std::uint32_t number = end_of_labs_.load_relaxed();  // of the next one
-    if (number >= kMaxLabs) return nullptr;
-    const TableReach reach = reach_place(labs_, number);
+  CacheRecord* make_cache() {
+    const std::uint32_t number = end_of_caches_.load_relaxed();  // of the next one
+    if (number >= kMaxCaches) return nullptr;
+    const TableReach reach = reach_place(caches_, number);
     if (reach.end == number) {
       if (reach.next == number) return nullptr;
       // Something foreign is in the way: these numbers are nobody's.
-      end_of_labs_.store_release(static_cast<std::uint32_t>(reach.next));
-      return make_lab();
+      end_of_caches_.store_release(static_cast<std::uint32_t>(reach.next));
+      return make_cache();
     }
-    Lab& lab = labs_[number];
-    lab.number = LabNumber{number};
-    lab.spares.start(lab.number);
-    end_of_labs_.store_release(number + 1);  // release: pairs with end_of_labs()
-    return &lab;
+    CacheRecord& cache = caches_[number];
+    cache.number = CacheNumber{number};
+    cache.large_spans.start(cache.number);
+    end_of_caches_.store_release(number + 1);  // release: pairs with end_of_caches()
+    return &cache;
   }
 
   GrowingTable<Span> spans_;  // grown under the arena's lock
-  GrowingTable<Lab> labs_;
+  GrowingTable<CacheRecord> caches_;
   struct alignas(kCacheLine) Slot {
     unsigned char bytes[kSlotBytes];
   };
@@ -564,10 +568,10 @@ class PageLayer : public thread::ForkWatch {
   };
   FrontedTable<MapPlace, 1> maps_;  // "
   std::size_t end_of_maps_ = 0;     // "
-  thread::RecordRegistry<Lab> lab_registry_;
-  Atomic<std::uint32_t> end_of_labs_{0};  // written under the registry's lock
-  Atomic<std::size_t> known_end_{0};      // written under the arena's lock
-  Atomic<std::size_t> plain_end_{0};      // "; the same, up to the first gap
+  thread::RecordRegistry<CacheRecord> cache_registry_;
+  Atomic<std::uint32_t> end_of_caches_{0};  // written under the registry's lock
+  Atomic<std::size_t> known_end_{0};        // written under the arena's lock
+  Atomic<std::size_t> plain_end_{0};        // "; the same, up to the first gap
   Atomic<std::uint32_t> started_{0};
   Atomic<std::size_t> came_back_{0};  // bytes
   void (*const background_body_)();

@@ -5,11 +5,11 @@
 //   1..32     16, 32, ... 512 (step 16)         64 KiB                  64 KiB
 //   33..56    576 .. 4 KiB (8 a doubling)       <= 64 KiB               64 KiB
 //   57..80    4.5 KiB .. 32 KiB                 >= 8 blocks             128 KiB or 256 KiB
-//   81..120   36 KiB .. 1 MiB                   one block, exactly      64 KiB to 1 MiB, whole granules
-//   121       above 1 MiB                       one block               whole granules
+//   81..120   36 KiB .. 1 MiB                   one block, exactly      64 KiB to 1 MiB, whole slices
+//   121       above 1 MiB                       one block               whole slices
 //
-// A virtual span of several blocks is 2^order granules of 64 KiB, naturally aligned, so that a block's
-// address leads to the span's first granule; of a span of one block that is where the block is. A real span
+// A virtual span of several blocks is 2^order slices of 64 KiB, naturally aligned, so that a block's
+// address leads to the span's first slice; of a span of one block that is where the block is. A real span
 // of several starts where its virtual span starts. Blocks begin at the span's start with nothing before them:
 // a block of size d at index i lies at start + i * d, so it is aligned to every power of two that divides d
 // (up to the virtual span's size). The block of a span of one begins where single_blocks.hpp says. Metadata
@@ -45,78 +45,79 @@ struct SizeClass {
 
 /// Everything the slow paths ask about a class, in one record.
 struct ClassInfo : SizeClass {
-  std::uint64_t magic = 0;              ///< divisibility_magic(block_size)
-  std::uint32_t reuse_outstanding = 0;  ///< a parked span with at most this many blocks out is reusable
-  std::uint32_t refill_remotes = 0;     ///< a hot span takes its remote list when it holds at least this many
-  std::uint8_t order = 0;               ///< of the virtual span, if it has several blocks
-  std::uint8_t granules = 0;            ///< of the virtual span; 0 for kLarge: each object has its own
-  std::uint8_t pool_row = 0;            ///< kPoolRows: never pooled
-  std::uint16_t pool_most = 0;          ///< spans that a core keeps of this row
+  std::uint64_t magic = 0;                ///< divisibility_magic(block_size)
+  std::uint32_t partial_outstanding = 0;  ///< a parked span with at most this many blocks out is reusable
+  std::uint32_t refill_remotes =
+      0;                        ///< a current span takes its remote list when it holds at least this many
+  std::uint8_t order = 0;       ///< of the virtual span, if it has several blocks
+  std::uint8_t slices = 0;      ///< of the virtual span; 0 for kHuge: each object has its own
+  std::uint8_t pool_row = 0;    ///< kPoolRows: never pooled
+  std::uint16_t pool_most = 0;  ///< spans that a core keeps of this row
 };
 
 /// What is counted and how a row is made.
 template <class Config>
 struct SizeClassRules : Config {
-  using Config::kGranuleBits, Config::kMaxOrder, Config::kMinBlocks, Config::kWantedBlocks,
+  using Config::kMaxLinear, Config::kStepsPerDoubling, Config::kMaxSmall, Config::kMaxBlock;
+  using Config::kSliceBits, Config::kMaxOrder, Config::kMinBlocks, Config::kWantedBlocks,
       Config::kMostOverheadPercent;
-  using Config::kMaxSmall, Config::kStepsPerDoubling, Config::kMaxListed, Config::kMaxBlock;
 
-  static constexpr std::size_t kGranule = std::size_t{1} << kGranuleBits;
-  static constexpr unsigned kSmallClasses = kMaxSmall / kQuantum;  // classes 1 .. kSmallClasses
-  /// Rows of tables by class: classes 0 (none) .. kCount - 1, and kLarge where it has a row.
+  static constexpr std::size_t kSlice = std::size_t{1} << kSliceBits;
+  static constexpr unsigned kLinearClasses = kMaxLinear / kQuantum;  // classes 1 .. kLinearClasses
+  /// Rows of tables by class: classes 0 (none) .. kCount - 1, and kHuge where it has a row.
   static constexpr unsigned kCount =
-      1 + kSmallClasses + (log2_floor(kMaxBlock) - log2_floor(kMaxSmall)) * kStepsPerDoubling;
+      1 + kLinearClasses + (log2_floor(kMaxBlock) - log2_floor(kMaxLinear)) * kStepsPerDoubling;
   /// From this class on a span holds one block.
-  static constexpr ClassId kFirstSingle{1 + kSmallClasses +
-                                        (log2_floor(kMaxListed) - log2_floor(kMaxSmall)) * kStepsPerDoubling};
-  static constexpr unsigned kListed = index_of(kFirstSingle);  // tables of the classes with lists
-  /// The class of objects above kMaxBlock: one block in a span of as many granules as it needs.
-  static constexpr ClassId kLarge{kCount};
-  static constexpr std::size_t kMaxGranules = kMaxBlock / kGranule;  // of a span with a class
-  /// Of the pool: spans of one granule; naturally aligned ones of 2, 4 ..; others of 2 .. kMaxGranules.
+  static constexpr ClassId kFirstLarge{1 + kLinearClasses +
+                                       (log2_floor(kMaxSmall) - log2_floor(kMaxLinear)) * kStepsPerDoubling};
+  static constexpr unsigned kSmallClasses = index_of(kFirstLarge);  // tables of the classes with lists
+  /// The class of objects above kMaxBlock: one block in a span of as many slices as it needs.
+  static constexpr ClassId kHuge{kCount};
+  static constexpr std::size_t kMaxGranules = kMaxBlock / kSlice;  // of a span with a class
+  /// Of the pool: spans of one slice; naturally aligned ones of 2, 4 ..; others of 2 .. kMaxGranules.
   static constexpr unsigned kPoolRows = 1 + kMaxOrder + kMaxGranules - 1;
   /// A row has a stack for this tick of the decay clock and one for that before.
   static constexpr unsigned kPoolStacks = 2 * kPoolRows;
   static constexpr unsigned row_of_stack(unsigned stack) { return stack / 2; }
-  static constexpr std::size_t granules_of_row(unsigned row) {
+  static constexpr std::size_t slices_of_row(unsigned row) {
     return row <= kMaxOrder ? std::size_t{1} << row : row - kMaxOrder + std::size_t{1};
   }
 
   /// Class of a request of n bytes, 1 <= n <= kMaxBlock.
   static constexpr ClassId of(std::size_t n) {
-    if (n <= kMaxSmall) return ClassId{static_cast<unsigned>((n + kQuantum - 1) / kQuantum)};
+    if (n <= kMaxLinear) return ClassId{static_cast<unsigned>((n + kQuantum - 1) / kQuantum)};
     // With b = floor(log2(n-1)) the steps of the doubling (2^b, 2^(b+1)] are 2^(b-3) wide: the three bits
     // below the leading one of n-1 number them.
     const unsigned b = log2_floor(n - 1);
-    return ClassId{kSmallClasses + (b - log2_floor(kMaxSmall)) * kStepsPerDoubling +
+    return ClassId{kLinearClasses + (b - log2_floor(kMaxLinear)) * kStepsPerDoubling +
                    static_cast<unsigned>((n - 1) >> (b - log2_floor(kStepsPerDoubling))) -
                    (kStepsPerDoubling - 1)};
   }
 
   static constexpr std::uint32_t block_size(ClassId id) {
     const unsigned c = index_of(id);
-    if (c <= kSmallClasses) return static_cast<std::uint32_t>(c * kQuantum);
-    const unsigned doubling = (c - kSmallClasses - 1) / kStepsPerDoubling;
-    const unsigned step = (c - kSmallClasses - 1) % kStepsPerDoubling + 1;
-    return static_cast<std::uint32_t>((kMaxSmall << doubling) / kStepsPerDoubling *
+    if (c <= kLinearClasses) return static_cast<std::uint32_t>(c * kQuantum);
+    const unsigned doubling = (c - kLinearClasses - 1) / kStepsPerDoubling;
+    const unsigned step = (c - kLinearClasses - 1) % kStepsPerDoubling + 1;
+    return static_cast<std::uint32_t>((kMaxLinear << doubling) / kStepsPerDoubling *
                                       (kStepsPerDoubling + step));
   }
 
   static constexpr bool has_little_overhead(const SizeClass& span) {
-    const std::size_t records = span.virtual_span / kGranule * kRecordBytes;
+    const std::size_t records = span.virtual_span / kSlice * kRecordBytes;
     return (span.overhead() + records) * 100 <= span.real_span * kMostOverheadPercent;
   }
 
   /// The span of a class. Several blocks: the smallest virtual span, and in it as many blocks, as the bounds
-  /// on overhead and on the number of blocks allow. One block: whole granules.
+  /// on overhead and on the number of blocks allow. One block: whole slices.
   static constexpr SizeClass span_of(ClassId c) {
     const std::uint32_t size = block_size(c);
-    if (c >= kFirstSingle) {
+    if (c >= kFirstLarge) {
       return {size, static_cast<std::uint32_t>(align_up(size, kPageForTail)),
-              static_cast<std::uint32_t>(align_up(size, kGranule)), 1};
+              static_cast<std::uint32_t>(align_up(size, kSlice)), 1};
     }
     for (unsigned order = 0; order <= kMaxOrder; ++order) {
-      const auto whole = static_cast<std::uint32_t>(kGranule << order);
+      const auto whole = static_cast<std::uint32_t>(kSlice << order);
       const std::uint32_t least = order == kMaxOrder ? kMinBlocks : kWantedBlocks;
       for (std::uint32_t blocks = whole / size; blocks >= least; --blocks) {
         const auto real = static_cast<std::uint32_t>(align_up(size * blocks, kPageForTail));
@@ -129,21 +130,21 @@ struct SizeClassRules : Config {
 
   static constexpr ClassInfo make_class(const SizeClass& span) {
     ClassInfo info{span};
-    info.granules = static_cast<std::uint8_t>(info.virtual_span >> kGranuleBits);
+    info.slices = static_cast<std::uint8_t>(info.virtual_span >> kSliceBits);
     if (info.blocks > 1) {
-      info.order = static_cast<std::uint8_t>(log2_floor(info.granules));
+      info.order = static_cast<std::uint8_t>(log2_floor(info.slices));
       info.pool_row = info.order;
     } else {
-      info.pool_row = static_cast<std::uint8_t>(info.granules == 1 ? 0 : kMaxOrder + info.granules - 1);
+      info.pool_row = static_cast<std::uint8_t>(info.slices == 1 ? 0 : kMaxOrder + info.slices - 1);
     }
     const std::size_t pool_bytes =
         info.pool_row <= kMaxOrder ? Config::kPoolBytesARow : Config::kPoolBytesARowOfSingles;
     info.pool_most = static_cast<std::uint16_t>(max_of(pool_bytes / max_of(info.virtual_span, 1), 1));
     info.magic = divisibility_magic(info.block_size);
     // Some block is out of a span that is not reusable, and some is free in one that is.
-    const std::uint32_t free = (info.blocks * Config::kReusablePermille + 999) / 1000;
+    const std::uint32_t free = (info.blocks * Config::kPartialPermille + 999) / 1000;
     const auto reuse_free = static_cast<std::uint32_t>(max_of(min_of(free, info.blocks - std::size_t{1}), 1));
-    info.reuse_outstanding = info.blocks - reuse_free;
+    info.partial_outstanding = info.blocks - reuse_free;
     info.refill_remotes = reuse_free;
     return info;
   }
@@ -160,23 +161,23 @@ struct SizeClassRules : Config {
 template <class Config>
 struct SizeClasses : SizeClassRules<Config> {
   using Rules = SizeClassRules<Config>;
-  using Rules::block_size, Rules::of, Rules::kCount, Rules::kFirstSingle, Rules::kGranule, Rules::kMaxBlock,
-      Rules::kMaxListed, Rules::kMaxOrder, Rules::kPoolRows;
+  using Rules::block_size, Rules::of, Rules::kCount, Rules::kFirstLarge, Rules::kSlice, Rules::kMaxBlock,
+      Rules::kMaxSmall, Rules::kMaxOrder, Rules::kPoolRows;
 
   static constexpr std::array<ClassInfo, kCount + 1> kTable = Rules::make_table();
 
   static constexpr const ClassInfo& info(ClassId c) { return kTable[index_of(c)]; }
-  static constexpr bool is_single(ClassId c) { return info(c).blocks == 1; }
+  static constexpr bool has_one_block(ClassId c) { return info(c).blocks == 1; }
 
   /// Smallest class whose blocks hold n bytes and are aligned to `alignment` (a power of two); kNone when
-  /// there is none: above a granule no class is aligned.
+  /// there is none: above a slice no class is aligned.
   static constexpr ClassId of_aligned(std::size_t n, std::size_t alignment) {
-    if (n > kMaxBlock || alignment > kGranule) return ClassId::kNone;
+    if (n > kMaxBlock || alignment > kSlice) return ClassId::kNone;
     // A class below both of these has blocks that are smaller than the least multiple of the alignment, and
     // several of them in a span: it cannot do. The rest is a few steps.
     const std::size_t multiple = align_up(max_of(n, 1), alignment);
     const std::size_t dense = multiple <= kMaxBlock ? index_of(of(multiple)) : kCount;
-    const std::size_t single = max_of(index_of(of(max_of(n, 1))), index_of(kFirstSingle));
+    const std::size_t single = max_of(index_of(of(max_of(n, 1))), index_of(kFirstLarge));
     for (auto c = static_cast<unsigned>(min_of(dense, single)); c < kCount; ++c) {
       if (kTable[c].blocks == 1 || (kTable[c].block_size & (alignment - 1)) == 0) return ClassId{c};
     }
@@ -189,7 +190,7 @@ struct SizeClasses : SizeClassRules<Config> {
       if (!row_holds(c)) return c;
     }
     if (kTable[kCount - 1].block_size != kMaxBlock) return kCount - 1;
-    if (kTable[index_of(kFirstSingle) - 1].block_size != kMaxListed) return index_of(kFirstSingle) - 1;
+    if (kTable[index_of(kFirstLarge) - 1].block_size != kMaxSmall) return index_of(kFirstLarge) - 1;
     return 0;
   }
   static constexpr bool row_holds(unsigned c) {
@@ -205,26 +206,26 @@ struct SizeClasses : SizeClassRules<Config> {
     // The real span ends with the page that the last block ends in.
     if (k.blocks > 1 && !Rules::has_little_overhead(k)) return false;
     if (k.real_span != align_up(k.payload(), kPageForTail)) return false;
-    if (k.real_span > k.virtual_span || k.virtual_span != kGranule * k.granules) return false;
-    if (k.blocks > 1 && (k.granules != 1u << k.order || k.order > kMaxOrder)) return false;
-    // A block of its own fills its granules but for less than one.
-    if (k.blocks == 1 && k.virtual_span - k.block_size >= kGranule) return false;
+    if (k.real_span > k.virtual_span || k.virtual_span != kSlice * k.slices) return false;
+    if (k.blocks > 1 && (k.slices != 1u << k.order || k.order > kMaxOrder)) return false;
+    // A block of its own fills its slices but for less than one.
+    if (k.blocks == 1 && k.virtual_span - k.block_size >= kSlice) return false;
     if (k.pool_row >= kPoolRows || k.pool_most == 0) return false;
     // Counts of blocks are 16-bit fields of the span word, block marks 20-bit.
     if (k.blocks >= 0xffff) return false;
-    if ((ClassId{c} < kFirstSingle) != (k.blocks > 1)) return false;
+    if ((ClassId{c} < kFirstLarge) != (k.blocks > 1)) return false;
     if (k.blocks > 1 && k.blocks < Rules::kMinBlocks) return false;
     // A span that parks full must not be reusable at once.
-    if (k.blocks > 1 && (k.reuse_outstanding >= k.blocks || k.reuse_outstanding == 0)) return false;
+    if (k.blocks > 1 && (k.partial_outstanding >= k.blocks || k.partial_outstanding == 0)) return false;
     return true;
   }
 
-  // Spans of several blocks are aligned to a granule, so a block is as aligned as its size. The class of a
+  // Spans of several blocks are aligned to a slice, so a block is as aligned as its size. The class of a
   // multiple of a power of two has blocks that are a multiple of it: either the class's step divides the
   // power, and the size is exact, or the power divides the step.
   static constexpr bool multiples_are_aligned() {
-    for (std::size_t alignment = kQuantum; alignment <= kMaxListed; alignment *= 2) {
-      for (std::size_t n = alignment; n <= kMaxListed; n += alignment) {
+    for (std::size_t alignment = kQuantum; alignment <= kMaxSmall; alignment *= 2) {
+      for (std::size_t n = alignment; n <= kMaxSmall; n += alignment) {
         if (block_size(of(n)) % alignment != 0) return false;
       }
     }
@@ -236,16 +237,16 @@ struct SizeClasses : SizeClassRules<Config> {
 template <class Config>
 constexpr bool classes_hold() {
   using Classes = SizeClasses<Config>;
-  static_assert(Classes::kMaxBlock / Classes::kGranule <= 255, "ClassInfo has a byte for a span's granules");
+  static_assert(Classes::kMaxBlock / Classes::kSlice <= 255, "ClassInfo has a byte for a span's slices");
   static_assert(Classes::kPoolRows <= 255, "ClassInfo has a byte for a span's row of the pool");
   static_assert(Classes::first_bad_row() == 0, "see first_bad_row() for what a row must keep to");
   static_assert(Classes::multiples_are_aligned());
-  static_assert(Classes::of_aligned(Classes::kMaxBlock, Classes::kGranule) == ClassId{Classes::kCount - 1});
+  static_assert(Classes::of_aligned(Classes::kMaxBlock, Classes::kSlice) == ClassId{Classes::kCount - 1});
   static_assert(is_power_of_two(Classes::kStepsPerDoubling));
-  static_assert(Classes::kCount <= 255, "the record of a span has a byte for its class, kLarge included");
+  static_assert(Classes::kCount <= 255, "the record of a span has a byte for its class, kHuge included");
   return true;
 }
 static_assert(classes_hold<Standard>());
-static_assert(SizeClasses<Standard>::kCount == 121 && SizeClasses<Standard>::kListed == 81);
+static_assert(SizeClasses<Standard>::kCount == 121 && SizeClasses<Standard>::kSmallClasses == 81);
 
 }  // namespace spanalloc::standard

@@ -1,17 +1,17 @@
-// On which list of its LAB a parked span stands, and getting it there and off again.
+// On which list of its thread cache a parked span stands, and getting it there and off again.
 //
-//   attention   another thread's free has pointed it out: its owner settles it
-//   floating    few of its blocks are free
-//   reusable    enough are; of an orphanage: any is
+//   delayed   another thread's free has pointed it out: its owner settles it
+//   nearly full    few of its blocks are free
+//   reusable    enough are; of an abandoned list: any is
 //   full        none is, and memory was out when its owner last looked
 //
-// Everything here is done under the lock of the LAB concerned.
+// Everything here is done under the lock of the thread cache concerned.
 #pragma once
 
 #include <cstdint>
 
 #include "base/assert.hpp"
-#include "engines/standard/lab.hpp"
+#include "engines/standard/cache_record.hpp"
 #include "engines/standard/span.hpp"
 #include "engines/standard/span_word.hpp"
 
@@ -27,26 +27,26 @@ struct SpanChain {
   bool has_nothing() const { return first == SpanNumber::kNone && damaged == SpanNumber::kNone; }
 };
 
-/// The places where a heap's orphans are, and where to look: the LABs that own what nobody owns, as many as
-/// threads can end at once on this machine, 64 at most.
-struct Orphanages {
+/// The places where a heap's abandoned spans are, and where to look: the thread caches that own what nobody
+/// owns, as many as threads can end at once on this machine, 64 at most.
+struct AbandonedLists {
   static constexpr unsigned kMost = 64;
 
-  LabNumber numbers[kMost] = {};  ///< constant once there is a LAB
-  std::uint32_t mask = 0;         ///< "; how many there are, a power of two, less one
-  /// By class; bit n: orphanage numbers[n] may have a reusable span. Apart from what others read all the
+  CacheNumber numbers[kMost] = {};  ///< constant once there is a thread cache
+  std::uint32_t mask = 0;           ///< "; how many there are, a power of two, less one
+  /// By class; bit n: abandoned list numbers[n] may have a reusable span. Apart from what others read all the
   /// time.
   Atomic<std::uint64_t>* of_class = nullptr;
 
-  /// Where a LAB leaves its spans.
-  LabNumber home_of(LabNumber lab) const { return numbers[index_of(lab) & mask]; }
+  /// Where a thread cache leaves its spans.
+  CacheNumber home_of(CacheNumber cache) const { return numbers[index_of(cache) & mask]; }
 };
 
 /// `Pages` (page_layer.hpp; in models a handful of spans):
-///   SpanRef span(SpanNumber), Lists& lab(LabNumber)        their records
+///   SpanRef span(SpanNumber), Lists& cache(CacheNumber)        their records
 ///   std::uint32_t capacity(ClassId)                        blocks of a span of that class
-///   BlockMark cut_lists(SpanRef, BlockMark)                SpanThinning::cut_lists()
-///   std::uint32_t reuse_outstanding(ClassId)               how many may be out of a reusable one
+///   BlockOffset cut_lists(SpanRef, BlockOffset)                PartialPurge::cut_lists()
+///   std::uint32_t partial_outstanding(ClassId)               how many may be out of a reusable one
 template <class Pages>
 class SpanPlacement {
  public:
@@ -57,42 +57,42 @@ class SpanPlacement {
   /// A parked span that is on no list, with the word that it has now: puts it where its fill belongs, under
   /// the lock of word.owner().
   void place(SpanRef span, SpanWord word) {
-    Lists& lab = pages_.lab(word.owner());
+    Lists& cache = pages_.cache(word.owner());
     const ClassId c = span->class_id();
     const std::uint32_t capacity = pages_.capacity(c);
-    SPANALLOC_ASSERT(word.state() == SpanState::kParked && word.outstanding() != 0);
+    SPANALLOC_ASSERT(word.state() == SpanState::kShared && word.outstanding() != 0);
     SPANALLOC_ASSERT(word.outstanding() <= capacity && capacity > 1);
-    const bool orphan = lab.is_orphanage();
+    const bool is_abandoned = cache.is_abandoned_list();
     // Orphans serve whoever needs a block: any free block makes them reusable.
-    const std::uint32_t limit = orphan ? capacity - 1 : pages_.reuse_outstanding(c);
+    const std::uint32_t limit = is_abandoned ? capacity - 1 : pages_.partial_outstanding(c);
     if (word.outstanding() <= limit || span->uncounted) {
       span->expect_frees(word.outstanding());
-      push(lab, span, ListId::kReusable);
-      if (orphan) show_orphan(lab, c);
+      push(cache, span, ListId::kPartial);
+      if (is_abandoned) show_abandoned(cache, c);
     } else {
       span->expect_frees(word.outstanding() - limit);
-      push(lab, span, ListId::kFloating);
+      push(cache, span, ListId::kNearlyFull);
     }
   }
 
-  /// Unless the span is on the attention list already it is on no list.
-  void push_attention(Lists& lab, SpanRef span) {
-    if (span->list != ListId::kAttention) push(lab, span, ListId::kAttention);
-    lab.attention_waiting.store_relaxed(1);  // the lock orders it
+  /// Unless the span is on the delayed list already it is on no list.
+  void push_delayed(Lists& cache, SpanRef span) {
+    if (span->list != ListId::kDelayed) push(cache, span, ListId::kDelayed);
+    cache.has_delayed.store_relaxed(1);  // the lock orders it
   }
 
-  void push(Lists& lab, SpanRef span, ListId list) {
-    SPANALLOC_ASSERT(may_change(lab) && span);
+  void push(Lists& cache, SpanRef span, ListId list) {
+    SPANALLOC_ASSERT(may_change(cache) && span);
     SPANALLOC_ASSERT(span->list == ListId::kNone);  // I1: on one list at most
     span->list = list;
     const ClassId c = span->class_id();
-    with_list(lab, list, c, [&](auto& the_list) { the_list.push_front(span.number, links()); });
-    if (list == ListId::kReusable || list == ListId::kFloating) lab.note_class(c);
+    with_list(cache, list, c, [&](auto& the_list) { the_list.push_front(span.number, links()); });
+    if (list == ListId::kPartial || list == ListId::kNearlyFull) cache.note_class(c);
   }
 
-  void unlink(Lists& lab, SpanRef span) {
-    SPANALLOC_ASSERT(may_change(lab) && span->list != ListId::kNone);
-    with_list(lab, span->list, span->class_id(),
+  void unlink(Lists& cache, SpanRef span) {
+    SPANALLOC_ASSERT(may_change(cache) && span->list != ListId::kNone);
+    with_list(cache, span->list, span->class_id(),
               [&](auto& the_list) { the_list.remove(span.number, links()); });
     span->list = ListId::kNone;
   }
@@ -122,23 +122,24 @@ class SpanPlacement {
   };
   Links links() const { return {pages_}; }
 
-  // Lists are changed under their LAB's lock; in a fork's child also for one whose lock's owner vanished.
-  static bool may_change(const Lists& lab) { return lab.lock.is_mine() || lab.lock.owner_died(); }
+  // Lists are changed under their thread cache's lock; in a fork's child also for one whose lock's owner
+  // vanished.
+  static bool may_change(const Lists& cache) { return cache.lock.is_mine() || cache.lock.owner_died(); }
 
   // The look first: most of the time the bit is set, and the line stays shared. Relaxed: the bit says nothing
   // but where to look, and the lock orders it with the list (I5).
-  void show_orphan(const Lists& lab, ClassId c) {
-    const std::uint64_t bit = std::uint64_t{1} << (lab.orphanage - 1);
-    Atomic<std::uint64_t>& orphans = lab.orphans_of_class[index_of(c)];
-    if ((orphans.load_relaxed() & bit) == 0) orphans.fetch_or_relaxed(bit);
+  void show_abandoned(const Lists& cache, ClassId c) {
+    const std::uint64_t bit = std::uint64_t{1} << (cache.abandoned_list - 1);
+    Atomic<std::uint64_t>& abandoned = cache.abandoned_of_class[index_of(c)];
+    if ((abandoned.load_relaxed() & bit) == 0) abandoned.fetch_or_relaxed(bit);
   }
-  // I5, of an orphanage whose lock the calling thread has.
-  bool orphans_are_shown(const Lists& lab) const {
-    if (!lab.is_orphanage()) return true;
+  // I5, of an abandoned list whose lock the calling thread has.
+  bool abandoned_are_shown(const Lists& cache) const {
+    if (!cache.is_abandoned_list()) return true;
     unsigned c = 0;
-    for (const auto& list : lab.reusable) {
-      const bool shown =
-          list.is_empty() || (lab.orphans_of_class[c].load_relaxed() >> (lab.orphanage - 1) & 1) != 0;
+    for (const auto& list : cache.partial) {
+      const bool shown = list.is_empty() ||
+                         (cache.abandoned_of_class[c].load_relaxed() >> (cache.abandoned_list - 1) & 1) != 0;
       if (!shown) return false;
       ++c;
     }
@@ -149,16 +150,16 @@ class SpanPlacement {
 
  private:
   template <class F>
-  static void with_list(Lists& lab, ListId list, ClassId c, F f) {
+  static void with_list(Lists& cache, ListId list, ClassId c, F f) {
     switch (list) {
-      case ListId::kReusable:
-        return f(lab.reusable[index_of(c)]);
-      case ListId::kFloating:
-        return f(lab.floating[index_of(c)]);
+      case ListId::kPartial:
+        return f(cache.partial[index_of(c)]);
+      case ListId::kNearlyFull:
+        return f(cache.nearly_full[index_of(c)]);
       case ListId::kFull:
-        return f(lab.full);
+        return f(cache.full);
       default:
-        return f(lab.attention);
+        return f(cache.delayed);
     }
   }
 };

@@ -11,7 +11,7 @@
 // read the link of a span that another thread has just popped and put to use.
 //
 // Nothing is lost nor invented. A get that returns kNone found each stack empty at some instant, not all of
-// them at the same one. All functions are lock-free and may be called by any thread, except `set_cores`.
+// them at the same one. All functions are lock-free and may be called by any thread, except `set_shards`.
 //
 // The array is zero-initialised and belongs where pages are zero until they are written, .bss or a mapping: a
 // stack that nothing was put into costs no memory, because only its top is read.
@@ -31,38 +31,38 @@ namespace spanalloc {
 /// `Number`: a scoped enumeration of 32 bits whose kNone is 0 (base/number.hpp).
 /// kBounded: put_bounded() and the counts that it needs. kOfALine: so many sizes' stacks of a core, from a
 /// multiple of it on, share a cache line.
-template <class Number, std::size_t kSizeIndexes, unsigned kMaxCores = 256, bool kBounded = false,
+template <class Number, std::size_t kSizeIndexes, unsigned kMaxShards = 256, bool kBounded = false,
           unsigned kOfALine = 1>
 class SpanPool {
-  static_assert(kSizeIndexes > 0 && kMaxCores > 0 && kSizeIndexes % kOfALine == 0);
+  static_assert(kSizeIndexes > 0 && kMaxShards > 0 && kSizeIndexes % kOfALine == 0);
   static_assert(sizeof(Number) == sizeof(std::uint32_t) && index_of(Number::kNone) == 0);
 
  public:
   static constexpr std::size_t kSizes = kSizeIndexes;
 
   /// Once, before the first span is put. More cores than the cap share stacks; 0 counts as 1.
-  void set_cores(unsigned cores) noexcept {
-    const std::size_t wanted = max_of(cores, 1);
-    more_cores_.store_relaxed(static_cast<std::uint32_t>(min_of(wanted, kMaxCores) - 1));
+  void set_shards(unsigned shards) noexcept {
+    const std::size_t wanted = max_of(shards, 1);
+    more_shards_.store_relaxed(static_cast<std::uint32_t>(min_of(wanted, kMaxShards) - 1));
   }
-  unsigned cores() const noexcept { return more_cores_.load_relaxed() + 1; }
+  unsigned shards() const noexcept { return more_shards_.load_relaxed() + 1; }
 
   /// The core index of a thread (the paper's "thread identifier modulo number of cores").
-  unsigned core_of(std::uint32_t thread_number) const noexcept { return thread_number % cores(); }
+  unsigned shard_of(std::uint32_t thread_number) const noexcept { return thread_number % shards(); }
 
   /// The caller owns `span` alone and has written all that the next owner must see.
   template <class Links>
-  void put(std::size_t size, unsigned core, Number span, Links&& links) noexcept {
-    stack_of(size, core).top.push(index_of(span), by_index(links));
+  void put(std::size_t size, unsigned shard, Number span, Links&& links) noexcept {
+    stack_of(size, shard).top.push(index_of(span), by_index(links));
   }
 
   /// put(), unless the stack holds `at_most` spans: false, and the span is still the caller's. Threads that
   /// put at the same time may exceed the bound by one each.
   template <class Links>
-  bool put_bounded(std::size_t size, unsigned core, Number span, std::uint32_t at_most,
+  bool put_bounded(std::size_t size, unsigned shard, Number span, std::uint32_t at_most,
                    Links&& links) noexcept {
     static_assert(kBounded);
-    Stack& stack = stack_of(size, core);
+    Stack& stack = stack_of(size, shard);
     if (stack.count.load_relaxed() >= at_most) return false;
     // Before the push: a get that finds the span counts it out again, so the count never falls below zero.
     stack.count.fetch_add_relaxed(1);
@@ -72,10 +72,10 @@ class SpanPool {
 
   /// put_bounded() for a chain of `count` spans, linked from `first` to `last`: all of it or nothing.
   template <class Links>
-  bool put_chain_bounded(std::size_t size, unsigned core, Number first, Number last, std::uint32_t count,
+  bool put_chain_bounded(std::size_t size, unsigned shard, Number first, Number last, std::uint32_t count,
                          std::uint32_t at_most, Links&& links) noexcept {
     static_assert(kBounded);
-    Stack& stack = stack_of(size, core);
+    Stack& stack = stack_of(size, shard);
     if (stack.count.load_relaxed() + count > at_most) return false;
     stack.count.fetch_add_relaxed(count);  // before the push: as in put_bounded()
     stack.top.push_chain(index_of(first), index_of(last), by_index(links));
@@ -84,22 +84,22 @@ class SpanPool {
 
   /// The same as put() for a chain linked from `first` to `last`.
   template <class Links>
-  void put_chain(std::size_t size, unsigned core, Number first, Number last, Links&& links) noexcept {
-    stack_of(size, core).top.push_chain(index_of(first), index_of(last), by_index(links));
+  void put_chain(std::size_t size, unsigned shard, Number first, Number last, Links&& links) noexcept {
+    stack_of(size, shard).top.push_chain(index_of(first), index_of(last), by_index(links));
   }
 
   /// From the caller's own stack; kNone when it was empty.
   template <class Links>
-  Number get_local(std::size_t size, unsigned core, Links&& links) noexcept {
-    return pop(stack_of(size, core), links);
+  Number get_local(std::size_t size, unsigned shard, Links&& links) noexcept {
+    return pop(stack_of(size, shard), links);
   }
 
   /// From the other cores' stacks of this size, the next one first; kNone when each was empty.
   template <class Links>
-  Number get_from_other_core(std::size_t size, unsigned core, Links&& links) noexcept {
-    const unsigned count = cores();
+  Number get_from_other_shard(std::size_t size, unsigned shard, Links&& links) noexcept {
+    const unsigned count = shards();
     for (unsigned step = 1; step < count; ++step) {
-      unsigned other = core + step;
+      unsigned other = shard + step;
       if (other >= count) other -= count;
       if (const Number span = pop(stack_of(size, other), links); span != Number::kNone) return span;
     }
@@ -108,8 +108,8 @@ class SpanPool {
 
   /// Takes one stack's whole chain (its first span, kNone if empty); the caller then owns every span of it.
   /// If the pool is bounded they still count as in it: for who puts them back.
-  Number take_all(std::size_t size, unsigned core) noexcept {
-    return Number{stack_of(size, core).top.take_all()};
+  Number take_all(std::size_t size, unsigned shard) noexcept {
+    return Number{stack_of(size, shard).top.take_all()};
   }
   /// The span behind this one in a chain of the caller's; kNone at its end.
   template <class Links>
@@ -118,20 +118,20 @@ class SpanPool {
   }
 
   /// In a fork's child: the stack is empty, whatever counts its users have left behind.
-  void forget_all(std::size_t size, unsigned core) noexcept {
-    stack_of(size, core).top.take_all();
-    stack_of(size, core).count.store_relaxed(0);
+  void forget_all(std::size_t size, unsigned shard) noexcept {
+    stack_of(size, shard).top.take_all();
+    stack_of(size, shard).count.store_relaxed(0);
   }
 
   /// How many spans are in a stack, or about to be.
-  std::uint32_t count_hint(std::size_t size, unsigned core) const noexcept {
+  std::uint32_t count_hint(std::size_t size, unsigned shard) const noexcept {
     static_assert(kBounded);
-    return stack_of(size, core).count.load_relaxed();
+    return stack_of(size, shard).count.load_relaxed();
   }
 
   /// A hint; nothing follows from it.
-  bool looks_empty(std::size_t size, unsigned core) const noexcept {
-    return stack_of(size, core).top.looks_empty();
+  bool looks_empty(std::size_t size, unsigned shard) const noexcept {
+    return stack_of(size, shard).top.looks_empty();
   }
 
  private:
@@ -143,11 +143,11 @@ class SpanPool {
     Stack stacks[kOfALine];
   };
   static_assert(sizeof(Line) == kCacheLine);
-  Stack& stack_of(std::size_t size, unsigned core) noexcept {
-    return lines_[core][size / kOfALine].stacks[size % kOfALine];
+  Stack& stack_of(std::size_t size, unsigned shard) noexcept {
+    return lines_[shard][size / kOfALine].stacks[size % kOfALine];
   }
-  const Stack& stack_of(std::size_t size, unsigned core) const noexcept {
-    return lines_[core][size / kOfALine].stacks[size % kOfALine];
+  const Stack& stack_of(std::size_t size, unsigned shard) const noexcept {
+    return lines_[shard][size / kOfALine].stacks[size % kOfALine];
   }
 
   // Who puts counts before it pushes.
@@ -171,10 +171,10 @@ class SpanPool {
     return span;
   }
 
-  Atomic<std::uint32_t> more_cores_{
-      0};  // cores - 1; constant after set_cores, which happens before every other call
+  Atomic<std::uint32_t> more_shards_{
+      0};  // cores - 1; constant after set_shards, which happens before every other call
   // Those of the cores that there are stand together: on few pages.
-  Line lines_[kMaxCores][kSizeIndexes / kOfALine];
+  Line lines_[kMaxShards][kSizeIndexes / kOfALine];
 };
 
 }  // namespace spanalloc

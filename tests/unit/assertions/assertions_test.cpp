@@ -20,14 +20,14 @@ namespace spanalloc {
 
 struct CoalescingArenaTestAccess {
   template <class Arena>
-  static void count_a_granule_as_lost(Arena& arena) {
+  static void count_a_slice_as_lost(Arena& arena) {
     arena.lost_count_.fetch_add_relaxed(1);
   }
 };
 
 namespace {
 
-using standard::LabNumber;
+using standard::CacheNumber;
 using standard::ListId;
 using standard::SpanRef;
 using standard::SpanState;
@@ -66,17 +66,17 @@ class SpanAssertionDeathTest : public testing::Test {
     for (int i = 0; i < 200; ++i) blocks_.push_back(own_.heap.allocate(kSize));
     hot_ = span_of(blocks_.back());
     for (void* p : blocks_) {
-      if (span_of(p)->load_word().state() == SpanState::kParked) parked_ = span_of(p);
+      if (span_of(p)->load_word().state() == SpanState::kShared) parked_ = span_of(p);
     }
     ASSERT_TRUE(parked_);
-    ASSERT_EQ(parked_->load_word().state(), SpanState::kParked);
-    ASSERT_EQ(hot_->load_word().state(), SpanState::kHot);
+    ASSERT_EQ(parked_->load_word().state(), SpanState::kShared);
+    ASSERT_EQ(hot_->load_word().state(), SpanState::kOwned);
   }
 
   auto& heap() { return own_.heap.heap(); }
   auto& protocol() { return heap().protocol(); }
-  SpanRef span_of(void* p) { return own_.pages.span_of(own_.pages.any_granule_at(address_of(p))); }
-  LabNumber me() { return own_.heap.frontend()->lab->number; }
+  SpanRef span_of(void* p) { return own_.pages.span_of(own_.pages.any_slice_at(address_of(p))); }
+  CacheNumber me() { return own_.heap.thread_cache()->cache->number; }
   void free_all_of(SpanRef span) {
     for (void* p : blocks_) {
       if (span_of(p) == span) own_.heap.deallocate(p);
@@ -120,14 +120,14 @@ TEST_F(SpanAssertionDeathTest, I2_OnlyAClaimedSpanIsGivenToThePool) {
 }
 
 TEST_F(SpanAssertionDeathTest, I2_WhatIsFreeIsTakenOnce) {
-  EXPECT_DEATH(heap().begin_single_life({parked_}, Classes::kFirstSingle, 0),
+  EXPECT_DEATH(heap().begin_single_life({parked_}, Classes::kFirstLarge, 0),
                "state\\(\\) == SpanState::kFree");
 }
 
 TEST_F(SpanAssertionDeathTest, I3_OnlyAThreadsLabIsOrphanedAndOnlyToAnOrphanage) {
-  const LabNumber orphanage = heap().orphanages().numbers[0];
-  EXPECT_DEATH((void)protocol().orphan_all(orphanage, orphanage), "is_orphanage");
-  EXPECT_DEATH((void)protocol().orphan_all(me(), me()), "is_orphanage");
+  const CacheNumber abandoned_list = heap().abandoned_lists().numbers[0];
+  EXPECT_DEATH((void)protocol().abandon_all(abandoned_list, abandoned_list), "is_abandoned_list");
+  EXPECT_DEATH((void)protocol().abandon_all(me(), me()), "is_abandoned_list");
 }
 
 TEST_F(SpanAssertionDeathTest, I4_AnEmptySpanThatNobodyClaimedHasBeenListed) {
@@ -137,12 +137,12 @@ TEST_F(SpanAssertionDeathTest, I4_AnEmptySpanThatNobodyClaimedHasBeenListed) {
     const SpanWord word = parked_->load_word();
     parked_->expect_frees(word.outstanding());
     parked_->left.store_relaxed(0);
-    own_.pages.lab(me()).floating[parked_->size_class].remove(parked_.number, links());
-    own_.pages.lab(me()).reusable[parked_->size_class].push_front(parked_.number, links());
-    parked_->list = ListId::kReusable;
-    (void)protocol().reusable_to_hot(parked_->class_id(), me());
+    own_.pages.cache(me()).nearly_full[parked_->size_class].remove(parked_.number, links());
+    own_.pages.cache(me()).partial[parked_->size_class].push_front(parked_.number, links());
+    parked_->list = ListId::kPartial;
+    (void)protocol().partial_to_owned(parked_->class_id(), me());
   };
-  EXPECT_DEATH(take_a_span_that_is_empty_unseen(), "is_empty_only_if_listed");
+  EXPECT_DEATH(take_a_span_that_is_empty_unseen(), "is_empty_only_if_delayed");
 }
 
 TEST_F(SpanAssertionDeathTest, I5_OrphanagesShowWhatTheyHave) {
@@ -153,34 +153,34 @@ TEST_F(SpanAssertionDeathTest, I5_OrphanagesShowWhatTheyHave) {
       own_.heap.deallocate(own_.heap.allocate(kSize));
       (void)p;  // stays: its span becomes an orphan, with free blocks
     }).join();
-    for (unsigned c = 0; c < Classes::kListed; ++c) {
-      heap().orphanages().of_class[c].store_relaxed(0);
+    for (unsigned c = 0; c < Classes::kSmallClasses; ++c) {
+      heap().abandoned_lists().of_class[c].store_relaxed(0);
     }
-    for (unsigned n = 0; n <= heap().orphanages().mask; ++n) {
-      const LabNumber number = heap().orphanages().numbers[n];
-      protocol().lock_lab(number);
-      protocol().unlock_lab(own_.pages.lab(number));
+    for (unsigned n = 0; n <= heap().abandoned_lists().mask; ++n) {
+      const CacheNumber number = heap().abandoned_lists().numbers[n];
+      protocol().lock_cache(number);
+      protocol().unlock_cache(own_.pages.cache(number));
     }
   };
-  EXPECT_DEATH(hide_an_orphan(), "orphans_are_shown");
+  EXPECT_DEATH(hide_an_orphan(), "abandoned_are_shown");
 }
 
 TEST_F(SpanAssertionDeathTest, OnlyItsOwnersHotSpanParks) {
-  EXPECT_DEATH((void)protocol().hot_to_parked(parked_, me(), 0), "SpanState::kHot");
-  const LabNumber somebody = heap().orphanages().numbers[0];
-  EXPECT_DEATH((void)protocol().hot_to_parked(hot_, somebody, 0), "SpanState::kHot");
-  EXPECT_DEATH((void)protocol().hot_to_parked(hot_, me(), 0xffff), "free_blocks <=");
+  EXPECT_DEATH((void)protocol().owned_to_shared(parked_, me(), 0), "SpanState::kOwned");
+  const CacheNumber somebody = heap().abandoned_lists().numbers[0];
+  EXPECT_DEATH((void)protocol().owned_to_shared(hot_, somebody, 0), "SpanState::kOwned");
+  EXPECT_DEATH((void)protocol().owned_to_shared(hot_, me(), 0xffff), "free_blocks <=");
 }
 
 TEST_F(SpanAssertionDeathTest, ListsAreChangedUnderTheirLock) {
-  EXPECT_DEATH(protocol().unlink(own_.pages.lab(me()), parked_), "may_change");
+  EXPECT_DEATH(protocol().unlink(own_.pages.cache(me()), parked_), "may_change");
 }
 
 TEST(ArenaAssertionDeathTest, OpenedIsTakenFreeClosedAndLost) {
   const auto destroy_with_wrong_books = [] {
     CoalescingArena<16, HugePages::kKernelDefault> arena;
     ASSERT_TRUE(arena.start(1 << 16));
-    CoalescingArenaTestAccess::count_a_granule_as_lost(arena);
+    CoalescingArenaTestAccess::count_a_slice_as_lost(arena);
     arena.destroy();
   };
   EXPECT_DEATH(destroy_with_wrong_books(), "books_add_up");
@@ -188,7 +188,7 @@ TEST(ArenaAssertionDeathTest, OpenedIsTakenFreeClosedAndLost) {
 
 TEST(PoolAssertionDeathTest, TheCountOfAStackIsNeverTooLow) {
   SpanPool<standard::SpanNumber, 1, 1, true> pool;
-  pool.set_cores(1);
+  pool.set_shards(1);
   Atomic<std::uint32_t> link{0};
   const auto links = [&](standard::SpanNumber) -> Atomic<std::uint32_t>& { return link; };
   pool.put(0, 0, standard::SpanNumber{1}, links);  // as one that is put without a bound
@@ -198,10 +198,10 @@ TEST(PoolAssertionDeathTest, TheCountOfAStackIsNeverTooLow) {
 TEST_F(SpanAssertionDeathTest, TheRemoteListIsAsLongAsTheWordSays) {
   const std::uint32_t blocks = Classes::info(hot_->class_id()).blocks;
   const auto take_a_list_of_no_blocks = [&] {
-    hot_->word.store_relaxed(hot_->load_word().with_head(standard::BlockMark{5}).bits);
+    hot_->word.store_relaxed(hot_->load_word().with_head(standard::BlockOffset{5}).bits);
     (void)standard::take_remotes(hot_->word, blocks);
   };
-  EXPECT_DEATH(take_a_list_of_no_blocks(), "before.head\\(\\) == BlockMark::kNone");
+  EXPECT_DEATH(take_a_list_of_no_blocks(), "before.head\\(\\) == BlockOffset::kNone");
 }
 
 TEST_F(SpanAssertionDeathTest, TheRemoteListHoldsWhatTheWordCounts) {
@@ -228,21 +228,21 @@ TEST_F(SpanAssertionDeathTest, ASpanGoesToAStackThatThePoolHas) {
     const auto taken = heap().take_span(Classes::of(kSingle), 0);
     heap().put_in_pool(taken.span, 1u << 20);
   };
-  EXPECT_DEATH(put_where_nobody_looks(), "core < pool\\(\\).cores\\(\\)");
+  EXPECT_DEATH(put_where_nobody_looks(), "shard < pool\\(\\).shards\\(\\)");
 }
 
 TEST_F(SpanAssertionDeathTest, ALabIsReturnedOnce) {
-  auto* lab = own_.pages.take_lab(heap().number());
-  auto* other = own_.pages.take_lab(heap().number());
-  own_.pages.return_lab(lab);
-  own_.pages.return_lab(other);
-  EXPECT_DEATH(own_.pages.return_lab(lab), "is_idle\\(record\\)");
+  auto* cache = own_.pages.take_cache(heap().number());
+  auto* other = own_.pages.take_cache(heap().number());
+  own_.pages.return_cache(cache);
+  own_.pages.return_cache(other);
+  EXPECT_DEATH(own_.pages.return_cache(cache), "is_idle\\(record\\)");
 }
 
 TEST_F(SpanAssertionDeathTest, ALabIsGivenBackWithoutHotSpansAndByItsThread) {
-  auto* lab = own_.heap.frontend()->lab;
-  EXPECT_DEATH(heap().end_lab(lab), "has_no_hot_span\\(\\)");
-  EXPECT_DEATH(std::thread([&] { heap().end_lab(lab); }).join(), "is_mine");
+  auto* cache = own_.heap.thread_cache()->cache;
+  EXPECT_DEATH(heap().end_cache(cache), "has_no_current_span\\(\\)");
+  EXPECT_DEATH(std::thread([&] { heap().end_cache(cache); }).join(), "is_mine");
 }
 
 }  // namespace

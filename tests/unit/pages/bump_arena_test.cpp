@@ -16,15 +16,15 @@ namespace {
 
 using Arena = BumpArena<16, 4, HugePages::kKernelDefault>;
 
-char* address(Arena& arena, std::uint32_t granule) {
-  return pointer_to<char>(arena.base() + std::size_t{granule} * Arena::kGranule);
+char* address(Arena& arena, std::uint32_t slice) {
+  return pointer_to<char>(arena.base() + std::size_t{slice} * Arena::kSlice);
 }
 
 TEST(BumpArena, HandsOutAlignedZeroedDisjointRanges) {
   auto arena = std::make_unique<Arena>();
   ASSERT_TRUE(arena->start());
   EXPECT_TRUE(arena->start()) << "idempotent";
-  EXPECT_EQ(arena->base() % (Arena::kGranule << 4), 0u);
+  EXPECT_EQ(arena->base() % (Arena::kSlice << 4), 0u);
   std::set<std::uint32_t> seen;
   for (unsigned i = 0; i < 200; ++i) {
     const unsigned order = (i * 7) % 5;
@@ -33,7 +33,7 @@ TEST(BumpArena, HandsOutAlignedZeroedDisjointRanges) {
     EXPECT_EQ(first % (1u << order), 0u);
     EXPECT_LE(first + (1u << order), arena->limit());
     for (std::uint32_t g = first; g < first + (1u << order); ++g) {
-      EXPECT_TRUE(seen.insert(g).second) << "granule " << g << " twice";
+      EXPECT_TRUE(seen.insert(g).second) << "slice " << g << " twice";
       EXPECT_EQ(address(*arena, g)[100], 0);
       std::memset(address(*arena, g), 1, 4096);
     }
@@ -49,18 +49,18 @@ TEST(BumpArena, AlignmentGapsServeSmallerRequests) {
   std::set<std::uint32_t> gap;
   for (int i = 0; i < 14; ++i) gap.insert(arena->allocate(0));
   EXPECT_EQ(gap.size(), 14u);
-  EXPECT_LT(*gap.rbegin(), 16u) << "granules 2 to 15 come before new address space";
+  EXPECT_LT(*gap.rbegin(), 16u) << "slices 2 to 15 come before new address space";
 }
 
 TEST(BumpArena, OpensLittle) {
   auto arena = std::make_unique<Arena>();
   ASSERT_TRUE(arena->start());
   ASSERT_NE(arena->allocate(0), 0u);
-  EXPECT_LE(arena->statistics().opened_bytes, 4 * Arena::kGranule);
+  EXPECT_LE(arena->statistics().opened_bytes, 4 * Arena::kSlice);
   for (int i = 0; i < 2000; ++i) ASSERT_NE(arena->allocate(0), 0u);
   const ArenaStatistics s = arena->statistics();
-  EXPECT_GE(s.opened_bytes, 2000 * Arena::kGranule);
-  EXPECT_LE(s.opened_bytes, 2001 * Arena::kGranule + 16 * kMiB) << "a step is at most 16 MiB";
+  EXPECT_GE(s.opened_bytes, 2000 * Arena::kSlice);
+  EXPECT_LE(s.opened_bytes, 2001 * Arena::kSlice + 16 * kMiB) << "a step is at most 16 MiB";
   EXPECT_EQ(s.lost_bytes, 0u);
 }
 
@@ -70,9 +70,9 @@ TEST(BumpArena, ASmallArenaEndsAndStaysUsable) {
     auto arena = std::make_unique<Arena>();
     ASSERT_TRUE(arena->start());
     EXPECT_EQ(arena->statistics().reserved_bytes, kGiB);
-    std::size_t granules = 0;
-    while (arena->allocate(4) != 0) granules += 16;
-    EXPECT_EQ(granules, kGiB / Arena::kGranule - 16) << "all but the range of granule 0";
+    std::size_t slices = 0;
+    while (arena->allocate(4) != 0) slices += 16;
+    EXPECT_EQ(slices, kGiB / Arena::kSlice - 16) << "all but the range of slice 0";
     EXPECT_NE(arena->allocate(0), 0u) << "what the first alignment skipped is still there";
   });
 }
@@ -87,7 +87,7 @@ TEST(BumpArena, UnderAnAddressLimitNothingIsReserved) {
     std::size_t bytes = 0;
     for (std::uint32_t g = arena->allocate(0); g != 0; g = arena->allocate(0)) {
       *address(*arena, g) = 1;
-      bytes += Arena::kGranule;
+      bytes += Arena::kSlice;
     }
     EXPECT_GE(bytes, 380 * kMiB) << "nearly all of the limit is usable";
     EXPECT_LE(arena->statistics().reserved_bytes, arena->statistics().opened_bytes);
@@ -132,10 +132,10 @@ TEST(BumpArena, StepsOverForeignMappings) {
       ASSERT_NE(g, 0u);
       ASSERT_NE(g, 40u);
       ASSERT_TRUE(seen.insert(g).second);
-      std::memset(address(*arena, g), 1, Arena::kGranule);
+      std::memset(address(*arena, g), 1, Arena::kSlice);
     }
     EXPECT_EQ(ahead[100], 0x5a) << "the foreign page was not touched";
-    EXPECT_GE(arena->statistics().lost_bytes, Arena::kGranule);
+    EXPECT_GE(arena->statistics().lost_bytes, Arena::kSlice);
   });
 }
 #endif
@@ -151,7 +151,7 @@ TEST(BumpArena, LockedMemoryIsOpenedAsUsed) {
     auto arena = std::make_unique<Arena>();
     ASSERT_TRUE(arena->start());
     for (int i = 0; i < 8; ++i) ASSERT_NE(arena->allocate(0), 0u);
-    EXPECT_LE(arena->statistics().opened_bytes, 9 * Arena::kGranule);
+    EXPECT_LE(arena->statistics().opened_bytes, 9 * Arena::kSlice);
   });
 }
 
@@ -168,7 +168,7 @@ TEST(BumpArena, MemoryLockedBeforeIsOpenedAsUsed) {
     ASSERT_EQ(mlockall(MCL_CURRENT), 0);
     const std::size_t before = arena->statistics().opened_bytes;
     for (int i = 0; i < 64; ++i) ASSERT_NE(arena->allocate(0), 0u);
-    EXPECT_LE(arena->statistics().opened_bytes, before + 65 * Arena::kGranule);
+    EXPECT_LE(arena->statistics().opened_bytes, before + 65 * Arena::kSlice);
   });
 }
 

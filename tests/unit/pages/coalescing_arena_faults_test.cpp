@@ -25,7 +25,7 @@ TEST_F(CoalescingArenaTest, WhatIsMovedOutLeavesAFreeRangeOfZeros) {
   ASSERT_TRUE(tenant->move_out(a));
   EXPECT_EQ(arena->statistics().lost_bytes, 0u);
   expect_books(*arena, *tenant);
-  EXPECT_EQ(arena->dirty_granules(a, 4), 0u);
+  EXPECT_EQ(arena->dirty_slices(a, 4), 0u);
   tenant->give(before);
   EXPECT_EQ(tenant->take(7).first, before) << "it is one range with its neighbour";
   EXPECT_EQ(arena->limit(), limit);
@@ -42,9 +42,9 @@ TEST_F(CoalescingArenaTest, WhatCannotBeMovedOutStaysWhereItWas) {
   expect_books(*arena, *tenant);
   Calls::refuses = nullptr;
   // The kernel refuses more than one mapping.
-  ASSERT_EQ(mprotect(tenant->address(a) + kGranule, kGranule, PROT_READ), 0);
+  ASSERT_EQ(mprotect(tenant->address(a) + kSlice, kSlice, PROT_READ), 0);
   EXPECT_FALSE(tenant->move_out(a));
-  ASSERT_EQ(mprotect(tenant->address(a) + kGranule, kGranule, PROT_READ | PROT_WRITE), 0);
+  ASSERT_EQ(mprotect(tenant->address(a) + kSlice, kSlice, PROT_READ | PROT_WRITE), 0);
   expect_books(*arena, *tenant);
   EXPECT_TRUE(tenant->move_out(a));
 }
@@ -57,7 +57,7 @@ TEST_F(CoalescingArenaTest, WhatIsClosedIsNoRoomToGrowInto) {
   ASSERT_EQ(behind, a + 4);
   ASSERT_NE(tenant->take_growing(1).first, 0u);
   tenant->give(behind);
-  ASSERT_GE(arena->close_free(), 20 * kGranule);
+  ASSERT_GE(arena->decommit_free(), 20 * kSlice);
   EXPECT_FALSE(tenant->move_out(a));
   EXPECT_EQ(Calls::count[Calls::kRemap], 0u);
   while (tenant->take(1).first != 0) {
@@ -96,21 +96,21 @@ TEST_F(CoalescingArenaTest, APlaceThatSomebodyElseIsGivenIsNeverSeenAgain) {
     const std::uint32_t behind = tenant->take_growing(3).first;
     ASSERT_NE(tenant->take_growing(1).first, 0u);
     char* theirs = nullptr;
-    const std::size_t bytes = (whole ? 6 : 1) * kGranule;
+    const std::size_t bytes = (whole ? 6 : 1) * kSlice;
     Calls::in_the_hole = [&](void* place, std::size_t) {
-      theirs = static_cast<char*>(place) + (whole ? 0 : 2 * kGranule);
+      theirs = static_cast<char*>(place) + (whole ? 0 : 2 * kSlice);
       ASSERT_EQ(os::open_at(theirs, bytes), os::Placed::kYes);
       std::memset(theirs, 7, bytes);
     };
     ASSERT_TRUE(tenant->move_out(a, true));
     Calls::in_the_hole = nullptr;
-    EXPECT_EQ(arena->statistics().lost_bytes, 6 * kGranule);
+    EXPECT_EQ(arena->statistics().lost_bytes, 6 * kSlice);
     EXPECT_EQ(expect_books(*arena, *tenant, 6).out_of_sight, 6u);
     tenant->give(before);
     tenant->give(behind);
     arena->purge(false);
     EXPECT_EQ(expect_books(*arena, *tenant, 6).out_of_sight, 6u) << "neighbours do not merge across it";
-    arena->close_free();
+    arena->decommit_free();
     arena->recover_in_child();
     while (tenant->take_growing(1).first < 60) {
     }
@@ -123,7 +123,7 @@ TEST_F(CoalescingArenaTest, APlaceThatSomebodyElseIsGivenIsNeverSeenAgain) {
   }
 }
 
-// Under a limit the place may be granted to nobody just now: it is closed, like what loses its charge.
+// Under a limit the place may be granted to nobody just now: it is decommitted, like what loses its charge.
 TEST_F(CoalescingArenaTest, APlaceThatIsRefusedIsClosedUntilItIsNeeded) {
   for (const bool foreign : {false, true}) {
     start();
@@ -137,17 +137,17 @@ TEST_F(CoalescingArenaTest, APlaceThatIsRefusedIsClosedUntilItIsNeeded) {
     Calls::refuses = nullptr;
     char* place = tenant->address(a);
     if (foreign) {
-      ASSERT_EQ(os::open_at(place + 30 * kGranule, kGranule), os::Placed::kYes);
-      place[30 * kGranule] = 7;
+      ASSERT_EQ(os::open_at(place + 30 * kSlice, kSlice), os::Placed::kYes);
+      place[30 * kSlice] = 7;
     }
     while (tenant->take(1).first != 0) {
     }
     const std::uint32_t next = tenant->take_growing(30).first;
     EXPECT_EQ(next >= a && next < a + 40, !foreign);
-    expect_books(*arena, *tenant, arena->statistics().lost_bytes / kGranule);
+    expect_books(*arena, *tenant, arena->statistics().lost_bytes / kSlice);
     if (foreign) {
-      EXPECT_EQ(place[30 * kGranule], 7);
-      os::release(place + 30 * kGranule, kGranule);
+      EXPECT_EQ(place[30 * kSlice], 7);
+      os::release(place + 30 * kSlice, kSlice);
     }
   }
 }
@@ -165,14 +165,14 @@ TEST_F(CoalescingArenaTest, AChildNeverTouchesAPlaceThatWasJustLeft) {
     tenant->forget(a);
     arena->recover_lock();
     arena->recover_in_child();
-    EXPECT_EQ(arena->statistics().lost_bytes, 6 * kGranule);
+    EXPECT_EQ(arena->statistics().lost_bytes, 6 * kSlice);
     tenant->give(before);
     tenant->give(behind);
     while (tenant->take_growing(2).first < 200) {
     }
     arena->purge(false);
-    arena->close_free();
-    EXPECT_EQ(os::open_at(tenant->address(a), 6 * kGranule), os::Placed::kYes) << "nothing is there";
+    arena->decommit_free();
+    EXPECT_EQ(os::open_at(tenant->address(a), 6 * kSlice), os::Placed::kYes) << "nothing is there";
   };
   // By another thread: the one that moves is gone in the child.
   Calls::in_the_hole = [&](void*, std::size_t) { std::thread([&] { test::in_child(look); }).join(); };
@@ -197,13 +197,13 @@ TEST_F(CoalescingArenaTest, AChildMovesNoMoreThanItHasMappingsFor) {
       const std::uint32_t first = arena->take_growing(1, 1, kAnyUse).first;
       ASSERT_NE(arena->take_growing(1, 1, kAnyUse).first, 0u);
       const std::size_t calls = Calls::count[Calls::kRemap];
-      const auto out = arena->move_out(first, 1, 2 * kGranule);
+      const auto out = arena->move_out(first, 1, 2 * kSlice);
       if (out.to == nullptr) {
         EXPECT_EQ(Calls::count[Calls::kRemap], calls) << "the kernel is not asked";
         break;
       }
       // (What it has left is not given back: each is at a place of its own.)
-      os::release(out.to, 2 * kGranule);
+      os::release(out.to, 2 * kSlice);
     }
     EXPECT_GE(moved, 8000u);
     EXPECT_LE(moved, 8192u);
@@ -235,12 +235,12 @@ void scenario(FaultyArena& arena, ArenaTenant& tenant) {
   arena.age();
   tenant.give(std::next(tenant.live().begin())->first);
   arena.purge(true);
-  arena.close_free();
+  arena.decommit_free();
   take(3);
   take(20);
   tenant.give(largest());
-  arena.close_free();
-  arena.close_free();
+  arena.decommit_free();
+  arena.decommit_free();
   take(6, 16);
   const std::uint32_t from = largest();
   tenant.move_out(from, true);
@@ -266,11 +266,11 @@ class CoalescingArenaRefusals : public CoalescingArenaTest {
     scenario(*arena, *tenant);
     const bool refused = Calls::refuses.has_refused();
     Calls::refuses = nullptr;
-    const std::size_t lost_granules = arena->statistics().lost_bytes / kGranule;
-    EXPECT_EQ(lost_granules != 0, lost);
-    expect_books(*arena, *tenant, lost_granules);
+    const std::size_t lost_slices = arena->statistics().lost_bytes / kSlice;
+    EXPECT_EQ(lost_slices != 0, lost);
+    expect_books(*arena, *tenant, lost_slices);
     tenant->give_all();
-    expect_books(*arena, *tenant, lost_granules);
+    expect_books(*arena, *tenant, lost_slices);
     if (!lost) expect_all_can_be_had();
     Calls::release_all();
     return refused;
@@ -315,13 +315,13 @@ TEST_F(CoalescingArenaTest, AStartThatWasRefusedCanBeMadeAgain) {
     Calls::refuses.may([k](const Calls::Call& call, std::size_t number) {
       return number >= k && (call.kind != Calls::kReserve || call.bytes != kGiB);
     });
-    const bool started = arena->start(kGranule);
+    const bool started = arena->start(kSlice);
     EXPECT_NE(started, Calls::refuses.has_refused());
     if (!started) {
       EXPECT_EQ(arena->take_growing(1, 1, kAnyUse).first, 0u);
     }
     Calls::refuses = nullptr;
-    ASSERT_TRUE(arena->start(kGranule));
+    ASSERT_TRUE(arena->start(kSlice));
     ASSERT_NE(tenant->take_growing(100).first, 0u);
     expect_books(*arena, *tenant);
     Calls::release_all();
@@ -338,10 +338,10 @@ TEST_F(CoalescingArenaTest, AStartThatFindsNoPlaceFails) {
   Calls::refuses = [](const Calls::Call& call, std::size_t) {
     return call.kind == Calls::kReserve || call.kind == Calls::kReserveAt;
   };
-  EXPECT_FALSE(arena->start(kGranule));
+  EXPECT_FALSE(arena->start(kSlice));
   EXPECT_EQ(arena->base(), 0u);
   Calls::refuses.may([](const Calls::Call& call, std::size_t) { return call.kind == Calls::kReserve; });
-  ASSERT_TRUE(arena->start(kGranule)) << "a place is enough";
+  ASSERT_TRUE(arena->start(kSlice)) << "a place is enough";
   ASSERT_NE(tenant->take_growing(10).first, 0u);
   expect_books(*arena, *tenant);
 }
@@ -351,13 +351,13 @@ TEST_F(CoalescingArenaTest, HugeRangesAreAskedForFirst) {
   set_bits("33");
   start();
   Calls::refuse_all(Calls::kWouldGrant);
-  EXPECT_EQ(arena->take_growing(2 * kGiB / kGranule, 1, kAnyUse).first, 0u);
+  EXPECT_EQ(arena->take_growing(2 * kGiB / kSlice, 1, kAnyUse).first, 0u);
   EXPECT_EQ(arena->limit(), 1u);
-  EXPECT_EQ(opened_granules(), 1u);
+  EXPECT_EQ(opened_slices(), 1u);
   EXPECT_EQ(Calls::count[Calls::kOpen] + 0, 0u);
   ASSERT_NE(tenant->take_growing(10).first, 0u) << "small ones are not";
   Calls::refuses = nullptr;
-  EXPECT_NE(arena->take_growing(2 * kGiB / kGranule, 1, kAnyUse).first, 0u);
+  EXPECT_NE(arena->take_growing(2 * kGiB / kSlice, 1, kAnyUse).first, 0u);
 }
 
 // --- Limits and locks: in a process of its own -------------------------------------------------------------
@@ -376,7 +376,7 @@ TEST_F(CoalescingArenaTest, UnderAnAddressLimitNothingIsReservedAndClosedMemoryC
       if (first == 0) break;
       *tenant->address(first) = 1;
       taken.push_back(first);
-      bytes += 16 * kGranule;
+      bytes += 16 * kSlice;
     }
     EXPECT_GE(bytes, 200 * kMiB) << "nearly all of the limit is usable";
     EXPECT_LE(arena->statistics().reserved_bytes, arena->statistics().opened_bytes);
@@ -385,10 +385,10 @@ TEST_F(CoalescingArenaTest, UnderAnAddressLimitNothingIsReservedAndClosedMemoryC
     for (int i = 0; i < 100; ++i) EXPECT_EQ(arena->take_growing(64, 1, kAnyUse).first, 0u);
     EXPECT_EQ(arena->limit(), at_end) << "a refusal loses nothing";
     for (std::size_t i = 0; i < taken.size(); i += 2) arena->give(taken[i]);
-    EXPECT_TRUE(arena->is_tight());
-    EXPECT_LE(arena->statistics().opened_bytes, (taken.size() + 2) / 2 * 16 * kGranule * 5 / 4);
+    EXPECT_TRUE(arena->is_at_limit());
+    EXPECT_LE(arena->statistics().opened_bytes, (taken.size() + 2) / 2 * 16 * kSlice * 5 / 4);
     EXPECT_NE(arena->take_growing(64, 1, kAnyUse).first, 0u) << "what came back is no longer charged";
-    arena->close_free();
+    arena->decommit_free();
     void* other = os::map(64 * kMiB, os::page_size());
     EXPECT_NE(other, nullptr) << "and others can have it";
   });
@@ -400,7 +400,7 @@ TEST_F(CoalescingArenaTest, ALimitIsLookedForByAddressesAlone) {
   set_bits("34");
   start();
   Calls::recording = true;
-  while (arena->limit() < 2 * kGiB / kGranule) ASSERT_NE(arena->take_growing(64, 1, kAnyUse).first, 0u);
+  while (arena->limit() < 2 * kGiB / kSlice) ASSERT_NE(arena->take_growing(64, 1, kAnyUse).first, 0u);
   Calls::recording = false;
   std::size_t looks = 0;
   for (const Calls::Call& call : Calls::record) {
@@ -412,7 +412,7 @@ TEST_F(CoalescingArenaTest, ALimitIsLookedForByAddressesAlone) {
   }
   EXPECT_GE(looks, 20u);
   EXPECT_LE(looks, 80u);
-  EXPECT_FALSE(arena->is_tight());
+  EXPECT_FALSE(arena->is_at_limit());
 }
 
 // Fills what a limit allows, until the arena is refused something.
@@ -447,23 +447,23 @@ TEST_F(CoalescingArenaTest, ALimitThatIsRaisedIsForgotten) {
         }
         const std::vector<std::uint32_t> taken = fill_up(*arena);
         EXPECT_GE(taken.size(), 128u);
-        EXPECT_TRUE(arena->is_tight());
+        EXPECT_TRUE(arena->is_at_limit());
         arena->look_at_limit();
-        EXPECT_TRUE(arena->is_tight()) << "it stands";
+        EXPECT_TRUE(arena->is_at_limit()) << "it stands";
         for (std::size_t i = 0; i < taken.size(); i += 2) arena->give(taken[i]);
         arena->look_at_limit();
-        EXPECT_TRUE(arena->is_tight()) << "it stands, whatever is closed here";
+        EXPECT_TRUE(arena->is_at_limit()) << "it stands, whatever is decommitted here";
         ASSERT_EQ(setrlimit(resource, &none), 0);
         arena->look_at_limit();
-        EXPECT_FALSE(arena->is_tight());
+        EXPECT_FALSE(arena->is_at_limit());
         EXPECT_FALSE(os::has_memory_limit());
-        while (arena->limit() < kGiB / kGranule) ASSERT_NE(arena->take_growing(16, 1, kAnyUse).first, 0u);
-        EXPECT_FALSE(arena->is_tight());
+        while (arena->limit() < kGiB / kSlice) ASSERT_NE(arena->take_growing(16, 1, kAnyUse).first, 0u);
+        EXPECT_FALSE(arena->is_at_limit());
         // Another one is met as well.
         const rlimit again{test::address_space_in_use() + 16 * kMiB + 300 * kKiB, RLIM_INFINITY};
         ASSERT_EQ(setrlimit(RLIMIT_AS, &again), 0);
         fill_up(*arena);
-        EXPECT_TRUE(arena->is_tight());
+        EXPECT_TRUE(arena->is_at_limit());
       });
     }
   }
@@ -483,7 +483,7 @@ TEST_F(CoalescingArenaTest, NothingIsAskedAboutALimitWhereNewMemoryIsLocked) {
     os::ask();
     start();
     fill_up(*arena);
-    ASSERT_TRUE(arena->is_tight());
+    ASSERT_TRUE(arena->is_at_limit());
     const rlimit none{RLIM_INFINITY, RLIM_INFINITY};
     ASSERT_EQ(setrlimit(RLIMIT_DATA, &none), 0);
     ASSERT_EQ(mlockall(MCL_FUTURE), 0);
@@ -495,14 +495,14 @@ TEST_F(CoalescingArenaTest, NothingIsAskedAboutALimitWhereNewMemoryIsLocked) {
     }
     munlockall();
     arena->look_at_limit();
-    EXPECT_FALSE(arena->is_tight());
+    EXPECT_FALSE(arena->is_at_limit());
   });
 }
 
 void expect_opened_as_used(FaultyArena& arena, ArenaTenant& tenant) {
   const std::size_t before = arena.statistics().opened_bytes;
   for (int i = 0; i < 8; ++i) ASSERT_NE(tenant.take_growing(3).first, 0u);
-  EXPECT_LE(arena.statistics().opened_bytes, before + 24 * kGranule);
+  EXPECT_LE(arena.statistics().opened_bytes, before + 24 * kSlice);
   EXPECT_FALSE(tenant.move_out(tenant.live().begin()->first)) << "locked memory stays where it is";
   expect_books(arena, tenant);
 }

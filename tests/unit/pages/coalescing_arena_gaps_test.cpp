@@ -1,4 +1,4 @@
-// An arena whose tables meet something foreign: the granules that would have their entries there are lost,
+// An arena whose tables meet something foreign: the slices that would have their entries there are lost,
 // and everything else goes on as before.
 #include <sys/mman.h>
 
@@ -33,7 +33,7 @@ class ArenaGaps : public CoalescingArenaTest {
     set_bits("44");
     arena = std::make_unique<FaultyArena>();
     Calls::reset();
-    const auto placed = Calls::during(Calls::kReserveAt, [&] { ASSERT_TRUE(arena->start(kGranule << 2)); });
+    const auto placed = Calls::during(Calls::kReserveAt, [&] { ASSERT_TRUE(arena->start(kSlice << 2)); });
     tables.clear();
     for (const Calls::Call& call : placed) {
       if (call.bytes > 2 * kPage) tables.push_back(call.address + kPage);
@@ -48,26 +48,26 @@ class ArenaGaps : public CoalescingArenaTest {
     theirs.push_back(p);
   }
   char* address(std::uint32_t first) const {
-    return pointer_to<char>(arena->base() + std::size_t{first} * kGranule);
+    return pointer_to<char>(arena->base() + std::size_t{first} * kSlice);
   }
-  // Takes ranges of `count` granules until so many granules are open; each is new, and memory at both ends.
-  void grow_to(std::size_t granules, std::size_t count) {
-    while (arena->limit() < granules) {
+  // Takes ranges of `count` slices until so many slices are open; each is new, and memory at both ends.
+  void grow_to(std::size_t slices, std::size_t count) {
+    while (arena->limit() < slices) {
       const std::uint32_t first = arena->take_growing(count, 1, kAnyUse).first;
       ASSERT_NE(first, 0u);
       check_new(first, count);
     }
   }
   void check_new(std::uint32_t first, std::size_t count) {
-    for (const std::size_t at : {std::size_t{0}, count * kGranule - 8}) {
+    for (const std::size_t at : {std::size_t{0}, count * kSlice - 8}) {
       auto* word = reinterpret_cast<std::uint64_t*>(address(first) + at);
       ASSERT_EQ(*word, 0u);
       *word = 1;
     }
     taken[first] = count;
   }
-  // What the walk shows is what was taken, and what is free; in order, and nothing foreign. (What is closed
-  // is not shown either.)
+  // What the walk shows is what was taken, and what is free; in order, and nothing foreign. (What is
+  // decommitted is not shown either.)
   void expect_walk(bool some_is_closed = false) {
     std::size_t end = 1;
     std::size_t seen = 0;
@@ -83,14 +83,14 @@ class ArenaGaps : public CoalescingArenaTest {
     });
     EXPECT_EQ(seen, taken.size());
     out_of_sight += arena->limit() - end;
-    EXPECT_GE(out_of_sight * kGranule, arena->statistics().lost_bytes);
+    EXPECT_GE(out_of_sight * kSlice, arena->statistics().lost_bytes);
     if (!some_is_closed) {
-      EXPECT_EQ(out_of_sight * kGranule, arena->statistics().lost_bytes);
+      EXPECT_EQ(out_of_sight * kSlice, arena->statistics().lost_bytes);
     }
   }
   void give_all() {
     for (const auto& [first, count] : taken) {
-      for (const std::size_t at : {std::size_t{0}, count * kGranule - 8}) {
+      for (const std::size_t at : {std::size_t{0}, count * kSlice - 8}) {
         auto* word = reinterpret_cast<std::uint64_t*>(address(first) + at);
         EXPECT_EQ(*word, 1u);
         *word = 0;
@@ -115,7 +115,7 @@ TEST_F(ArenaGaps, EachTableMayBeInterrupted) {
       // The index's upper levels reach far with what is mapped at first.
       grow_to(t == kUpper ? 4'000'000 : 260'000, t == kUpper ? 10'000 : 700);
       if (HasFatalFailure()) return;
-      const std::size_t lost = arena->statistics().lost_bytes / kGranule;
+      const std::size_t lost = arena->statistics().lost_bytes / kSlice;
       EXPECT_GT(lost, 0u);
       // Three pages: what is in the way, and two guards; and what an entry more at either end is about.
       // Where that takes the place of an entry of the second level, all of the first that it is about are
@@ -130,8 +130,8 @@ TEST_F(ArenaGaps, EachTableMayBeInterrupted) {
       for (int round = 0; round < 2; ++round) {
         give_all();
         expect_walk(true);
-        arena->close_free();
-        EXPECT_EQ(arena->take(1, 1).first, 0u) << "everything is closed";
+        arena->decommit_free();
+        EXPECT_EQ(arena->take(1, 1).first, 0u) << "everything is decommitted";
         // It can be had again, but for what is lost.
         for (std::size_t n = 0; n < 50; ++n) {
           const std::uint32_t first = arena->take_growing(1000, 1, kAnyUse).first;
@@ -164,7 +164,7 @@ TEST_F(ArenaGaps, SeveralTablesAtOnce) {
   if (HasFatalFailure()) return;
   expect_walk();
   give_all();
-  arena->close_free();
+  arena->decommit_free();
   const std::uint32_t first = arena->take_growing(30'000, 1, kAnyUse).first;
   ASSERT_NE(first, 0u);
   check_new(first, 30'000);
@@ -191,7 +191,7 @@ TEST_F(ArenaGaps, WhatItsUserHasNoRecordsForIsLost) {
     check_new(first, 50);
     sum += 50;
   }
-  const std::size_t lost = arena->statistics().lost_bytes / kGranule;
+  const std::size_t lost = arena->statistics().lost_bytes / kSlice;
   EXPECT_GE(lost, kGap.next - kGap.end);
   EXPECT_LE(lost, kGap.next - kGap.end + 1);
   expect_walk();

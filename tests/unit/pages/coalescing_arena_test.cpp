@@ -1,4 +1,4 @@
-// The arena over the coalescing manager: what it opens and closes, knows to be zero, and purges.
+// The arena over the coalescing manager: what it opens and decommits, knows to be zero, and purges.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ TEST_F(CoalescingArenaTest, OpensAheadInDoublingSteps) {
   ASSERT_NE(tenant->take_growing(1).first, 0u);
   EXPECT_EQ(arena->limit(), 2u);
   for (int i = 0; i < 2000; ++i) ASSERT_NE(tenant->take_growing(1).first, 0u);
-  EXPECT_LE(arena->limit(), 2002 + 16 * kMiB / kGranule) << "a step is at most 16 MiB";
+  EXPECT_LE(arena->limit(), 2002 + 16 * kMiB / kSlice) << "a step is at most 16 MiB";
   EXPECT_LE(Calls::count[Calls::kOpen] + 0, 30u);
   EXPECT_EQ(expect_books(*arena, *tenant).out_of_sight, 0u);
 }
@@ -36,11 +36,11 @@ TEST_F(CoalescingArenaTest, OpensWhatIsMissingBeyondTheFreeTail) {
   const std::uint32_t a = tenant->take_growing(10).first;
   ASSERT_EQ(arena->limit(), 11u);
   ASSERT_TRUE(tenant->resize(a, 4));
-  Calls::refuses = [](const Calls::Call& call, std::size_t) { return call.bytes > 5 * kGranule; };
+  Calls::refuses = [](const Calls::Call& call, std::size_t) { return call.bytes > 5 * kSlice; };
   const auto opened = Calls::during(Calls::kOpen, [&] { EXPECT_EQ(tenant->take_growing(11).first, 5u); });
   ASSERT_EQ(opened.size(), 2u) << "the step ahead, and what is needed";
-  EXPECT_EQ(opened[1].bytes, 5 * kGranule) << "six granules at the end were free";
-  EXPECT_EQ(opened[1].address, arena->base() + 11 * kGranule);
+  EXPECT_EQ(opened[1].bytes, 5 * kSlice) << "six slices at the end were free";
+  EXPECT_EQ(opened[1].address, arena->base() + 11 * kSlice);
   EXPECT_EQ(arena->limit(), 16u);
   expect_books(*arena, *tenant);
 }
@@ -113,7 +113,7 @@ TEST_F(CoalescingArenaTest, WhatIsRefusedIsNotThere) {
   const auto has_room = [&](std::uint32_t count, std::uint32_t alignment) {
     std::uint32_t begin = 1;
     const auto fits = [&](std::uint32_t end) {
-      const std::size_t origin = arena->base() / kGranule;
+      const std::size_t origin = arena->base() / kSlice;
       return align_up(origin + begin, alignment) - origin + count <= end;
     };
     for (const auto& [first, length] : taken) {
@@ -154,7 +154,7 @@ TEST_F(CoalescingArenaTest, WhatIsRefusedIsNotThere) {
   EXPECT_GE(refused, 5000u);
 }
 
-// Where the range ends closing makes no room: nothing is closed for a request that cannot be had.
+// Where the range ends decommitting makes no room: nothing is decommitted for a request that cannot be had.
 TEST_F(CoalescingArenaTest, NothingIsClosedInVainWhereTheRangeEnds) {
   start();
   std::vector<std::uint32_t> ranges;
@@ -164,12 +164,13 @@ TEST_F(CoalescingArenaTest, NothingIsClosedInVainWhereTheRangeEnds) {
   Calls::calls = 0;
   for (std::size_t i = 1; i < 200; i += 20) {
     arena->give(ranges[i]);
-    EXPECT_EQ(arena->take_growing(50, 1, kAnyUse, FaultyArena::Effort::kClose).first, 0u);
+    EXPECT_EQ(arena->take_growing(50, 1, kAnyUse, FaultyArena::Effort::kDecommit).first, 0u);
   }
   EXPECT_LE(Calls::calls + 0, 100u);
 }
 
-// A refusal closes nothing if all that is free would not do; and one that follows a give costs no more calls.
+// A refusal decommits nothing if all that is free would not do; and one that follows a give costs no more
+// calls.
 TEST_F(CoalescingArenaTest, NothingIsClosedForWhatWouldNotDo) {
   start();
   std::vector<std::uint32_t> ranges(1000);
@@ -181,14 +182,15 @@ TEST_F(CoalescingArenaTest, NothingIsClosedForWhatWouldNotDo) {
   Calls::calls = 0;
   for (std::size_t i = 1; i < 200; i += 20) {
     arena->give(ranges[i]);
-    EXPECT_EQ(arena->take_growing(3000, 1, kAnyUse, FaultyArena::Effort::kClose).first, 0u);
+    EXPECT_EQ(arena->take_growing(3000, 1, kAnyUse, FaultyArena::Effort::kDecommit).first, 0u);
   }
   EXPECT_EQ(Calls::count[Calls::kClose] + 0, 0u);
   EXPECT_LE(Calls::calls + 0, 100u);
 }
 
-// Closed ranges are opened again when the kernel lets us have them, whatever it says of mappings elsewhere
-// (at the limit on their number reopening makes them fewer); and by and by, for a few may be enough.
+// Decommitted ranges are opened again when the kernel lets us have them, whatever it says of mappings
+// elsewhere (at the limit on their number reopening makes them fewer); and by and by, for a few may be
+// enough.
 TEST_F(CoalescingArenaTest, WhatIsClosedIsReallyAskedFor) {
   start(kReserved);
   std::vector<std::uint32_t> ranges(400);
@@ -196,7 +198,7 @@ TEST_F(CoalescingArenaTest, WhatIsClosedIsReallyAskedFor) {
   while (arena->take(1, 1).first != 0) {
   }
   for (std::size_t i = 0; i < ranges.size(); i += 2) arena->give(ranges[i]);
-  EXPECT_EQ(arena->close_free(), ranges.size() / 2 * 2 * kGranule);
+  EXPECT_EQ(arena->decommit_free(), ranges.size() / 2 * 2 * kSlice);
   Calls::refuses = [](const Calls::Call& call, std::size_t) {
     return call.kind == Calls::kOpen || call.kind == Calls::kWouldGrant;
   };
@@ -204,16 +206,16 @@ TEST_F(CoalescingArenaTest, WhatIsClosedIsReallyAskedFor) {
   Calls::calls = 0;
   for (int i = 0; i < 10; ++i) EXPECT_EQ(arena->take_growing(2, 1, kAnyUse).first, 0u);
   EXPECT_LE(Calls::calls + 0, 40u) << "one of them stands for all";
-  // From here on the kernel opens what was closed, and new space once two of these are open.
-  unsigned reopened = 0;
-  const std::uintptr_t end = arena->base() + arena->limit() * kGranule;
+  // From here on the kernel opens what was decommitted, and new space once two of these are open.
+  unsigned recommitted = 0;
+  const std::uintptr_t end = arena->base() + arena->limit() * kSlice;
   Calls::refuses = [&](const Calls::Call& call, std::size_t) {
-    if (call.kind == Calls::kOpen && call.address < end) ++reopened;
+    if (call.kind == Calls::kOpen && call.address < end) ++recommitted;
     return call.kind == Calls::kWouldGrant ||
-           (call.kind == Calls::kOpen && call.address >= end && reopened < 2);
+           (call.kind == Calls::kOpen && call.address >= end && recommitted < 2);
   };
   EXPECT_NE(arena->take_growing(100, 1, kAnyUse).first, 0u);
-  EXPECT_LE(reopened, 10u) << "not all of them";
+  EXPECT_LE(recommitted, 10u) << "not all of them";
   Calls::refuses.may([&](const Calls::Call& call, std::size_t) {
     return call.kind == Calls::kWouldGrant || (call.kind == Calls::kOpen && call.address >= end);
   });
@@ -221,36 +223,36 @@ TEST_F(CoalescingArenaTest, WhatIsClosedIsReallyAskedFor) {
 }
 
 // A kernel that does not count in sums (heuristic overcommit) would grant what is missing, but not the whole:
-// everything is closed once, in vain, and not again after each bit of memory that comes back.
+// everything is decommitted once, in vain, and not again after each bit of memory that comes back.
 TEST_F(CoalescingArenaTest, WhatWasClosedInVainIsNotClosedAgainSoon) {
   start(kReserved);
   std::vector<std::uint32_t> ranges(1000);
   for (std::uint32_t& first : ranges) first = arena->take_growing(2, 1, kAnyUse).first;
   for (std::size_t i = 0; i < ranges.size(); i += 2) arena->give(ranges[i]);
-  const std::uintptr_t end = arena->base() + arena->limit() * kGranule;
+  const std::uintptr_t end = arena->base() + arena->limit() * kSlice;
   Calls::refuses = [end](const Calls::Call& call, std::size_t) {
     return call.kind == Calls::kOpen && call.address >= end;
   };
   Calls::calls = 0;
   for (std::size_t i = 1; i < 400; i += 20) {
     arena->give(ranges[i]);
-    EXPECT_EQ(arena->take_growing(3000, 1, kAnyUse, FaultyArena::Effort::kClose).first, 0u);
+    EXPECT_EQ(arena->take_growing(3000, 1, kAnyUse, FaultyArena::Effort::kDecommit).first, 0u);
   }
   // Once: the clock stands still.
   EXPECT_GE(Calls::count[Calls::kClose] + 0, 400u);
   EXPECT_LE(Calls::count[Calls::kClose] + 0, 700u);
 }
 
-// A kernel that grants so many granules in all.
+// A kernel that grants so many slices in all.
 struct Budget {
   std::size_t left;
   bool operator()(const FaultyCalls::Call& call, std::size_t) {
-    const std::size_t granules = call.bytes / kGranule;
-    if (call.kind == FaultyCalls::kClose) left += granules;
-    if (call.kind == FaultyCalls::kWouldGrant) return granules > left;
-    if (call.kind != FaultyCalls::kOpen || call.bytes % kGranule != 0) return false;
-    if (granules > left) return true;
-    left -= granules;
+    const std::size_t slices = call.bytes / kSlice;
+    if (call.kind == FaultyCalls::kClose) left += slices;
+    if (call.kind == FaultyCalls::kWouldGrant) return slices > left;
+    if (call.kind != FaultyCalls::kOpen || call.bytes % kSlice != 0) return false;
+    if (slices > left) return true;
+    left -= slices;
     return false;
   }
 };
@@ -260,7 +262,7 @@ TEST_F(CoalescingArenaTest, ClosingCountsWhatIsReallyNeeded) {
   start(kReserved);
   // Wherever the kernel has put the arena: the next multiple of the alignment is far behind the end.
   constexpr std::size_t kAlignment = 4096;
-  const std::size_t origin = arena->base() / kGranule;
+  const std::size_t origin = arena->base() / kSlice;
   const std::size_t next = align_up(origin + 1, kAlignment) - origin;
   if (next < 1500) {
     ASSERT_NE(arena->take_growing(next, 1, kAnyUse).first, 0u);
@@ -272,13 +274,13 @@ TEST_F(CoalescingArenaTest, ClosingCountsWhatIsReallyNeeded) {
   for (std::size_t i = 0; i < ranges.size(); i += 2) arena->give(ranges[i]);
   auto budget = std::make_shared<Budget>(Budget{0});
   Calls::refuses = [budget](const Calls::Call& call, std::size_t n) { return (*budget)(call, n); };
-  // 200 free ranges of two granules; and a few more each time.
+  // 200 free ranges of two slices; and a few more each time.
   for (std::size_t i = 1; i < 40; i += 2) {
     arena->give(ranges[i]);
-    EXPECT_EQ(arena->take_growing(1, kAlignment, kAnyUse, FaultyArena::Effort::kClose).first, 0u);
+    EXPECT_EQ(arena->take_growing(1, kAlignment, kAnyUse, FaultyArena::Effort::kDecommit).first, 0u);
   }
   EXPECT_EQ(Calls::count[Calls::kClose] + 0, 0u);
-  EXPECT_NE(arena->take_growing(300, 1, kAnyUse, FaultyArena::Effort::kClose).first, 0u);
+  EXPECT_NE(arena->take_growing(300, 1, kAnyUse, FaultyArena::Effort::kDecommit).first, 0u);
   EXPECT_GE(Calls::count[Calls::kClose] + 0, 100u);
 }
 
@@ -286,8 +288,8 @@ TEST_F(CoalescingArenaTest, ClosingLeavesTheEndForWhatIsOpenedBehindIt) {
   start(kReserved);
   const std::size_t all = arena->capacity() - 1;
   ASSERT_NE(arena->take_growing(all - 170, 1, kAnyUse).first, 0u);
-  Calls::refuses = [limit = arena->base() + (arena->capacity() - 60) * kGranule](const Calls::Call& call,
-                                                                                 std::size_t) {
+  Calls::refuses = [limit = arena->base() + (arena->capacity() - 60) * kSlice](const Calls::Call& call,
+                                                                               std::size_t) {
     return call.kind == Calls::kOpen && call.address + call.bytes > limit;
   };
   const std::uint32_t hole = arena->take_growing(50, 1, kAnyUse).first;
@@ -300,7 +302,7 @@ TEST_F(CoalescingArenaTest, ClosingLeavesTheEndForWhatIsOpenedBehindIt) {
   arena->give(tail);
   auto budget = std::make_shared<Budget>(Budget{0});
   Calls::refuses = [budget](const Calls::Call& call, std::size_t n) { return (*budget)(call, n); };
-  EXPECT_EQ(arena->take_growing(100, 1, kAnyUse, FaultyArena::Effort::kClose).first, tail);
+  EXPECT_EQ(arena->take_growing(100, 1, kAnyUse, FaultyArena::Effort::kDecommit).first, tail);
   EXPECT_EQ(Calls::count[Calls::kClose] + 0, 1u) << "the hole";
 }
 
@@ -316,11 +318,12 @@ TEST_F(CoalescingArenaTest, AClosingInVainSpeaksForItsSizeOnly) {
   Calls::refuses = [budget](const Calls::Call& call, std::size_t n) {
     return call.kind != Calls::kWouldGrant && (*budget)(call, n);
   };
-  EXPECT_EQ(arena->take_growing(500, 1, kAnyUse, FaultyArena::Effort::kClose).first, 0u);
-  EXPECT_NE(arena->take_growing(300, 1, kAnyUse, FaultyArena::Effort::kClose).first, 0u);
+  EXPECT_EQ(arena->take_growing(500, 1, kAnyUse, FaultyArena::Effort::kDecommit).first, 0u);
+  EXPECT_NE(arena->take_growing(300, 1, kAnyUse, FaultyArena::Effort::kDecommit).first, 0u);
 }
 
-// In a range that is not reserved others may map where something was closed. That is not asked for each time.
+// In a range that is not reserved others may map where something was decommitted. That is not asked for each
+// time.
 TEST_F(CoalescingArenaTest, ClosedRangesThatOthersTookAreNotAskedForAgain) {
   if (test::kUnderAsan || test::kUnderTsan) GTEST_SKIP() << "their shadow is where it would be";
   start();
@@ -329,9 +332,9 @@ TEST_F(CoalescingArenaTest, ClosedRangesThatOthersTookAreNotAskedForAgain) {
   while (arena->take(1, 1).first != 0) {
   }
   for (std::size_t i = 0; i < ranges.size(); i += 2) arena->give(ranges[i]);
-  EXPECT_EQ(arena->close_free(), ranges.size() * kGranule);
+  EXPECT_EQ(arena->decommit_free(), ranges.size() * kSlice);
   for (std::size_t i = 0; i < ranges.size(); i += 2) {
-    void* at = pointer_to(arena->base() + ranges[i] * kGranule);
+    void* at = pointer_to(arena->base() + ranges[i] * kSlice);
     ASSERT_EQ(mmap(at, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0), at);
   }
   EXPECT_NE(arena->take_growing(2, 1, kAnyUse).first, 0u) << "behind the end";
@@ -342,7 +345,7 @@ TEST_F(CoalescingArenaTest, ClosedRangesThatOthersTookAreNotAskedForAgain) {
   }
   EXPECT_LE(Calls::calls + 0, 400u);
   for (std::size_t i = 0; i < ranges.size(); i += 2)
-    munmap(pointer_to(arena->base() + ranges[i] * kGranule), 4096);
+    munmap(pointer_to(arena->base() + ranges[i] * kSlice), 4096);
 }
 
 TEST_F(CoalescingArenaTest, TheRangeEndsAndStaysUsable) {
@@ -352,7 +355,7 @@ TEST_F(CoalescingArenaTest, TheRangeEndsAndStaysUsable) {
   EXPECT_EQ(arena->take_growing(all + 1, 1, kAnyUse).first, 0u);
   EXPECT_EQ(arena->take_growing(SIZE_MAX, 1, kAnyUse).first, 0u);
   EXPECT_EQ(arena->take_growing(0, 1, kAnyUse).first, 0u);
-  EXPECT_EQ(opened_granules(), 1u);
+  EXPECT_EQ(opened_slices(), 1u);
   ASSERT_NE(arena->take_growing(1000, 1, kAnyUse).first, 0u);
   EXPECT_EQ(arena->take_growing(all - 999, 1, kAnyUse).first, 0u);
   ASSERT_NE(arena->take_growing(all - 1000, 1, kAnyUse).first, 0u) << "all that is left";
@@ -401,7 +404,7 @@ TEST_F(CoalescingArenaTest, TwoThreadsGrowAtOnce) {
   }
   EXPECT_EQ(books.load(), arena->limit());
   EXPECT_EQ(expect_books(*arena, *tenant).free, in_use());
-  EXPECT_LE(arena->limit(), 6000 + 16 * kMiB / kGranule);
+  EXPECT_LE(arena->limit(), 6000 + 16 * kMiB / kSlice);
 }
 
 TEST_F(CoalescingArenaTest, WhatItsUserHasNoBooksForIsNotHandedOutNorLost) {
@@ -436,18 +439,18 @@ TEST_F(CoalescingArenaTest, StepsOverForeignMappingsAndNeverShowsThem) {
       ahead);
   std::memset(ahead, 0x5a, 4096);
   for (int i = 0; i < 100; ++i) ASSERT_NE(tenant->take_growing(3).first, 0u);
-  EXPECT_GE(arena->statistics().lost_bytes, kGranule);
-  EXPECT_LE(arena->statistics().lost_bytes, 3 * kGranule);
+  EXPECT_GE(arena->statistics().lost_bytes, kSlice);
+  EXPECT_LE(arena->statistics().lost_bytes, 3 * kSlice);
   const ArenaBooks books = expect_books(*arena, *tenant);
-  EXPECT_EQ(books.out_of_sight * kGranule, arena->statistics().lost_bytes);
+  EXPECT_EQ(books.out_of_sight * kSlice, arena->statistics().lost_bytes);
   arena->recover_in_child();  // as far as the arena knows: nobody holds anything
   EXPECT_EQ(expect_books(*arena, *tenant).out_of_sight, books.out_of_sight);
   tenant->give_all();
   arena->purge(false);
-  arena->close_free();
+  arena->decommit_free();
   EXPECT_EQ(expect_books(*arena, *tenant).free, 0u);
   const std::size_t limit = arena->limit();
-  while (arena->statistics().opened_bytes + arena->statistics().lost_bytes < limit * kGranule) {
+  while (arena->statistics().opened_bytes + arena->statistics().lost_bytes < limit * kSlice) {
     ASSERT_NE(tenant->take_growing(1).first, 0u);
   }
   expect_books(*arena, *tenant);
@@ -468,7 +471,7 @@ TEST_F(CoalescingArenaTest, ForeignMappingsCostALargeRangeLittle) {
     return p;
   };
   void* page = map_foreign(100, 4096);
-  void* several = map_foreign(3000, 500 * kGranule);
+  void* several = map_foreign(3000, 500 * kSlice);
   constexpr std::size_t kCount = 12000;  // of 16,383
   const Calls::Kind kind = Calls::kReserveAt;
   std::vector<Calls::Call> opened;
@@ -476,12 +479,12 @@ TEST_F(CoalescingArenaTest, ForeignMappingsCostALargeRangeLittle) {
   opened = Calls::during(kind, [&] { first = arena->take_growing(kCount, 1, kAnyUse).first; });
   EXPECT_GE(first, 3500u);
   EXPECT_LE(opened.size(), 400u) << "calls of the kernel";
-  EXPECT_GE(arena->statistics().lost_bytes, 501 * kGranule);
-  EXPECT_LE(arena->statistics().lost_bytes, 504 * kGranule) << "what they cover, and guards";
+  EXPECT_GE(arena->statistics().lost_bytes, 501 * kSlice);
+  EXPECT_LE(arena->statistics().lost_bytes, 504 * kSlice) << "what they cover, and guards";
   EXPECT_EQ(arena->take_growing(90, 1, kAnyUse).first, 2u) << "what lies before them is ours";
   EXPECT_EQ(arena->take_growing(2898, 1, kAnyUse).first, 101u) << "but for a guard before the next";
   munmap(page, 4096);
-  munmap(several, 500 * kGranule);
+  munmap(several, 500 * kSlice);
 }
 
 // --- Closing -----------------------------------------------------------------------------------------------
@@ -499,9 +502,9 @@ TEST_F(CoalescingArenaTest, ClosedRangesAreOpenedAgainBeforeNewSpace) {
     tenant->give(c);
     const std::size_t limit = arena->limit();
     const std::size_t free = expect_books(*arena, *tenant).free;
-    EXPECT_EQ(arena->close_free(), free * kGranule);
-    EXPECT_EQ(arena->close_free(), 0u);
-    EXPECT_EQ(opened_granules(), 1 + tenant->taken());
+    EXPECT_EQ(arena->decommit_free(), free * kSlice);
+    EXPECT_EQ(arena->decommit_free(), 0u);
+    EXPECT_EQ(opened_slices(), 1 + tenant->taken());
     ArenaBooks books = expect_books(*arena, *tenant);
     EXPECT_EQ(books.free, 0u);
     EXPECT_EQ(books.out_of_sight, free);
@@ -516,11 +519,11 @@ TEST_F(CoalescingArenaTest, ClosedRangesAreOpenedAgainBeforeNewSpace) {
     EXPECT_EQ(tenant->take_growing(20).first, a);
     EXPECT_EQ(arena->limit(), limit);
     tenant->give_all();
-    // Neighbours that were closed one after the other are opened together.
+    // Neighbours that were decommitted one after the other are opened together.
     ASSERT_EQ(tenant->take_growing(10).first != 0, true);
-    arena->close_free();
+    arena->decommit_free();
     tenant->give_all();
-    arena->close_free();
+    arena->decommit_free();
     EXPECT_EQ(expect_books(*arena, *tenant).free, 0u);
     ASSERT_NE(tenant->take_growing(limit - 1).first, 0u);
     EXPECT_EQ(arena->limit(), limit);
@@ -538,11 +541,11 @@ TEST_F(CoalescingArenaTest, WhatTheKernelWillNotCloseStaysFree) {
   tenant->give(a);
   tenant->give(c);
   Calls::refuse_all(Calls::kClose);
-  EXPECT_EQ(arena->close_free(), 0u);
+  EXPECT_EQ(arena->decommit_free(), 0u);
   Calls::refuses = [&](const Calls::Call& call, std::size_t) {
-    return call.kind == Calls::kClose && call.bytes == 4 * kGranule;
+    return call.kind == Calls::kClose && call.bytes == 4 * kSlice;
   };
-  EXPECT_GE(arena->close_free(), 6 * kGranule);
+  EXPECT_GE(arena->decommit_free(), 6 * kSlice);
   EXPECT_EQ(tenant->take(4).first, a);
   EXPECT_EQ(tenant->take(6).first, 0u);
   Calls::refuse_all(Calls::kOpen);
@@ -560,11 +563,11 @@ TEST_F(CoalescingArenaTest, WhatTheKernelWillNotUnmapStaysFree) {
   ASSERT_NE(tenant->take_growing(1).first, 0u);
   tenant->give(a);
   Calls::refuse_all(Calls::kRelease);
-  EXPECT_EQ(arena->close_free(), 0u);
+  EXPECT_EQ(arena->decommit_free(), 0u);
   EXPECT_EQ(tenant->take(4).first, a) << "still open";
   tenant->give(a);
   Calls::refuses = nullptr;
-  EXPECT_GE(arena->close_free(), 4 * kGranule);
+  EXPECT_GE(arena->decommit_free(), 4 * kSlice);
   EXPECT_EQ(tenant->take(4).first, 0u);
   EXPECT_EQ(tenant->take_growing(4).first, a);
   expect_books(*arena, *tenant);
@@ -595,12 +598,12 @@ TEST_F(CoalescingArenaTest, KnowsWhatIsZero) {
   Calls::refuses = nullptr;
   EXPECT_FALSE(taken_again()) << "the purge was refused";
   tenant->give(a);
-  EXPECT_GE(arena->close_free(), 8 * kGranule);
-  const Taken reopened = tenant->take_growing(8);
-  EXPECT_EQ(reopened.first, a);
-  EXPECT_TRUE(reopened.zero);
+  EXPECT_GE(arena->decommit_free(), 8 * kSlice);
+  const Taken recommitted = tenant->take_growing(8);
+  EXPECT_EQ(recommitted.first, a);
+  EXPECT_TRUE(recommitted.zero);
 
-  // One dirty granule in the middle.
+  // One dirty slice in the middle.
   ASSERT_TRUE(tenant->resize(a, 3));
   const std::uint32_t middle = tenant->take(1).first;
   ASSERT_EQ(middle, a + 3);
@@ -648,13 +651,13 @@ TEST_F(CoalescingArenaTest, PurgesExactlyWhatStayedFreeSinceTheLastTick) {
   }
   const auto purged = [&](bool only_aged) {
     std::set<std::pair<std::size_t, std::size_t>> runs;
-    std::size_t granules = 0;
+    std::size_t slices = 0;
     std::size_t told = 0;
     for (const auto& call : Calls::during(Calls::kPurge, [&] { told = arena->purge(only_aged); })) {
-      runs.emplace((call.address - arena->base()) / kGranule, call.bytes / kGranule);
-      granules += call.bytes / kGranule;
+      runs.emplace((call.address - arena->base()) / kSlice, call.bytes / kSlice);
+      slices += call.bytes / kSlice;
     }
-    EXPECT_EQ(granules, told);
+    EXPECT_EQ(slices, told);
     return runs;
   };
   using Runs = std::set<std::pair<std::size_t, std::size_t>>;

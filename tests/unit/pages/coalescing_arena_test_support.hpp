@@ -187,7 +187,7 @@ struct FaultyCalls {
 
 using FaultyArena = CoalescingArena<16, HugePages::kKernelDefault, FaultyCalls>;
 using Taken = FaultyArena::Taken;
-inline constexpr std::size_t kGranule = FaultyArena::kGranule;
+inline constexpr std::size_t kSlice = FaultyArena::kSlice;
 
 /// A side table that reaches as far as is asked for.
 inline constexpr auto kAnyUse = [](std::size_t end) { return TableReach{end, end}; };
@@ -198,7 +198,7 @@ class ArenaTenant {
   explicit ArenaTenant(FaultyArena& arena) : arena_(arena) {}
 
   char* address(std::uint32_t first) const {
-    return pointer_to<char>(arena_.base() + std::size_t{first} * kGranule);
+    return pointer_to<char>(arena_.base() + std::size_t{first} * kSlice);
   }
   Taken take(std::size_t count, std::size_t alignment = 1,
              FaultyArena::Reuse reuse = FaultyArena::Reuse::kDirtyFirst) {
@@ -218,7 +218,7 @@ class ArenaTenant {
   void give_zero(std::uint32_t first) {
     const std::size_t count = live_.at(first).count;
     live_.erase(first);
-    std::memset(address(first), 0, count * kGranule);
+    std::memset(address(first), 0, count * kSlice);
     arena_.give(first, true);
   }
   /// What has left without a word.
@@ -238,16 +238,16 @@ class ArenaTenant {
   /// range.
   bool move_out(std::uint32_t first, bool may_be_lost = false) {
     const Range range = live_.at(first);
-    const auto moved = arena_.move_out(first, range.count, 2 * range.count * kGranule);
+    const auto moved = arena_.move_out(first, range.count, 2 * range.count * kSlice);
     if (moved.to == nullptr) {
       expect_marks(first);
       return false;
     }
     EXPECT_TRUE(moved.left_a_range || may_be_lost);
     const char* to = static_cast<char*>(moved.to);
-    for (std::size_t at = 0; at < 2 * range.count * kGranule; at += kStep) {
+    for (std::size_t at = 0; at < 2 * range.count * kSlice; at += kStep) {
       const std::uint64_t mark = *reinterpret_cast<const std::uint64_t*>(to + at + 1024);
-      EXPECT_EQ(mark, at < range.count * kGranule ? range.seed + at : 0) << at;
+      EXPECT_EQ(mark, at < range.count * kSlice ? range.seed + at : 0) << at;
     }
     live_.erase(first);
     if (moved.left_a_range) {
@@ -276,7 +276,7 @@ class ArenaTenant {
 
   Taken accept(Taken taken, std::size_t count, std::size_t alignment) {
     if (taken.first == 0) return taken;
-    EXPECT_EQ(address_of(address(taken.first)) % (alignment * kGranule), 0u);
+    EXPECT_EQ(address_of(address(taken.first)) % (alignment * kSlice), 0u);
     EXPECT_EQ(arena_.count_of(taken.first), count);
     EXPECT_LE(taken.first + count, arena_.limit());
     if (taken.zero) expect_zero(taken.first, count);
@@ -285,16 +285,16 @@ class ArenaTenant {
     return taken;
   }
   void expect_zero(std::uint32_t first, std::size_t count) const {
-    for (std::size_t at = 0; at < count * kGranule; at += kStep) ASSERT_EQ(word(first, at), 0u) << at;
+    for (std::size_t at = 0; at < count * kSlice; at += kStep) ASSERT_EQ(word(first, at), 0u) << at;
   }
   void mark(std::uint32_t first) {
     const Range& range = live_.at(first);
-    for (std::size_t at = 0; at < range.count * kGranule; at += kStep) word(first, at) = range.seed + at;
+    for (std::size_t at = 0; at < range.count * kSlice; at += kStep) word(first, at) = range.seed + at;
   }
   void expect_marks(std::uint32_t first) const { expect_marks(first, live_.at(first).count); }
   void expect_marks(std::uint32_t first, std::size_t count) const {
     const std::uint64_t seed = live_.at(first).seed;
-    for (std::size_t at = 0; at < count * kGranule; at += kStep) ASSERT_EQ(word(first, at), seed + at) << at;
+    for (std::size_t at = 0; at < count * kSlice; at += kStep) ASSERT_EQ(word(first, at), seed + at) << at;
   }
   // Not at the page's beginning: a page's first bytes are where everybody writes.
   std::uint64_t& word(std::uint32_t first, std::size_t at) const {
@@ -309,11 +309,11 @@ class ArenaTenant {
 struct ArenaBooks {
   std::size_t taken = 0;
   std::size_t free = 0;
-  std::size_t out_of_sight = 0;  ///< closed or lost: what the walk leaves out
+  std::size_t out_of_sight = 0;  ///< decommitted or lost: what the walk leaves out
 };
 
 /// At rest: the walk shows what is handed out as in use and nothing else, no two free neighbours, in address
-/// order; and what is open is granule 0, taken, free or `target_lost`.
+/// order; and what is open is slice 0, taken, free or `target_lost`.
 inline ArenaBooks expect_books(FaultyArena& arena, const ArenaTenant& tenant, std::size_t target_lost = 0) {
   ArenaBooks books;
   std::size_t at = 1;
@@ -335,8 +335,8 @@ inline ArenaBooks expect_books(FaultyArena& arena, const ArenaTenant& tenant, st
   EXPECT_LE(at, arena.limit());
   books.out_of_sight += arena.limit() - at;
   EXPECT_EQ(seen.size(), tenant.live().size());
-  EXPECT_EQ(arena.statistics().opened_bytes, (1 + books.taken + books.free + target_lost) * kGranule);
-  EXPECT_GE(books.out_of_sight * kGranule, arena.statistics().lost_bytes);
+  EXPECT_EQ(arena.statistics().opened_bytes, (1 + books.taken + books.free + target_lost) * kSlice);
+  EXPECT_GE(books.out_of_sight * kSlice, arena.statistics().lost_bytes);
   tenant.expect_contents();
   return books;
 }
@@ -357,11 +357,11 @@ class CoalescingArenaTest : public testing::Test {
     FaultyCalls::reset();
     // Without a place anywhere it is reserved.
     if (reserved) FaultyCalls::refuse_all(FaultyCalls::kReserveAt);
-    ASSERT_TRUE(arena->start(kGranule << 2));
+    ASSERT_TRUE(arena->start(kSlice << 2));
     FaultyCalls::reset();
   }
   std::size_t in_use() const { return arena->limit() - 1; }
-  std::size_t opened_granules() const { return arena->statistics().opened_bytes / kGranule; }
+  std::size_t opened_slices() const { return arena->statistics().opened_bytes / kSlice; }
 
   std::unique_ptr<FaultyArena> arena;
   std::unique_ptr<ArenaTenant> tenant;

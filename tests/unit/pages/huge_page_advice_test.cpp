@@ -24,7 +24,7 @@ const Block kNothing{};
 // --- What is opened ----------------------------------------------------------------------------------------
 
 struct HugePageAdviceTest : testing::Test {
-  /// Steps of one granule each open what lies below 64 MiB, and leave a probe.
+  /// Steps of one slice each open what lies below 64 MiB, and leave a probe.
   void open_small() { ASSERT_EQ(advice.opened({1, kFirst - 1}, 1, 0, kDense), kNothing); }
   Advice advice{};
 };
@@ -93,7 +93,7 @@ TEST_F(HugePageAdviceTest, TicksGoRoundAllThatHasStayed) {
   std::set<std::size_t> advised;
   const auto tick = [&](std::size_t limit) {
     unsigned looks = 0;
-    advice.tick(
+    advice.pass_epoch(
         limit, [&](Block unit) { return advised.count(unit.first) != 0; },
         [&](Block) {
           ++looks;
@@ -105,12 +105,12 @@ TEST_F(HugePageAdviceTest, TicksGoRoundAllThatHasStayed) {
           EXPECT_LE(unit.end(), kLimit);
           advised.insert(unit.first);
         });
-    EXPECT_LE(looks, Advice::kLooksATick);
+    EXPECT_LE(looks, Advice::kLooksAnEpoch);
   };
   tick(kLimit);
   EXPECT_TRUE(advised.empty()) << "nothing has stayed for a tick yet";
   for (int i = 0; i < 20; ++i) tick(kLimit);
-  EXPECT_EQ(advised.size(), kLimit / kUnit - 1) << "all but the first, where granule 0 is";
+  EXPECT_EQ(advised.size(), kLimit / kUnit - 1) << "all but the first, where slice 0 is";
 }
 
 TEST_F(HugePageAdviceTest, TicksAdviseWhatIsDenseOnly) {
@@ -118,8 +118,8 @@ TEST_F(HugePageAdviceTest, TicksAdviseWhatIsDenseOnly) {
   constexpr auto kAny = [](Block) { return false; };
   Advice small{};
   for (int i = 0; i < 100; ++i) {
-    advice.tick(2 * kFirst, kAny, kSparse, [&](Block) { ++advised; });
-    small.tick(kFirst - 1, kAny, kDense, [&](Block) { ++advised; });
+    advice.pass_epoch(2 * kFirst, kAny, kSparse, [&](Block) { ++advised; });
+    small.pass_epoch(kFirst - 1, kAny, kDense, [&](Block) { ++advised; });
   }
   EXPECT_EQ(advised, 0u);
 }
@@ -136,19 +136,19 @@ struct HugePagesOfAnArena : testing::Test {
     Calls::release_all();
   }
   void start() {
-    ASSERT_TRUE(arena.start(kGranule));  // anywhere, seen from a huge page
+    ASSERT_TRUE(arena.start(kSlice));  // anywhere, seen from a huge page
   }
   std::uint32_t take(std::size_t count) { return arena.take_growing(count, 1, kAnyUse).first; }
   void write(std::uint32_t first, std::size_t count) {
-    std::memset(pointer_to(arena.base() + first * kGranule), 1, count * kGranule);
+    std::memset(pointer_to(arena.base() + first * kSlice), 1, count * kSlice);
   }
-  /// Granules that these calls are about.
-  static std::size_t granules_of(const std::vector<Calls::Call>& calls) {
+  /// Slices that these calls are about.
+  static std::size_t slices_of(const std::vector<Calls::Call>& calls) {
     std::size_t sum = 0;
-    for (const Calls::Call& call : calls) sum += call.bytes / kGranule;
+    for (const Calls::Call& call : calls) sum += call.bytes / kSlice;
     return sum;
   }
-  /// 34 MiB in single granules.
+  /// 34 MiB in single slices.
   void grow(bool dense) {
     for (std::size_t i = 0; i < kFirst + kUnit; ++i) {
       const std::uint32_t first = take(1);
@@ -160,7 +160,7 @@ struct HugePagesOfAnArena : testing::Test {
   /// Opens two steps more.
   void grow_on() {
     const std::size_t limit = arena.limit();
-    while (arena.limit() <= limit + 16 * kMiB / kGranule) ASSERT_NE(take(1), 0u);
+    while (arena.limit() <= limit + 16 * kMiB / kSlice) ASSERT_NE(take(1), 0u);
   }
 
   const test::Variable usual{"SPANALLOC_THP", "auto"};
@@ -174,10 +174,10 @@ TEST_F(HugePagesOfAnArena, AreAdvisedForAllOrNoneAsTheOptionSays) {
     Calls::reset();
     const auto kind = always ? Calls::kPrefer : Calls::kForbid;
     const auto advised = Calls::during(kind, [&] {  // (what is reserved is advised at once)
-      ASSERT_TRUE(own.start(kGranule));
+      ASSERT_TRUE(own.start(kSlice));
       ASSERT_NE(own.take_growing(100, 1, kAnyUse).first, 0u);
     });
-    EXPECT_GE(granules_of(advised), 100u);
+    EXPECT_GE(slices_of(advised), 100u);
     EXPECT_EQ(Calls::count[always ? Calls::kForbid : Calls::kPrefer], 0u);
     const auto purged = Calls::during(always ? Calls::kForbid : Calls::kPrefer, [&] {
       own.give(1);
@@ -194,14 +194,14 @@ TEST_F(HugePagesOfAnArena, FollowDenseMemoryThatHasStayed) {
   grow(true);
   wait();
   const auto advised = Calls::during(Calls::kPrefer, [&] { grow_on(); });
-  EXPECT_GE(granules_of(advised), 4 * kUnit);
+  EXPECT_GE(slices_of(advised), 4 * kUnit);
   // What is given back to the kernel loses the advice, whole huge pages at a time.
-  const std::size_t first = (advised.front().address - arena.base()) / kGranule;
+  const std::size_t first = (advised.front().address - arena.base()) / kSlice;
   const auto undone = Calls::during(Calls::kForbid, [&] {
     arena.give(static_cast<std::uint32_t>(first + kUnit));
     arena.purge(false);
   });
-  EXPECT_EQ(granules_of(undone), kUnit);
+  EXPECT_EQ(slices_of(undone), kUnit);
   const auto again = Calls::during(Calls::kForbid, [&] {
     arena.give(static_cast<std::uint32_t>(first + kUnit + 1));
     arena.purge(false);
@@ -217,7 +217,7 @@ TEST_F(HugePagesOfAnArena, ALargeObjectIsHandedOutWithout) {
   const auto advised = Calls::during(Calls::kPrefer, [&] { grow_on(); });
   ASSERT_FALSE(advised.empty());
   const auto undone = Calls::during(Calls::kForbid, [&] { ASSERT_NE(take(2 * kUnit), 0u); });
-  EXPECT_GE(granules_of(undone), kUnit);
+  EXPECT_GE(slices_of(undone), kUnit);
 }
 
 TEST_F(HugePagesOfAnArena, DoNotFollowMemoryThatIsHardlyTouched) {
@@ -246,15 +246,15 @@ TEST_F(HugePagesOfAnArena, PagesInThePlaceOfThoseThatMoveOutAreAdvisedAsTheOptio
   for (const bool always : {true, false}) {
     const test::Variable word("SPANALLOC_THP", always ? "always" : "never");
     Arena own{};
-    ASSERT_TRUE(own.start(kGranule));
+    ASSERT_TRUE(own.start(kSlice));
     const std::uint32_t from = own.take_growing(4, 1, kAnyUse).first;
     ASSERT_NE(own.take_growing(1, 1, kAnyUse).first, 0u);
     void* to = nullptr;
     const auto advised = Calls::during(always ? Calls::kPrefer : Calls::kForbid,
-                                       [&] { to = own.move_out(from, 4, 8 * kGranule).to; });
+                                       [&] { to = own.move_out(from, 4, 8 * kSlice).to; });
     ASSERT_NE(to, nullptr);
-    os::release(to, 8 * kGranule);
-    EXPECT_EQ(granules_of(advised), 4u);
+    os::release(to, 8 * kSlice);
+    EXPECT_EQ(slices_of(advised), 4u);
     own.destroy();
   }
 }
@@ -266,7 +266,7 @@ TEST_F(HugePagesOfAnArena, AreAdvisedByTicksForWhatIsDense) {
   const auto advised = Calls::during(Calls::kPrefer, [&] {
     for (int i = 0; i < 30; ++i) arena.age();
   });
-  EXPECT_GE(granules_of(advised), kFirst / 2);
+  EXPECT_GE(slices_of(advised), kFirst / 2);
   std::set<std::uintptr_t> places;
   for (const Calls::Call& call : advised) {
     EXPECT_TRUE(places.insert(call.address).second) << "each once";

@@ -25,7 +25,7 @@ bool is_mapped(const void* p) {
 
 // No reservation is granted, and what is opened may be refused as somebody else's.
 struct UnreservedCalls : PageCalls {
-  static inline std::uintptr_t foreign = 0;  // the granule that begins here is somebody else's
+  static inline std::uintptr_t foreign = 0;  // the slice that begins here is somebody else's
   static void* reserve(std::size_t, std::size_t) { return nullptr; }
   static os::Placed reserve_at(void* address, std::size_t bytes) {
     if (foreign - address_of(address) < bytes) return os::Placed::kTaken;
@@ -39,7 +39,7 @@ using Unreserved = AddressRange<16, HugePages::kKernelDefault, kMiB, 1, Claim::k
 TEST(PageSourcesDestroy, AReservedRangeGoesBackWhole) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator keeps mappings in a way of its own";
   auto range = std::make_unique<Reserved>();
-  ASSERT_TRUE(range->start(Reserved::kGranule));
+  ASSERT_TRUE(range->start(Reserved::kSlice));
   ASSERT_EQ(range->open_up_to(4), Reserved::OpenResult::kOpened);
   const void* first = range->address(0);
   const void* last = range->address(range->capacity() - 1);
@@ -49,10 +49,10 @@ TEST(PageSourcesDestroy, AReservedRangeGoesBackWhole) {
   EXPECT_FALSE(is_mapped(last));
   EXPECT_FALSE(range->started());
   EXPECT_EQ(range->reserved_bytes(), 0u);
-  ASSERT_TRUE(range->start(Reserved::kGranule)) << "and it starts again";
+  ASSERT_TRUE(range->start(Reserved::kSlice)) << "and it starts again";
   EXPECT_EQ(range->opened(), 1u);
   ASSERT_EQ(range->open_up_to(4), Reserved::OpenResult::kOpened);
-  std::memset(range->address(3), 1, Reserved::kGranule);
+  std::memset(range->address(3), 1, Reserved::kSlice);
   range->destroy();
   range->destroy();  // nothing is left to do
 }
@@ -62,10 +62,10 @@ TEST(PageSourcesDestroy, OfAnUnreservedRangeOnlyWhatIsOurs) {
   if (test::kUnderAsan || test::kUnderTsan)
     GTEST_SKIP() << "a sanitizer's shadow is where the arena would be";
   auto range = std::make_unique<Unreserved>();
-  ASSERT_TRUE(range->start(Unreserved::kGranule));
+  ASSERT_TRUE(range->start(Unreserved::kSlice));
   ASSERT_FALSE(range->reserved());
   UnreservedCalls::foreign = address_of(range->address(3));
-  void* theirs = mmap(range->address(3), Unreserved::kGranule, PROT_NONE,
+  void* theirs = mmap(range->address(3), Unreserved::kSlice, PROT_NONE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
   ASSERT_EQ(theirs, range->address(3));
   std::size_t skipped = 0;
@@ -76,21 +76,21 @@ TEST(PageSourcesDestroy, OfAnUnreservedRangeOnlyWhatIsOurs) {
   }
   ASSERT_GT(skipped, 0u);
   const std::size_t end = range->opened();
-  // The owner has unmapped the end of granule 5, where somebody else maps now.
+  // The owner has unmapped the end of slice 5, where somebody else maps now.
   char* fifth = static_cast<char*>(range->address(5));
-  const std::size_t left = Unreserved::kGranule / 2;
-  ASSERT_NE(mmap(fifth + left, Unreserved::kGranule - left, PROT_NONE,
-                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+  const std::size_t left = Unreserved::kSlice / 2;
+  ASSERT_NE(mmap(fifth + left, Unreserved::kSlice - left, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED,
+                 -1, 0),
             MAP_FAILED);
-  range->destroy([&](std::size_t granule) { return granule == 5 ? left : Unreserved::kGranule; });
+  range->destroy([&](std::size_t slice) { return slice == 5 ? left : Unreserved::kSlice; });
   UnreservedCalls::foreign = 0;
-  const char* base = fifth - 5 * Unreserved::kGranule;
-  for (std::size_t granule = 1; granule < end; ++granule) {
-    EXPECT_EQ(is_mapped(base + granule * Unreserved::kGranule), granule == 3) << granule;
+  const char* base = fifth - 5 * Unreserved::kSlice;
+  for (std::size_t slice = 1; slice < end; ++slice) {
+    EXPECT_EQ(is_mapped(base + slice * Unreserved::kSlice), slice == 3) << slice;
   }
   EXPECT_TRUE(is_mapped(fifth + left));
-  munmap(theirs, Unreserved::kGranule);
-  munmap(fifth + left, Unreserved::kGranule - left);
+  munmap(theirs, Unreserved::kSlice);
+  munmap(fifth + left, Unreserved::kSlice - left);
 }
 
 TEST(PageSourcesDestroy, ABumpArenaStartsAgain) {
@@ -100,7 +100,7 @@ TEST(PageSourcesDestroy, ABumpArenaStartsAgain) {
     ASSERT_TRUE(arena->start());
     EXPECT_EQ(arena->allocate(0), 1u);
     EXPECT_EQ(arena->allocate(4), 16u);  // leaves spares
-    char* block = pointer_to<char>(arena->base() + 16 * Arena::kGranule);
+    char* block = pointer_to<char>(arena->base() + 16 * Arena::kSlice);
     EXPECT_EQ(block[0], 0);
     block[0] = 1;
     arena->destroy();

@@ -38,9 +38,9 @@ void expect_nothing_lost(kernel::Books& books) {
   if (!text.empty()) end_with(books, "%s", text.c_str());
   if constexpr (std::is_same_v<E, StandardEngine>) {
     const EngineStatistics left = E::statistics();
-    // Granule 0 is nobody's.
+    // Slice 0 is nobody's.
     const std::size_t known =
-        left.pooled_bytes + left.small_bytes_carved + standard::SizeClasses<Standard>::kGranule;
+        left.pooled_bytes + left.small_bytes_carved + standard::SizeClasses<Standard>::kSlice;
     if (known != left.opened_bytes) {
       end_with(books, "of %zu bytes opened only %zu are pooled or carved, %zu lost", left.opened_bytes, known,
                E::pages.arena.statistics().lost_bytes);
@@ -50,7 +50,7 @@ void expect_nothing_lost(kernel::Books& books) {
     if (E::census().lost != 0) end_with(books, "%zu pieces are lost", E::census().lost);
   }
   if constexpr (std::is_same_v<E, ScallocEngine<Scalloc>>) {
-    // Granule 0 is nobody's.
+    // Slice 0 is nobody's.
     const std::size_t spans = E::heap().backend().directory().limit.load_relaxed() - 1;
     if (E::census().carved != spans) end_with(books, "of %zu spans %zu are known", spans, E::census().carved);
   }

@@ -31,7 +31,7 @@ using large::Classes;
 using large::E;
 using large::free_all;
 
-// A list in thread-local storage, one in the LAB, spans of several granules.
+// A list in thread-local storage, one in the thread cache, spans of several slices.
 constexpr std::size_t kSizes[] = {16, 64, 400, 1280, 2000, 7000, 30000};
 
 std::uint64_t& first_word(void* p) {
@@ -41,7 +41,7 @@ std::size_t blocks_a_span(std::size_t size) {
   return Classes::info(Classes::of(size)).blocks;
 }
 const standard::Span* span_of(const void* p) {
-  return E::pages.span_of(E::pages.any_granule_at(address_of(p))).record;
+  return E::pages.span_of(E::pages.any_slice_at(address_of(p))).record;
 }
 
 constexpr int kHandedOutTwice = 7;
@@ -71,16 +71,16 @@ std::vector<void*> hot_blocks(std::size_t size, std::size_t count) {
 std::vector<void*> parked_blocks(std::size_t size) {
   std::vector<void*> blocks;
   // Those that come after it, the last ones of which stay hot.
-  constexpr std::size_t kWarm = Standard::kWarmBytes >> Standard::kGranuleBits;
+  constexpr std::size_t kWarm = Standard::kUsedUpBytes >> Standard::kSliceBits;
   while (blocks.size() < (kWarm + 4) * blocks_a_span(size)) blocks.push_back(E::allocate(size));
   const void* middle = blocks[blocks_a_span(size)];
   std::erase_if(blocks, [&](void* p) { return span_of(p) != span_of(middle); });
   EXPECT_EQ(blocks.size(), blocks_a_span(size));
-  EXPECT_EQ(span_of(middle)->load_word().state(), standard::SpanState::kParked);
+  EXPECT_EQ(span_of(middle)->load_word().state(), standard::SpanState::kShared);
   return blocks;
 }
 
-// All blocks that the thread's hot span may still have, and more.
+// All blocks that the thread's current span may still have, and more.
 void allocate_spans(std::size_t size, std::size_t spans) {
   for (std::size_t i = 0; i < (spans + 1) * blocks_a_span(size); ++i) (void)E::allocate(size);
 }
@@ -430,8 +430,8 @@ TEST(StandardLinksDeathTest, ABlockThatIsOutOfASpanThatPassedForFreeCanBeFreed) 
 std::size_t counted_in_pool() {
   std::size_t count = 0;
   for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
-    for (unsigned core = 0; core < E::heap.pool().cores(); ++core) {
-      count += E::heap.pool().count_hint(stack, core);
+    for (unsigned shard = 0; shard < E::heap.pool().shards(); ++shard) {
+      count += E::heap.pool().count_hint(stack, shard);
     }
   }
   return count;
@@ -467,7 +467,7 @@ TEST(StandardLinksDeathTest, AReportLosesNoOtherSpanOfThePool) {
 
 // Spans of which this thread has all blocks: `parked` of them, then some that are warm; by span.
 std::vector<std::vector<void*>> used_up_spans(std::size_t size, std::size_t parked) {
-  constexpr std::size_t kWarm = Standard::kWarmBytes >> Standard::kGranuleBits;
+  constexpr std::size_t kWarm = Standard::kUsedUpBytes >> Standard::kSliceBits;
   std::vector<std::vector<void*>> spans;
   const standard::Span* last = nullptr;
   while (spans.size() < parked + kWarm + 3) {
@@ -480,7 +480,7 @@ std::vector<std::vector<void*>> used_up_spans(std::size_t size, std::size_t park
   return spans;
 }
 bool is_parked(const std::vector<void*>& blocks) {
-  return span_of(blocks[0])->load_word().state() == standard::SpanState::kParked;
+  return span_of(blocks[0])->load_word().state() == standard::SpanState::kShared;
 }
 // Another thread frees all but two blocks of each, which points the spans out to this one. Then this one
 // frees two: nobody has seen yet that the spans are empty. Of the first one it frees three, of which one is
@@ -551,7 +551,7 @@ TEST(StandardLinksDeathTest, AReportInABurialLosesNoOtherSpanAndLeavesNothingUnd
   if (test::kEmulated) GTEST_SKIP() << test::kNoThreadedForks;
   const auto count_vanished = [] {
     int count = 0;
-    E::pages.for_each_lab([&](auto& lab) { count += E::pages.has_vanished(lab) ? 1 : 0; });
+    E::pages.for_each_cache([&](auto& cache) { count += E::pages.has_vanished(cache) ? 1 : 0; });
     return count;
   };
   const auto loses_none = [&] {
@@ -592,15 +592,15 @@ TEST(StandardLinksDeathTest, AReportLeavesNoSpanInTwoPlaces) {
   const auto is_in_one = [](std::size_t size) {
     std::vector<void*> damaged = parked_blocks(400);
     const auto spans = used_up_spans(size, 1);
-    const std::vector<void*>& warm = spans[spans.size() - 2];
+    const std::vector<void*>& used_up = spans[spans.size() - 2];
     const auto place = [&] {
-      return E::frontend.lab->warm.place_of(E::pages.any_granule_at(address_of(warm[0])).number);
+      return E::thread_cache.cache->used_up.place_of(E::pages.any_slice_at(address_of(used_up[0])).number);
     };
-    if (place() == E::frontend.lab->warm.kNoPlace) return 1;
+    if (place() == E::thread_cache.cache->used_up.kNoPlace) return 1;
     test::on_another_thread([&] {
-      for (std::size_t i = 1; i < warm.size(); ++i) E::deallocate(warm[i]);
+      for (std::size_t i = 1; i < used_up.size(); ++i) E::deallocate(used_up[i]);
     });
-    E::deallocate(warm[0]);
+    E::deallocate(used_up[0]);
     for (void* p : damaged) E::deallocate(p);
     if (span_of(damaged[0])->load_word().state() != standard::SpanState::kFree) return 2;
     const bool told = test::is_reported([&] {
@@ -608,8 +608,8 @@ TEST(StandardLinksDeathTest, AReportLeavesNoSpanInTwoPlaces) {
       E::trim();
     });
     if (!told) return 3;
-    if (span_of(warm[0])->load_word().state() != standard::SpanState::kFree) return 4;
-    if (place() != E::frontend.lab->warm.kNoPlace) return 5;
+    if (span_of(used_up[0])->load_word().state() != standard::SpanState::kFree) return 4;
+    if (place() != E::thread_cache.cache->used_up.kNoPlace) return 5;
     return test::walk_heap<E>().consistent() ? 0 : 6;
   };
   for (const std::size_t size : {std::size_t{64}, std::size_t{5000}}) {
@@ -617,7 +617,7 @@ TEST(StandardLinksDeathTest, AReportLeavesNoSpanInTwoPlaces) {
   }
 }
 
-// Nor are the spares lost that a thread gives to the pool as it frees more.
+// Nor are the large_spans lost that a thread gives to the pool as it frees more.
 TEST(StandardLinksDeathTest, AReportLosesNoSpares) {
   const auto loses_none = [] {
     std::vector<void*> damaged = parked_blocks(400);
@@ -642,7 +642,7 @@ TEST(StandardLinksDeathTest, AReportLosesNoSpares) {
 }
 
 // Where the pool's spans of one block are taken several at a time a damaged one of several may lie between
-// them, of as many granules. Where it cannot go back to the pool it is looked at.
+// them, of as many slices. Where it cannot go back to the pool it is looked at.
 constexpr std::size_t kOneGranule = 40'000;
 
 TEST(StandardLinksDeathTest, AReportLosesNoSpanThatIsAboutToBeHandedOut) {
@@ -650,15 +650,15 @@ TEST(StandardLinksDeathTest, AReportLosesNoSpanThatIsAboutToBeHandedOut) {
   const auto loses_none = [] {
     E::trim();
     std::vector<void*> damaged = parked_blocks(400);
-    std::vector<void*> singles((Standard::kSpareBytes >> Standard::kGranuleBits) + 1);
+    std::vector<void*> singles((Standard::kCachedLargeBytes >> Standard::kSliceBits) + 1);
     for (void*& p : singles) p = E::allocate(kOneGranule);
     for (void* p : damaged) E::deallocate(p);
     if (span_of(damaged[0])->load_word().state() != standard::SpanState::kFree) return 1;
     free_all(singles);  // half of them to the pool, above the damaged one
     first_word(damaged[1]) = 0;
     if (!test::leave_address_space(kGiB)) return 2;
-    E::pages.arena.close_free();
-    if (!E::pages.arena.is_tight()) return 3;
+    E::pages.arena.decommit_free();
+    if (!E::pages.arena.is_at_limit()) return 3;
     static std::size_t taken = 0;
     const bool told = test::is_reported([] {
       for (; taken < 1000; ++taken) (void)E::allocate(kOneGranule);
@@ -679,9 +679,9 @@ TEST(StandardLinksDeathTest, ADamagedSpanCountsAsWhatItWas) {
     for (void* p : damaged) E::deallocate(p);
     if (span_of(damaged[0])->load_word().state() != standard::SpanState::kFree) return 1;
     first_word(damaged[1]) = 0;
-    const std::size_t before = E::pages.warm_bound.live();
+    const std::size_t before = E::pages.dirty_bound.live();
     if (!test::is_reported([] { (void)E::allocate(kOneGranule); })) return 2;
-    return E::pages.warm_bound.live() == before ? 0 : 3;
+    return E::pages.dirty_bound.live() == before ? 0 : 3;
   };
   EXPECT_EXIT(_exit(counts()), testing::ExitedWithCode(0), "with a block in use");
 }

@@ -83,7 +83,7 @@ TEST_F(StandardEngineTest, ReusesFreedBlocksBeforeUntouchedOnes) {
 }
 
 TEST_F(StandardEngineTest, BlocksOfAFreshSpanLieInAddressOrder) {
-  test::on_another_thread([] {  // a thread of its own: a fresh LAB
+  test::on_another_thread([] {  // a thread of its own: a fresh thread cache
     auto blocks = allocate_many(100, 48);
     int steps = 0;
     for (std::size_t i = 1; i < blocks.size(); ++i) {
@@ -95,14 +95,14 @@ TEST_F(StandardEngineTest, BlocksOfAFreshSpanLieInAddressOrder) {
 }
 
 // Spans that a thread has used up stay hot, as many as this.
-constexpr std::size_t kWarm = Standard::kWarmBytes >> Standard::kGranuleBits;
+constexpr std::size_t kWarm = Standard::kUsedUpBytes >> Standard::kSliceBits;
 
 TEST_F(StandardEngineTest, TheLastLocalFreeReturnsAParkedSpan) {
   const std::size_t size = 2048;
   auto blocks = allocate_many((kWarm + 5) * blocks_a_span(size), size);
   const std::size_t out = spans_out();
   free_all(blocks);
-  EXPECT_LE(spans_out() + 4, out) << "all but the hot spans";
+  EXPECT_LE(spans_out() + 4, out) << "all but the owned spans";
 }
 
 TEST_F(StandardEngineTest, TheLastRemoteFreeReturnsAParkedSpanWithoutItsOwner) {
@@ -127,7 +127,7 @@ TEST_F(StandardEngineTest, MixedFreesReturnAParkedSpanAtTheLastWhoeverMakesIt) {
     if (local_last) test::on_another_thread([&] { free_all(remote); });
     free_all(local);
     if (!local_last) test::on_another_thread([&] { free_all(remote); });
-    if (local_last) E::deallocate(E::allocate(30'000));  // a class of which there is no hot span
+    if (local_last) E::deallocate(E::allocate(30'000));  // a class of which there is no current span
     EXPECT_LE(spans_out() + 3, out) << "local last: " << local_last;
   }
 }
@@ -136,35 +136,35 @@ TEST_F(StandardEngineTest, MixedFreesReturnAParkedSpanAtTheLastWhoeverMakesIt) {
 TEST_F(StandardEngineTest, AThreadGoesRoundInTheSpansThatItHasUsedUp) {
   test::on_another_thread([] {
     for (const std::size_t size : std::initializer_list<std::size_t>{64, 1024, 2000, 8000, 20'000, 32'768}) {
-      const std::size_t granules = Classes::info(Classes::of(size)).granules;
-      const std::size_t count = blocks_a_span(size) * (1 + kWarm / granules);
+      const std::size_t slices = Classes::info(Classes::of(size)).slices;
+      const std::size_t count = blocks_a_span(size) * (1 + kWarm / slices);
       std::set<const standard::Span*> spans;
       for (int round = 0; round < 10; ++round) {
         auto blocks = allocate_many(count, size);
         for (void* p : blocks) {
-          const standard::SpanRef span = E::pages.span_of(E::pages.any_granule_at(address_of(p)));
-          ASSERT_EQ(span->load_word().state(), standard::SpanState::kHot) << size;
+          const standard::SpanRef span = E::pages.span_of(E::pages.any_slice_at(address_of(p)));
+          ASSERT_EQ(span->load_word().state(), standard::SpanState::kOwned) << size;
           spans.insert(span.record);
         }
         free_all(blocks);
       }
-      EXPECT_LE(spans.size(), 1 + kWarm / granules + 1) << size;
+      EXPECT_LE(spans.size(), 1 + kWarm / slices + 1) << size;
     }
     EXPECT_EQ(test::walk_heap<E>().broken, 0u);
   });
 }
 
-// Frees into a hot span are counted, too, down from a number that no program notices.
+// Frees into a current span are counted, too, down from a number that no program notices.
 TEST_F(StandardEngineTest, TheCountOfAHotSpanStartsAnew) {
-  auto blocks = allocate_many(3 * blocks_a_span(2048), 2048);  // one hot span, two warm ones
-  for (const bool warm : {false, true}) {
-    void* p = warm ? blocks.front() : blocks.back();
-    const standard::SpanRef span = E::pages.span_of(E::pages.any_granule_at(address_of(p)));
-    ASSERT_EQ(span->load_word().state(), standard::SpanState::kHot);
+  auto blocks = allocate_many(3 * blocks_a_span(2048), 2048);  // one current span, two warm ones
+  for (const bool used_up : {false, true}) {
+    void* p = used_up ? blocks.front() : blocks.back();
+    const standard::SpanRef span = E::pages.span_of(E::pages.any_slice_at(address_of(p)));
+    ASSERT_EQ(span->load_word().state(), standard::SpanState::kOwned);
     span->left.store_relaxed(1);
     E::deallocate(p);
     EXPECT_NE(span->left.load_relaxed(), 1u);
-    (warm ? blocks.front() : blocks.back()) = E::allocate(2048);
+    (used_up ? blocks.front() : blocks.back()) = E::allocate(2048);
   }
   free_all(blocks);
 }
@@ -178,7 +178,7 @@ TEST_F(StandardEngineTest, AWarmSpanKeepsItsListWhenOthersHaveFreedIntoIt) {
         auto blocks = allocate_many(2 * n, size);  // whichever span was there before, the next two are whole
         auto more = allocate_many(n, size);
         const auto span_of = [](void* p) {
-          return E::pages.span_of(E::pages.any_granule_at(address_of(p))).record;
+          return E::pages.span_of(E::pages.any_slice_at(address_of(p))).record;
         };
         const auto* span = span_of(blocks[n]);
         std::vector<void*> of_span;
@@ -202,16 +202,16 @@ TEST_F(StandardEngineTest, AWarmSpanKeepsItsListWhenOthersHaveFreedIntoIt) {
 // What a thread has of warm spans is bounded, whatever it does.
 TEST_F(StandardEngineTest, AThreadKeepsABoundedNumberOfBytesInUsedUpSpans) {
   test::on_another_thread([] {
-    for (std::size_t size = 16; size <= Standard::kMaxListed; size = size * 3 / 2 + 16) {
+    for (std::size_t size = 16; size <= Standard::kMaxSmall; size = size * 3 / 2 + 16) {
       auto blocks = allocate_many((kWarm + 3) * blocks_a_span(size), size);
       free_all(blocks);
-      const auto& warm = E::frontend.lab->warm;
-      std::size_t granules = 0;
-      warm.for_each([&](unsigned i) { granules += Classes::info(warm.class_of(i)).granules; });
-      EXPECT_LE(granules, kWarm) << size;
+      const auto& used_up = E::thread_cache.cache->used_up;
+      std::size_t slices = 0;
+      used_up.for_each([&](unsigned i) { slices += Classes::info(used_up.class_of(i)).slices; });
+      EXPECT_LE(slices, kWarm) << size;
     }
     E::trim();
-    EXPECT_TRUE(E::frontend.lab->warm.is_empty()) << "all of them were empty";
+    EXPECT_TRUE(E::thread_cache.cache->used_up.is_empty()) << "all of them were empty";
   });
 }
 
@@ -243,7 +243,7 @@ TEST_F(StandardEngineTest, WhatIsFreedIsPurgedWhileMoreIsFreed) {
 // which no tick of the decay clock takes it away.)
 TEST_F(StandardEngineTest, AFreedSpanOfOneBlockServesTheNextRequest) {
   large::in_fresh_process([] {
-    for (std::size_t size = Standard::kMaxListed + 1; size <= Standard::kMaxBlock; size += size / 3) {
+    for (std::size_t size = Standard::kMaxSmall + 1; size <= Standard::kMaxBlock; size += size / 3) {
       std::set<void*> seen;
       for (int i = 0; i < 20; ++i) {
         void* p = i % 2 == 0 ? E::allocate(size) : E::allocate_zeroed(size);
@@ -253,7 +253,7 @@ TEST_F(StandardEngineTest, AFreedSpanOfOneBlockServesTheNextRequest) {
       }
       EXPECT_EQ(seen.size(), 1u) << size;
       unsigned kept = 0;
-      E::frontend.lab->spares.for_each(
+      E::thread_cache.cache->large_spans.for_each(
           [&](standard::Span& span) { kept += span.shown.base.load_relaxed() == address_of(*seen.begin()); });
       EXPECT_EQ(kept, 1u) << size;
       E::trim();  // so that there is room for the next one
@@ -270,15 +270,15 @@ TEST_F(StandardEngineTest, FreedSpansOfOneBlockAreKeptInBoundsAndGivenBackByTrim
       for (int i = 0; i < 100; ++i)
         blocks.push_back(E::allocate(40'000 + 9'000 * static_cast<std::size_t>(i)));
       free_all(blocks);
-      std::size_t granules = 0;
-      E::frontend.lab->spares.for_each(
-          [&](standard::Span& span) { granules += Classes::kTable[span.size_class].granules; });
-      EXPECT_LE(granules << Standard::kGranuleBits, Standard::kSpareBytes);
-      EXPECT_GT(granules, 0u);
+      std::size_t slices = 0;
+      E::thread_cache.cache->large_spans.for_each(
+          [&](standard::Span& span) { slices += Classes::kTable[span.size_class].slices; });
+      EXPECT_LE(slices << Standard::kSliceBits, Standard::kCachedLargeBytes);
+      EXPECT_GT(slices, 0u);
     }
     test::on_another_thread([] { E::trim(); });
     std::size_t left = 0;
-    E::frontend.lab->spares.for_each([&](standard::Span&) { ++left; });
+    E::thread_cache.cache->large_spans.for_each([&](standard::Span&) { ++left; });
     EXPECT_EQ(left, 0u);
     void* p = E::allocate(50'000);
     E::deallocate(p);
@@ -293,11 +293,11 @@ TEST_F(StandardEngineTest, FreedSpansOfOneBlockAreKeptInBoundsAndGivenBackByTrim
 TEST_F(StandardEngineTest, ASpareThatIsFreedAgainWithoutRoomIsRefused) {
   const auto free_again = [] {
     std::vector<void*> blocks;
-    for (std::size_t i = 0; i <= Standard::kSpareBytes / Classes::kGranule; ++i) {
+    for (std::size_t i = 0; i <= Standard::kCachedLargeBytes / Classes::kSlice; ++i) {
       blocks.push_back(E::allocate(40'000));
     }
     for (std::size_t i = 0; i + 1 < blocks.size(); ++i) E::deallocate(blocks[i]);
-    EXPECT_FALSE(E::frontend.lab->spares.has_room_for(1));
+    EXPECT_FALSE(E::thread_cache.cache->large_spans.has_room_for(1));
     E::deallocate(blocks[0]);
   };
   EXPECT_DEATH(free_again(), "double free");
@@ -315,10 +315,10 @@ TEST_F(StandardEngineTest, ASpanThatBecomesReusableAndEmptyAtOnceIsReturned) {
 TEST_F(StandardEngineTest, RemoteFreesIntoAHotSpanAreUsedAgain) {
   const std::size_t size = 512;
   test::on_another_thread([&] {
-    auto blocks = allocate_many(blocks_a_span(size), size);  // the whole hot span is out
+    auto blocks = allocate_many(blocks_a_span(size), size);  // the whole current span is out
     test::on_another_thread([&] { free_all(blocks); });
     auto again = allocate_many(blocks_a_span(size), size);
-    EXPECT_EQ(test::walk_heap<E>().floating, 0u) << "the hot span served again; nothing was left behind";
+    EXPECT_EQ(test::walk_heap<E>().nearly_full, 0u) << "the owned span served again; nothing was left behind";
     free_all(again);
   });
 }
@@ -331,14 +331,14 @@ TEST_F(StandardEngineTest, RemoteFreesBelowTheRefillThresholdAreNotLost) {
       E::deallocate(blocks.back());
       blocks.pop_back();
     });
-    void* next = E::allocate(size);  // too few remote frees: hot -> floating, another span
+    void* next = E::allocate(size);  // too few remote frees: hot -> nearly full, another span
     free_all(blocks);                // the last local free must see the early remote one
     E::deallocate(next);
   });
 }
 
-// What it has freed into a sleeping thread's hot span, before it takes a span for itself; and what it has not
-// used of that goes back at its end.
+// What it has freed into a sleeping thread's current span, before it takes a span for itself; and what it has
+// not used of that goes back at its end.
 TEST_F(StandardEngineTest, AThreadAllocatesFromWhatWasFreedIntoAnothersHotSpan) {
   const std::size_t size = 512;
   test::on_another_thread([&] {
@@ -362,9 +362,9 @@ TEST_F(StandardEngineTest, AThreadsBlocksFromAnothersSpanGoBackWithATrim) {
   const std::size_t size = 512;
   auto blocks = allocate_many((kWarm + 2) * blocks_a_span(size), size);
   test::on_another_thread([&] {
-    std::vector<void*> hot(blocks.end() - 20, blocks.end());
+    std::vector<void*> owned(blocks.end() - 20, blocks.end());
     blocks.resize(blocks.size() - 20);
-    free_all(hot);
+    free_all(owned);
     E::deallocate(E::allocate(size));  // borrowed, and some are left
     E::trim();
     test::on_another_thread([&] { free_all(blocks); });
@@ -414,7 +414,7 @@ TEST_F(StandardEngineTest, AForksChildGivesBackWhatVanishedThreadsHadBorrowed) {
   allocated.wait();
   std::thread borrower([&] {
     free_all(blocks);
-    E::trim();  // what it has gathered would be lost with it
+    E::trim();  // what it has batched would be lost with it
     one = E::allocate(size);
     borrowed.count_down();
     over.wait();
@@ -471,12 +471,12 @@ TEST_F(StandardEngineTest, FreedSmallSpansServeLargeOnesWithoutNewAddressSpace) 
   free_all(large);
 }
 
-// A granule inside a larger span must not be taken for the small span that it once was.
-TEST_F(StandardEngineTest, GranulesOfMergedSpansForgetTheirPast) {
+// A slice inside a larger span must not be taken for the small span that it once was.
+TEST_F(StandardEngineTest, SlicesOfMergedSpansForgetTheirPast) {
   auto small = allocate_many(16 * kMiB / 64, 64);
   free_all(small);
   E::trim();
-  auto large = allocate_many(256, 32 * kKiB);  // every second block starts at a granule
+  auto large = allocate_many(256, 32 * kKiB);  // every second block starts at a slice
   test::on_another_thread([&] {
     for (std::size_t i = 0; i < large.size(); i += 2) E::deallocate(large[i]);
   });
@@ -535,7 +535,7 @@ TEST_F(StandardEngineTest, DirtyMemoryIsZeroedForCalloc) {
   }
 }
 
-// After the exit hook a thread has nobody who would give a gathered run back.
+// After the exit hook a thread has nobody who would give a batched run back.
 TEST_F(StandardEngineTest, AThreadPastItsExitHookGathersNothing) {
   const std::size_t n = blocks_a_span(2048);
   auto blocks = allocate_many(2 * n, 2048);
@@ -545,7 +545,7 @@ TEST_F(StandardEngineTest, AThreadPastItsExitHookGathersNothing) {
       E::deallocate(blocks.back());
       blocks.pop_back();
     }
-    E::frontend.thread_exit();
+    E::thread_cache.thread_exit();
     free_all(blocks);
   });
 }
@@ -556,7 +556,7 @@ TEST_F(StandardEngineTest, AListIsToppedUpFromItsSpanBeforeItIsEmpty) {
   for (const std::size_t size : std::initializer_list<std::size_t>{16, 64, 400, 1280, 2000}) {
     const standard::ClassId c = Classes::of(size);
     const auto is_empty = [c] {
-      return standard::is_end(E::frontend.hot[index_of(c)]->free_list.load_relaxed());
+      return standard::is_end(E::thread_cache.current[index_of(c)]->free_list.load_relaxed());
     };
     std::vector<void*> blocks;
     // All but the span's last blocks: when these have been carved there is nothing to top it up with.
@@ -584,7 +584,7 @@ TEST_F(StandardEngineDeathTest, ABlockThatWaitsInALoanIsRefused) {
 }
 
 TEST_F(StandardEngineDeathTest, AFreedSpanOfOneBlockIsRefused) {
-  for (std::size_t size = Standard::kMaxListed + 1; size <= Standard::kMaxBlock; size += size / 3) {
+  for (std::size_t size = Standard::kMaxSmall + 1; size <= Standard::kMaxBlock; size += size / 3) {
     void* p = E::allocate(size);
     E::deallocate(p);
     EXPECT_DEATH(E::deallocate(p), "double free") << size;
@@ -595,7 +595,7 @@ TEST_F(StandardEngineDeathTest, AFreedSpanOfOneBlockIsRefused) {
 // An empty hot list begins with kNoBlock: what lies near it, in whatever is linked beside the allocator, must
 // not pass for a block of the list.
 TEST_F(StandardEngineDeathTest, WhatLiesBesideTheEndOfListsIsNoBlock) {
-  const auto empty = [] { return standard::is_end(E::frontend.hot[1]->free_list.load_relaxed()); };
+  const auto empty = [] { return standard::is_end(E::thread_cache.current[1]->free_list.load_relaxed()); };
   // A span of this class for every low byte of a page's number, and then an empty list.
   std::vector<void*> blocks = allocate_many(260 * blocks_a_span(16), 16);
   while (!empty()) blocks.push_back(E::allocate(16));
@@ -665,7 +665,7 @@ TEST_F(StandardEngineTest, StatisticsMayBeAskedWhileOthersRun) {
       for (std::size_t i = 0; i < 500; ++i) blocks.push_back(E::allocate(i * 997 % 100000));
       blocks.push_back(E::allocate(2 * kMiB + round * 100'000));
       free_all(blocks);
-      // Granules come back as others: not from the pool.
+      // Slices come back as others: not from the pool.
       if (round % 3 == 0) E::trim();
     }
   });

@@ -53,7 +53,7 @@ bool has_ticked() {
   return E::pages.next_purge.load_relaxed() > std::exchange(seen, E::pages.next_purge.load_relaxed());
 }
 
-// In the child: new threads take the vanished threads' LABs, free all that is out, and allocate.
+// In the child: new threads take the vanished threads' thread caches, free all that is out, and allocate.
 void use_the_heap(std::vector<std::unique_ptr<Slots>>& all) {
   test::in_threads(kWorkers, [&](unsigned) {
     E::allocate(256);
@@ -310,25 +310,25 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
   E::process_start();
   std::vector<void*> blocks(200);
   std::atomic<int> step{0};
-  standard::LabNumber owner{};
+  standard::CacheNumber owner{};
   const auto wait_for = [&](int wanted) {
     while (step != wanted) usleep(100);
   };
   std::thread holder([&] {
     for (void*& p : blocks) p = E::allocate(kSize);
-    owner = E::frontend.lab->number;
+    owner = E::thread_cache.cache->number;
     step = 1;
     wait_for(2);
-    (void)E::pages.lab(owner).lock.lock();
+    (void)E::pages.cache(owner).lock.lock();
     step = 3;
     wait_for(4);
-    E::pages.lab(owner).lock.unlock();
+    E::pages.cache(owner).lock.unlock();
     wait_for(5);
   });
   wait_for(1);
   E::deallocate(E::allocate(10));
   std::vector<std::vector<void*>> spans;
-  const auto span_of = [](void* p) { return E::pages.span_of(E::pages.any_granule_at(address_of(p))); };
+  const auto span_of = [](void* p) { return E::pages.span_of(E::pages.any_slice_at(address_of(p))); };
   standard::SpanRef last;
   for (void* p : blocks) {
     if (span_of(p) != last) spans.emplace_back();
@@ -340,10 +340,10 @@ TEST(StandardFork, AClaimantWaitsForTheLockAndForksInAHandler) {
     E::deallocate(spans[span].back());
     spans[span].pop_back();
   };
-  // Neighbours on the attention list, the middle one with one block left to free.
+  // Neighbours on the delayed list, the middle one with one block left to free.
   for (const std::size_t span : {std::size_t{3}, std::size_t{2}, std::size_t{1}}) free_one(span);
   while (spans[2].size() > 1) free_one(2);
-  for (unsigned i = 0; i < standard::RemoteRuns::kRuns; ++i)
+  for (unsigned i = 0; i < standard::RemoteBatches::kBatches; ++i)
     E::deallocate(E::allocate(2 * kMiB));  // gives runs back
   step = 2;
   wait_for(3);
@@ -408,10 +408,10 @@ TEST(StandardFork, WhatIsDamagedOnATornListIsLostAlone) {
     for (std::size_t i = 0; i < blocks.size(); i += 2) E::deallocate(blocks[i]);
     // The second one of a list.
     const std::uint64_t was = std::exchange(*static_cast<std::uint64_t*>(blocks[98]), 0);
-    (void)E::frontend.lab->lock.lock();
+    (void)E::thread_cache.cache->lock.lock();
     holds.count_down();
     is_over.wait();
-    E::frontend.lab->lock.unlock();
+    E::thread_cache.cache->lock.unlock();
     *static_cast<std::uint64_t*>(blocks[98]) = was;
     for (std::size_t i = 1; i < blocks.size(); i += 2) E::deallocate(blocks[i]);
   });
@@ -477,8 +477,8 @@ TEST(StandardFork, ChildrenOfBusyParentsHaveConsistentHeaps) {
   EXPECT_TRUE(test::walk_heap<E>().all_returned());
 }
 
-// A thread has taken its first range from the arena, which has no record yet, and there is no LAB yet: that
-// record names LAB 0.
+// A thread has taken its first range from the arena, which has no record yet, and there is no thread cache
+// yet: that record names thread cache 0.
 TEST(StandardFork, AThreadVanishesWithTheVeryFirstRange) {
   if (test::kUnderTsan) GTEST_SKIP() << "thread sanitizer does not follow forks of threaded programs";
   if (test::kUnderAsan) GTEST_SKIP() << "the sanitizer's own malloc may be locked in the child";
@@ -486,11 +486,11 @@ TEST(StandardFork, AThreadVanishesWithTheVeryFirstRange) {
   test::in_fresh_process([] {
     E::process_start();
     ASSERT_TRUE(E::pages.start());
-    ASSERT_EQ(index_of(E::pages.end_of_labs()), 0u);
+    ASSERT_EQ(index_of(E::pages.end_of_caches()), 0u);
     std::atomic<bool> taken{false};
     std::atomic<bool> stop{false};
     std::thread worker([&] {
-      E::pages.inside_without_lab.store_relaxed(1);
+      E::pages.inside_without_cache.store_relaxed(1);
       const auto range = E::pages.arena.take_growing(3, 1, E::pages.records_reach(),
                                                      decltype(E::pages.arena)::Effort::kGrow);
       EXPECT_NE(range.first, 0u);

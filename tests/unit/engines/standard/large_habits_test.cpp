@@ -14,32 +14,32 @@ constexpr std::size_t kUsed = LargeHabits::kUsed;
 // A block in memory, in 256ths, that is freed and taken again.
 struct Life {
   LargeHabits& habits;
-  std::size_t granules;
+  std::size_t slices;
   std::size_t in_memory = 0;
   unsigned looks = 0;
   unsigned purges = 0;
 
   void free() {
-    if (!habits.wants_look(granules)) return;
+    if (!habits.wants_look(slices)) return;
     ++looks;
-    if (!habits.gives_back(granules, min_of(in_memory, kUsed))) return;
+    if (!habits.gives_back(slices, min_of(in_memory, kUsed))) return;
     ++purges;
     in_memory = 0;
   }
 };
 
 TEST(StandardLargeHabits, WhatIsWrittenToTheSamePlacesStays) {
-  for (const unsigned granules : {128u, 200u, 511u}) {
+  for (const unsigned slices : {128u, 200u, 511u}) {
     for (const unsigned part : {0u, 1u, 5u, 26u, 63u, 64u, 256u}) {
       LargeHabits habits(kHuge);
-      Life life{habits, granules};
+      Life life{habits, slices};
       for (unsigned i = 0; i < 3200; ++i) {
         life.in_memory = max_of(life.in_memory, part);
         life.free();
       }
-      EXPECT_EQ(life.purges, 0u) << granules << " " << part;
+      EXPECT_EQ(life.purges, 0u) << slices << " " << part;
       if (part < kUsed) {
-        EXPECT_LT(life.looks, 3200u / 25) << granules << " " << part;
+        EXPECT_LT(life.looks, 3200u / 25) << slices << " " << part;
       }
     }
   }
@@ -124,16 +124,16 @@ TEST(StandardLargeHabits, HugeOnesOfNothingButZeroesStayAfterAWhile) {
 }
 
 TEST(StandardLargeHabits, ClearingIsGivenUpWhereLittleIsWritten) {
-  for (const std::size_t granules : {std::size_t{384}, kHuge}) {
+  for (const std::size_t slices : {std::size_t{384}, kHuge}) {
     LargeHabits habits(kHuge);
     unsigned cleared = 0;
     std::size_t in_memory = 256;
     for (unsigned i = 0; i < 1000; ++i) {
-      const bool purges = habits.clears_by_purging(granules, min_of(in_memory, kUsed));
+      const bool purges = habits.clears_by_purging(slices, min_of(in_memory, kUsed));
       cleared += purges ? 0 : 1;
       in_memory = purges ? 1 : 256;
     }
-    EXPECT_LT(cleared, granules < kHuge ? 64u : 16u);
+    EXPECT_LT(cleared, slices < kHuge ? 64u : 16u);
   }
 }
 
@@ -181,12 +181,12 @@ TEST(StandardLargeHabits, AnyOrderOfLooksIsTaken) {
   unsigned unseen = 0;
   for (unsigned i = 0; i < 100'000; ++i) {
     random = random * 6364136223846793005u + 1442695040888963407u;
-    const std::size_t granules = 128 + (random >> 40) % 100;
+    const std::size_t slices = 128 + (random >> 40) % 100;
     const std::size_t look = (random >> 20) % (kUsed + 1);
-    unseen = habits.wants_look(granules) ? 0 : unseen + 1;
-    if (unseen == 0) habits.gives_back(granules, look);
+    unseen = habits.wants_look(slices) ? 0 : unseen + 1;
+    if (unseen == 0) habits.gives_back(slices, look);
     ASSERT_LE(unseen, 16u * 31u);
-    ASSERT_TRUE(habits.clears_by_purging(granules, look % 10));
+    ASSERT_TRUE(habits.clears_by_purging(slices, look % 10));
   }
 }
 

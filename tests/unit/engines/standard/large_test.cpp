@@ -83,8 +83,8 @@ TEST(StandardLarge, EverySizeServesEveryOther) {
         most = std::max(most, opened());
       }
     }
-    // (Address space, opened in steps of 16 MiB. A hot span that stays where it is may stand in a large one's
-    // way.)
+    // (Address space, opened in steps of 16 MiB. A current span that stays where it is may stand in a large
+    // one's way.)
     EXPECT_LE(most, 96 * kMiB) << "24 MiB at a time";
     expect_nothing_out();
   });
@@ -97,14 +97,14 @@ TEST(StandardLarge, NothingCountsAsLiveWhenAllIsFree) {
     for (int round = 0; round < 4; ++round) {
       for (const std::size_t size : sizes) {
         auto blocks = fill(8 * kMiB, size);
-        EXPECT_GE(E::pages.warm_bound.live() << 16, size > Standard::kMaxListed ? 8 * kMiB - 4 * size : 0)
+        EXPECT_GE(E::pages.dirty_bound.live() << 16, size > Standard::kMaxSmall ? 8 * kMiB - 4 * size : 0)
             << size;
-        EXPECT_LE(E::pages.warm_bound.live(), std::size_t{16 * kMiB} >> 16) << size;
+        EXPECT_LE(E::pages.dirty_bound.live(), std::size_t{16 * kMiB} >> 16) << size;
         free_all(blocks);
       }
     }
     E::trim();
-    EXPECT_EQ(E::pages.warm_bound.live(), 0u);
+    EXPECT_EQ(E::pages.dirty_bound.live(), 0u);
     expect_nothing_out();
   });
 }
@@ -118,7 +118,7 @@ TEST(StandardLarge, GrowsInPlaceIntoAFreeNeighbour) {
     void* wall = E::allocate(100 * kKiB);
     ASSERT_EQ(static_cast<char*>(p) + 2 * kMiB, room);
     ASSERT_EQ(static_cast<char*>(room) + 10 * kMiB,
-              pointer_to(align_down(address_of(wall), Classes::kGranule)));
+              pointer_to(align_down(address_of(wall), Classes::kSlice)));
     fill_pattern(p, 2 * kMiB, 1);
     EXPECT_NE(E::resize(p, 2 * kMiB).block, nullptr);
     E::deallocate(room);
@@ -287,7 +287,7 @@ TEST(StandardLarge, RoomIsUsedAndGivenBack) {
   });
 }
 
-// Each crossing of the largest class would move the block, and so would each of a granule's boundary.
+// Each crossing of the largest class would move the block, and so would each of a slice's boundary.
 TEST(StandardLarge, SizesThatGoBackAndForthMoveOnce) {
   if (test::kEmulated) GTEST_SKIP() << "the emulator moves no pages";
   in_fresh_process([] {
@@ -399,13 +399,13 @@ TEST(StandardLarge, CrossesTheBoundaryOfItsClassBothWays) {
         EXPECT_GE(E::usable_size(p), n);
         // A little below the boundary it may keep what it had above it.
         const bool may_be_large = n > kMiB * 7 / 8;
-        EXPECT_LT(E::usable_size(p), n + (may_be_large ? n / 2 : n / 8) + Classes::kGranule);
+        EXPECT_LT(E::usable_size(p), n + (may_be_large ? n / 2 : n / 8) + Classes::kSlice);
         fill_pattern(p, n, n);
         const test::HeapWalk walk = test::walk_heap<E>();
         EXPECT_TRUE(walk.consistent());
         EXPECT_EQ(walk.single + E::pages.outside.statistics().objects, 1 + walls.size());
-        // One that begins late in its first granule may need more granules than any class has.
-        const bool large = address_of(p) % Classes::kGranule + n > kMiB;
+        // One that begins late in its first slice may need more slices than any class has.
+        const bool large = address_of(p) % Classes::kSlice + n > kMiB;
         EXPECT_GE(E::statistics().large_objects, large ? 1u : 0u);
         EXPECT_LE(E::statistics().large_objects, large || may_be_large ? 1u : 0u);
       }
@@ -573,10 +573,10 @@ TEST(StandardLarge, LargeBlocksThatAreUsedStayWarm) {
     for (const std::size_t bytes : {4 * kMiB, 8 * kMiB, 32 * kMiB, 64 * kMiB}) {
       for (int i = 0; i < 40; ++i) {
         void* p = E::allocate(bytes);
-        const std::size_t warm = resident_pages(p, bytes);
+        const std::size_t used_up = resident_pages(p, bytes);
         if (i != 0) {
           // The second time the bound turns out to be too small.
-          EXPECT_EQ(warm, (i == 1 ? min_of(bytes, 32 * kMiB) : bytes) / kPage) << bytes << ": " << i;
+          EXPECT_EQ(used_up, (i == 1 ? min_of(bytes, 32 * kMiB) : bytes) / kPage) << bytes << ": " << i;
         }
         std::memset(p, 1, bytes);
         E::deallocate(p);
@@ -609,8 +609,8 @@ TEST(StandardLarge, AFreeLeavesNoMoreWarmThanTheBound) {
           }
         }
         const std::size_t live = kept.size() * bytes;
-        // What pools and spares keep besides, and what a purge a free leaves.
-        const std::size_t more = 8 * kMiB + kept.size() * Classes::kGranule;
+        // What pools and large_spans keep besides, and what a purge a free leaves.
+        const std::size_t more = 8 * kMiB + kept.size() * Classes::kSlice;
         EXPECT_LE(resident_pages(base, end) * kPage, live + live / 4 + 32 * kMiB + more);
         free_all(kept);
         EXPECT_LE(resident_pages(base, end) * kPage, 32 * kMiB + 8 * kMiB);
@@ -920,7 +920,7 @@ TEST(StandardLargeMistakes, DoubleFreesAreNamed) {
 }
 
 TEST(StandardLargeMistakes, AddressesInsideABlockAreNamed) {
-  // Granules that were something else before: spans of one granule and of several.
+  // Slices that were something else before: spans of one slice and of several.
   for (const std::size_t size : {64u, 20000u}) {
     auto small = fill(16 * kMiB, size);
     free_all(small);
@@ -948,7 +948,7 @@ TEST(StandardLargeMistakes, AddressesThatWereNeverHandedOutAreNamed) {
     auto* p = static_cast<char*>(E::allocate(8 * kMiB));
     E::deallocate(E::allocate(64));
     char* open_end = E::pages.address(E::pages.end_of_spans());
-    char* never = open_end - Classes::kGranule;
+    char* never = open_end - Classes::kSlice;
     ASSERT_GT(never, p + 8 * kMiB);
     for (char* address : {never, never + 16, open_end - 1}) {
       expect_named([=] { E::deallocate(address); },
@@ -958,9 +958,9 @@ TEST(StandardLargeMistakes, AddressesThatWereNeverHandedOutAreNamed) {
       expect_named([=] { Api::realloc(address, 10); },
                    "size asked of memory that is free, or was never handed");
     }
-    char* granule_0 = E::pages.address(standard::SpanNumber::kNone);
-    expect_named([=] { E::deallocate(granule_0 + 64); }, "free of an address that lies in no block");
-    expect_named([=] { E::usable_size(granule_0 + 64); }, "size asked of an address that lies in no block");
+    char* slice_0 = E::pages.address(standard::SpanNumber::kNone);
+    expect_named([=] { E::deallocate(slice_0 + 64); }, "free of an address that lies in no block");
+    expect_named([=] { E::usable_size(slice_0 + 64); }, "size asked of an address that lies in no block");
     expect_named([=] { E::deallocate(open_end); }, "that this allocator did not return");
     // Among small blocks, too, the sentence is about what was done.
     auto* small = static_cast<char*>(E::allocate(5000));

@@ -137,7 +137,7 @@ int use_after_fork(Market& market, unsigned workers) {
   E::trim();
   const test::HeapWalk later = test::walk_heap<E>();
   // In one's hands may be an object, and the new place of it.
-  if (!later.consistent() || later.carved > 2 * workers + later.hot_empty) return 4;
+  if (!later.consistent() || later.carved > 2 * workers + later.owned_empty) return 4;
   std::mt19937 random(test::seed_of(1));
   for (int i = 0; i < 60; ++i) {
     if (!market.trade(random)) return 5;
@@ -151,7 +151,7 @@ int use_after_fork(Market& market, unsigned workers) {
   if (!market.close()) return 7;
   E::trim();
   const test::HeapWalk last = test::walk_heap<E>();
-  return last.consistent() && last.carved <= 2 * workers + last.hot_empty ? 0 : 8;
+  return last.consistent() && last.carved <= 2 * workers + last.owned_empty ? 0 : 8;
 }
 
 TEST(StandardLargeThreads, AForkInTheMiddleLeavesAConsistentHeap) {

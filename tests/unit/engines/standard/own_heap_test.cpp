@@ -358,10 +358,10 @@ TEST(StandardHeaps, ThreadsBeginAndEndAllTheTime) {
 TEST(StandardHeaps, AStartWritesToNoLab) {
   OwnedHeap own;
   ASSERT_TRUE(own.heap.heap().start());
-  EXPECT_EQ(own.pages.end_of_labs(), standard::LabNumber{0}) << "what never allocates needs none";
+  EXPECT_EQ(own.pages.end_of_caches(), standard::CacheNumber{0}) << "what never allocates needs none";
   own.heap.deallocate(own.heap.allocate(100));
-  const std::uint32_t orphanages = own.heap.heap().orphanages().mask + 1;
-  EXPECT_EQ(own.pages.end_of_labs(), standard::LabNumber{1 + orphanages});
+  const std::uint32_t abandoned_lists = own.heap.heap().abandoned_lists().mask + 1;
+  EXPECT_EQ(own.pages.end_of_caches(), standard::CacheNumber{1 + abandoned_lists});
 }
 
 // A heap for which memory was out half way through its first use leaves nothing of itself with the page
@@ -373,31 +373,32 @@ TEST(StandardHeaps, AHeapWhoseStartIsRefusedIsDestroyedAsWell) {
     const rlimit limit{300 * kMiB, 300 * kMiB};
     ASSERT_TRUE(test::limit_address_space(limit));
     unsigned half_made = 0;
-    // A heap needs a LAB and its orphanages: some number of LABs taken in advance leaves the last one half
-    // way.
+    // A heap needs a thread cache and its abandoned_lists: some number of thread caches taken in advance
+    // leaves the last one half way.
     for (std::uint32_t in_advance = 0; in_advance < 3; ++in_advance) {
       Pages pages{&standard::ForkRecovery<Standard>::enter_child};
       Own first(pages);
       ASSERT_NE(first.allocate(100), nullptr);
-      std::vector<standard::Lab<Standard>*> labs(in_advance);
-      for (auto*& lab : labs) ASSERT_NE(lab = pages.take_lab(first.heap().number()), nullptr);
+      std::vector<standard::CacheRecord<Standard>*> labs(in_advance);
+      for (auto*& cache : labs) ASSERT_NE(cache = pages.take_cache(first.heap().number()), nullptr);
       std::vector<std::unique_ptr<Own>> others;
       do {
         others.push_back(std::make_unique<Own>(pages));
       } while (others.back()->allocate(100) != nullptr);
       EXPECT_LT(others.size(), 900u) << "out of LABs, not out of keys";
-      unsigned orphanages = 0;
-      pages.for_each_lab([&](auto& lab) {
-        orphanages += lab.is_orphanage() && lab.heap.load_relaxed() == others.back()->heap().number();
+      unsigned abandoned_lists = 0;
+      pages.for_each_cache([&](auto& cache) {
+        abandoned_lists +=
+            cache.is_abandoned_list() && cache.heap.load_relaxed() == others.back()->heap().number();
       });
-      half_made += orphanages != 0;
+      half_made += abandoned_lists != 0;
       for (auto& other : others) other->destroy();
       others.clear();
       std::size_t heaps = 0;
       pages.for_each_heap([&](auto&) { ++heaps; });
       EXPECT_EQ(heaps, 1u);
-      for (auto* lab : labs) pages.return_lab(lab);
-      // All LABs that they had are there again.
+      for (auto* cache : labs) pages.return_cache(cache);
+      // All thread caches that they had are there again.
       for (int again = 0; again < 100; ++again) {
         Own another(pages);
         EXPECT_NE(another.allocate(100), nullptr);
@@ -423,8 +424,8 @@ TEST(StandardHeaps, AForkInsideOnePageLayerLeavesTheOtherWhole) {
     ASSERT_TRUE(two.pages.start());
     signal(SIGUSR1, &test::fork_and_go_on_as_the_child);
     {
-      standard::Frontend<Standard> guest(two.heap.heap(), two.pages);
-      const standard::InsideHeap<Standard> inside(guest);
+      standard::ThreadCache<Standard> guest(two.heap.heap(), two.pages);
+      const standard::HeapCall<Standard> inside(guest);
       raise(SIGUSR1);  // the child goes on here
       EXPECT_EQ(one.pages.recovery_is_due.load_relaxed(), 0u);
       EXPECT_EQ(two.pages.recovery_is_due.load_relaxed(), 1u);
@@ -563,8 +564,8 @@ TEST(StandardHeaps, AForkBesideADestroyFindsTheHeapWholeOrGone) {
     std::thread([&] {
       dying.deallocate(dying.allocate(100));
       auto destroyer = std::make_unique<std::thread>([&] {
-        // First what its LAB has on lists; then so many spans of one block that to give them all back takes
-        // long.
+        // First what its thread cache has on lists; then so many spans of one block that to give them all
+        // back takes long.
         std::vector<void*> blocks(6000);
         for (void*& p : blocks) p = dying.allocate(1024);
         for (std::size_t i = 0; i < blocks.size(); i += 2) dying.deallocate(blocks[i]);
@@ -656,7 +657,7 @@ TEST(StandardHeaps, ASpanEmptiedThroughAnotherHeapGoesToAStackOfItsOwn) {
   std::vector<void*> blocks(200);
   for (void*& p : blocks) p = narrow.allocate(60000);
   const auto free_half = [&](std::size_t first) {
-    wide.heap.deallocate(wide.heap.allocate(64));  // a LAB, and so a core of the wide heap's
+    wide.heap.deallocate(wide.heap.allocate(64));  // a thread cache, and so a core of the wide heap's
     for (std::size_t i = first; i < first + 100; ++i) wide.heap.deallocate(blocks[i]);
   };
   std::thread([&] {
@@ -715,10 +716,10 @@ TEST(StandardHeaps, ADestroyWaitsForTheBurialOfAVanishedThread) {
   Own dying(owned.pages);
   std::latch has_allocated(1);
   std::latch done(1);
-  standard::LabNumber number{};
+  standard::CacheNumber number{};
   std::thread vanishes([&] {
     for (int i = 0; i < 1000; ++i) ASSERT_NE(dying.allocate(5000), nullptr);
-    number = dying.frontend()->lab->number;
+    number = dying.thread_cache()->cache->number;
     has_allocated.count_down();
     done.wait();
   });
@@ -726,12 +727,12 @@ TEST(StandardHeaps, ADestroyWaitsForTheBurialOfAVanishedThread) {
   const int code = test::run_in_child([&] {
     alarm(540);  // a deadlock ends the test
     // The burial comes to a halt in the middle.
-    (void)owned.pages.lab(number).lock.lock();
+    (void)owned.pages.cache(number).lock.lock();
     const std::size_t yields = test::yields();
     std::thread buries([&] { other.deallocate(other.allocate(5000)); });
     while (test::yields() == yields) usleep(100);
     if (owned.pages.purge_lock.try_lock()) return 1;  // a destroy would not wait
-    owned.pages.lab(number).lock.unlock();
+    owned.pages.cache(number).lock.unlock();
     dying.destroy();
     buries.join();
     if (other.allocate(100) == nullptr || !test::walk_heap(other).consistent()) return 2;

@@ -65,7 +65,7 @@ class PageLayerGaps : public testing::Test {
 TEST_F(PageLayerGaps, SomethingForeignInTheWayOfRecordsCostsWhatItCovers) {
   large::in_fresh_process([] {
     void* first = E::allocate(kMiB);
-    const auto record = E::pages.any_granule_at(address_of(first)).record;
+    const auto record = E::pages.any_slice_at(address_of(first)).record;
     const std::uintptr_t end = end_of_mappings_at(record);
     void* theirs =
         mmap(pointer_to(end), 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
@@ -81,13 +81,13 @@ TEST_F(PageLayerGaps, SomethingForeignInTheWayOfRecordsCostsWhatItCovers) {
 TEST_F(PageLayerGaps, AnAddressWithoutARecordIsRefused) {
   large::in_fresh_process([] {
     void* first = E::allocate(kMiB);
-    const auto record = E::pages.any_granule_at(address_of(first)).record;
+    const auto record = E::pages.any_slice_at(address_of(first)).record;
     const std::uintptr_t end = end_of_mappings_at(record);
     ASSERT_NE(
         mmap(pointer_to(end), 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0),
         MAP_FAILED);
     fill_beyond_the_gap();
-    // The granule whose record would be what is mapped there.
+    // The slice whose record would be what is mapped there.
     const std::size_t number = (end - address_of(E::pages.span(standard::SpanNumber{0}).record)) / 64;
     void* inside = pointer_to(E::pages.arena.base() + number * 64 * kKiB);
     EXPECT_FALSE(E::owns(inside));

@@ -14,7 +14,7 @@ namespace {
 
 using Classes = SizeClasses<Standard>;
 constexpr std::size_t kMaxBlock = Classes::kMaxBlock;
-constexpr std::size_t kGranule = Classes::kGranule;
+constexpr std::size_t kSlice = Classes::kSlice;
 constexpr unsigned kClasses = Classes::kCount;
 
 unsigned class_of(std::size_t n) {
@@ -51,8 +51,8 @@ TEST(StandardClasses, AlignedRequestsGetNaturallyAlignedBlocks) {
       }
       if (c == 0) continue;  // served outside spans
       EXPECT_GE(Classes::kTable[c].block_size, n);
-      // Spans start at multiples of a granule, blocks in them at multiples of their size.
-      EXPECT_LE(alignment, kGranule);
+      // Spans start at multiples of a slice, blocks in them at multiples of their size.
+      EXPECT_LE(alignment, kSlice);
       EXPECT_TRUE(Classes::kTable[c].block_size % alignment == 0 || Classes::kTable[c].blocks == 1);
     }
   }
@@ -66,7 +66,7 @@ TEST(StandardClasses, AlignedClassesAreTheSmallestThatDo) {
         unsigned smallest = 0;
         for (unsigned c = kClasses - 1; c > 0 && Classes::kTable[c].block_size >= n; --c) {
           const bool dense = Classes::kTable[c].block_size % alignment == 0;
-          if (alignment <= kGranule && (dense || Classes::kTable[c].blocks == 1)) smallest = c;
+          if (alignment <= kSlice && (dense || Classes::kTable[c].blocks == 1)) smallest = c;
         }
         ASSERT_EQ(class_of_aligned(n, alignment), smallest) << n << " bytes at multiples of " << alignment;
       }
@@ -77,7 +77,7 @@ TEST(StandardClasses, AlignedClassesAreTheSmallestThatDo) {
 TEST(StandardClasses, MultiplicationTellsBlockStarts) {
   for (unsigned c = 1; c < kClasses; ++c) {
     const ClassInfo& k = Classes::kTable[c];
-    const std::size_t step = k.virtual_span <= kGranule ? 1 : 8;
+    const std::size_t step = k.virtual_span <= kSlice ? 1 : 8;
     for (std::size_t offset = 0; offset < k.virtual_span; offset += step) {
       const bool start = offset % k.block_size == 0;
       ASSERT_EQ(offset * k.magic < k.magic, start) << c << " " << offset;
@@ -99,15 +99,15 @@ std::string table_of_classes() {
          "`SPANALLOC_WRITE_DOCS=1 build/release/tests/unit/unit_tests --gtest_filter=StandardClasses.*`\n\n"
          "A request gets the smallest block that holds it. The blocks of a class lie side by side in "
          "*spans*. "
-         "A *virtual\nspan* is the address space of one: whole granules of "
-      << kGranule / kKiB
+         "A *virtual\nspan* is the address space of one: whole slices of "
+      << kSlice / kKiB
       << " KiB. Its *real span* is what its blocks fill of\nthat, up to the end of a page. (From class "
-      << index_of(Classes::kFirstSingle)
+      << index_of(Classes::kFirstLarge)
       << " on a span has one block, which may begin further\non: `single_blocks.hpp`.)\n\n"
          "*Unused*: the largest part of a block that a request of its class leaves unused. *Tail*: what of a "
          "real span\nis no block. Requests above "
       << kMaxBlock / kKiB
-      << " KiB have a span of their own, of as many granules as they need.\n\n"
+      << " KiB have a span of their own, of as many slices as they need.\n\n"
          "| class | requests (bytes) | block | unused | blocks a span | real span (KiB) | tail | virtual "
          "span "
          "(KiB) |\n"

@@ -20,7 +20,7 @@ struct LinkTable {
 TEST(SpanPool, OwnStackIsLastInFirstOut) {
   auto pool = std::make_unique<SpanPool<Number, 2>>();
   LinkTable links(8);
-  pool->set_cores(4);
+  pool->set_shards(4);
   pool->put(1, 2, Number{5}, links);
   pool->put(1, 2, Number{6}, links);
   EXPECT_EQ(pool->get_local(0, 2, links), Number::kNone);
@@ -33,23 +33,23 @@ TEST(SpanPool, OwnStackIsLastInFirstOut) {
 TEST(SpanPool, SearchesTheOtherCoresStartingAfterItsOwn) {
   auto pool = std::make_unique<SpanPool<Number, 1>>();
   LinkTable links(8);
-  pool->set_cores(4);
-  for (std::uint32_t core = 0; core < 4; ++core) pool->put(0, core, Number{core + 1}, links);
-  EXPECT_EQ(pool->get_from_other_core(0, 2, links), Number{4});
-  EXPECT_EQ(pool->get_from_other_core(0, 2, links), Number{1});
-  EXPECT_EQ(pool->get_from_other_core(0, 2, links), Number{2});
-  EXPECT_EQ(pool->get_from_other_core(0, 2, links), Number::kNone) << "the own stack is not searched";
+  pool->set_shards(4);
+  for (std::uint32_t shard = 0; shard < 4; ++shard) pool->put(0, shard, Number{shard + 1}, links);
+  EXPECT_EQ(pool->get_from_other_shard(0, 2, links), Number{4});
+  EXPECT_EQ(pool->get_from_other_shard(0, 2, links), Number{1});
+  EXPECT_EQ(pool->get_from_other_shard(0, 2, links), Number{2});
+  EXPECT_EQ(pool->get_from_other_shard(0, 2, links), Number::kNone) << "the own stack is not searched";
   EXPECT_EQ(pool->get_local(0, 2, links), Number{3});
 }
 
 TEST(SpanPool, CoresAreCappedAndNeverZero) {
   auto pool = std::make_unique<SpanPool<Number, 1, 8>>();
-  EXPECT_EQ(pool->cores(), 1u);
-  pool->set_cores(0);
-  EXPECT_EQ(pool->cores(), 1u);
-  pool->set_cores(1000);
-  EXPECT_EQ(pool->cores(), 8u);
-  EXPECT_EQ(pool->core_of(13), 5u);
+  EXPECT_EQ(pool->shards(), 1u);
+  pool->set_shards(0);
+  EXPECT_EQ(pool->shards(), 1u);
+  pool->set_shards(1000);
+  EXPECT_EQ(pool->shards(), 8u);
+  EXPECT_EQ(pool->shard_of(13), 5u);
 }
 
 TEST(SpanPool, TakeAllHandsOutTheWholeChain) {
@@ -76,25 +76,25 @@ TEST(SpanPool, NothingIsLostOrInventedUnderContention) {
   auto pool = std::make_unique<SpanPool<Number, 1>>();
   LinkTable links(kSpans);
   std::vector<Atomic<std::uint32_t>> holders(kSpans + 1);
-  pool->set_cores(2);
+  pool->set_shards(2);
   for (std::uint32_t span = 1; span <= kSpans; ++span) pool->put(0, span % 2, Number{span}, links);
 
   Atomic<std::uint32_t> errors{0};
   test::in_threads(kThreads, [&](unsigned t) {
-    const unsigned core = pool->core_of(t);
+    const unsigned shard = pool->shard_of(t);
     for (int i = 0; i < 50000; ++i) {
-      Number span = pool->get_local(0, core, links);
-      if (span == Number::kNone) span = pool->get_from_other_core(0, core, links);
+      Number span = pool->get_local(0, shard, links);
+      if (span == Number::kNone) span = pool->get_from_other_shard(0, shard, links);
       if (span == Number::kNone) continue;
       if (holders[index_of(span)].fetch_add_relaxed(1) != 0) errors.fetch_add_relaxed(1);
       holders[index_of(span)].fetch_sub_relaxed(1);
-      pool->put(0, core, span, links);
+      pool->put(0, shard, span, links);
     }
   });
   EXPECT_EQ(errors.load_relaxed(), 0u);
   std::vector<bool> seen(kSpans + 1);
-  for (unsigned core = 0; core < 2; ++core) {
-    while (const std::uint32_t span = index_of(pool->get_local(0, core, links))) {
+  for (unsigned shard = 0; shard < 2; ++shard) {
+    while (const std::uint32_t span = index_of(pool->get_local(0, shard, links))) {
       EXPECT_FALSE(seen[span]) << span;
       seen[span] = true;
     }

@@ -1,17 +1,17 @@
-// The ranges of an arena that are closed: when memory is out, what is free loses its charge, and in a range
-// of addresses that is not reserved its addresses, until it is opened again.
+// The ranges of an arena that are decommitted: when memory is out, what is free loses its charge, and in a
+// range of addresses that is not reserved its addresses, until it is opened again.
 //
-//   close_free      the manager's free blocks: in use for it from then on, and in the set of closed granules
-//   reopen_run_for  for one request: a run of closed ranges in which, with its free neighbours, there is room
-//   reopen_runs     any, a few at a time: together they may do; or they make the mappings fewer
-//   may_reopen      would the kernel let us? A few ranges speak for all
+//   decommit_free      the manager's free blocks: in use for it from then on, and in the set of decommitted
+//   slices recommit_run_for  for one request: a run of decommitted ranges in which, with its free neighbours,
+//   there is room recommit_runs     any, a few at a time: together they may do; or they make the mappings
+//   fewer may_recommit      would the kernel let us? A few ranges speak for all
 //
 // Changed under the arena's lock only. Read without it: the set, by who walks the arena, and what is known to
 // have no room is forgotten by whoever gives memory back.
 //
-// Who closes a block counts it, says so in the set, and then closes it; who opens one does so first. A fork's
-// child may find either half done, also in the middle of the set's words: recover_in_child(). Until then the
-// count is never too low.
+// Who decommits a block counts it, says so in the set, and then decommits it; who opens one does so first. A
+// fork's child may find either half done, also in the middle of the set's words: recover_in_child(). Until
+// then the count is never too low.
 #pragma once
 
 #include <cstddef>
@@ -27,56 +27,56 @@
 
 namespace spanalloc {
 
-/// `Books`, the arena's: lose(block): it is nobody's for ever; is_lost(block), is_gap(block); closed(block):
-/// its pages are gone; memory_came_back(); gap_behind(unit): the next units that have no metadata, no block
-/// where there are none; has_grown_over(block), unmap_grown(): what is ours where a block is closed. `kSet`:
-/// which of the manager's sets of units tells what is closed.
+/// `Books`, the arena's: lose(block): it is nobody's for ever; is_lost(block), is_gap(block);
+/// decommitted(block): its pages are gone; memory_came_back(); gap_behind(unit): the next units that have no
+/// metadata, no block where there are none; has_grown_over(block), unmap_grown(): what is ours where a block
+/// is decommitted. `kSet`: which of the manager's sets of units tells what is decommitted.
 template <class Range, class Manager, class Books, class Calls, unsigned kSet>
-class ClosedRanges {
+class DecommittedRanges {
   using Block = coalescing::Block;
 
  public:
-  constexpr ClosedRanges(Range& range, Manager& manager, Books books)
+  constexpr DecommittedRanges(Range& range, Manager& manager, Books books)
       : range_(range), manager_(manager), books_(books) {}
 
-  /// Granules. Any thread.
+  /// Slices. Any thread.
   std::size_t count() const { return count_.load_relaxed(); }
   bool contains(Block block) const { return set().any(block); }
 
   /// Closes every free block that it finds; with `keep_end` not the one at the range's end: what is opened
-  /// behind it joins it. Granules closed.
+  /// behind it joins it. Slices decommitted.
   /// None smaller than `least`, and no more ranges than a process can have holes between its mappings.
-  SPANALLOC_COLD std::size_t close_free(bool keep_end, std::size_t least = 1) {
-    std::size_t closed = 0;
+  SPANALLOC_COLD std::size_t decommit_free(bool keep_end, std::size_t least = 1) {
+    std::size_t decommitted = 0;
     manager_.take_all([&](Block block) {
       if (keep_end && block.end() == manager_.limit()) return false;
-      if (block.size < least || !close_used(block)) return false;
-      closed += block.size;
+      if (block.size < least || !decommit_used(block)) return false;
+      decommitted += block.size;
       return true;
     });
-    return closed;
+    return decommitted;
   }
   /// Closes a block that is in use and the caller's; it is this set's from then on. False: there are as many
   /// as may be, or the kernel refuses, and the block is the caller's.
-  SPANALLOC_COLD bool close_used(Block block) {
+  SPANALLOC_COLD bool decommit_used(Block block) {
     if (ranges_ >= kMostRanges) return false;
     const bool least_is_known = count() == 0 || static_cast<bool>(least_);
     if (count() == 0) least_ = {};
     // First of all: in a fork's child nobody must take it for memory. Release, here and below: a child that
-    // finds it closing closes it, and one that does not finds all done, or nothing.
-    closing_.store_release(block.first);
+    // finds it decommitting decommits it, and one that does not finds all done, or nothing.
+    decommitting_.store_release(block.first);
     count_.fetch_add_relaxed(block.size);
     set().insert(block);
-    const bool closed = range_.close(block.first, block.size);
-    closing_.store_release(0);
-    if (!closed) {
+    const bool decommitted = range_.decommit(block.first, block.size);
+    decommitting_.store_release(0);
+    if (!decommitted) {
       ++ranges_;  // remove() takes one off
       remove(block);
       return false;
     }
-    books_.closed(block);
+    books_.decommitted(block);
     ++ranges_;
-    note_closed(block, least_is_known);
+    note_decommitted(block, least_is_known);
     return true;
   }
   /// The same of a block where nothing is mapped any more, in a range of addresses that is not reserved. Who
@@ -88,20 +88,20 @@ class ClosedRanges {
     count_.fetch_add_relaxed(block.size);
     set().insert(block);
     ++ranges_;
-    note_closed(block, least_is_known);
+    note_decommitted(block, least_is_known);
     return true;
   }
 
-  /// False: nothing is closed, or the kernel refuses what speaks for the rest: the smallest closed range, and
-  /// both ends of the lowest run. In a reserved range they are really asked for: at the limit on the number
-  /// of mappings one elsewhere is refused, but to open what borders on something open makes no more of them,
-  /// as the ends of a run mostly do, and the smallest range may not. (Not where nothing is reserved: in a
-  /// fork's child a range that is mapped and booked as closed would be in its own way.)
-  SPANALLOC_COLD bool may_reopen() {
+  /// False: nothing is decommitted, or the kernel refuses what speaks for the rest: the smallest decommitted
+  /// range, and both ends of the lowest run. In a reserved range they are really asked for: at the limit on
+  /// the number of mappings one elsewhere is refused, but to open what borders on something open makes no
+  /// more of them, as the ends of a run mostly do, and the smallest range may not. (Not where nothing is
+  /// reserved: in a fork's child a range that is mapped and booked as decommitted would be in its own way.)
+  SPANALLOC_COLD bool may_recommit() {
     if (count() == 0) return false;
     if (!is_whole(least_)) return true;
     if (!range_.reserved()) {
-      return Calls::would_grant(min_of(least_.size, kWorthOpening) * Range::kGranule);
+      return Calls::would_grant(min_of(least_.size, kWorthOpening) * Range::kSlice);
     }
     Block first{};
     Block last{};
@@ -110,23 +110,23 @@ class ClosedRanges {
       last = range;
       return true;
     });
-    return could_reopen(least_) || could_reopen(first) || could_reopen(last);
+    return could_recommit(least_) || could_recommit(first) || could_recommit(last);
   }
 
-  /// Whether no run of closed ranges and its free neighbours is known to have room. A hint: nothing hangs on
-  /// it but which memory is asked for first.
+  /// Whether no run of decommitted ranges and its free neighbours is known to have room. A hint: nothing
+  /// hangs on it but which memory is asked for first.
   bool known_without_room(std::size_t count, std::size_t alignment) const {
     return no_room_.known_absent(count, alignment);
   }
   /// After memory was given back or opened again. Any thread.
   void memory_came_back() { no_room_.memory_came_back(); }
 
-  /// Opens a run of closed ranges again in which, or in which together with its free neighbours, there is
-  /// room; or a part of it. False: none, or the kernel refuses.
-  SPANALLOC_COLD bool reopen_run_for(std::size_t count, std::size_t alignment) {
+  /// Opens a run of decommitted ranges again in which, or in which together with its free neighbours, there
+  /// is room; or a part of it. False: none, or the kernel refuses.
+  SPANALLOC_COLD bool recommit_run_for(std::size_t count, std::size_t alignment) {
     no_room_.arm();
     bool has_room = false;
-    bool reopened = false;
+    bool recommitted = false;
     std::size_t refused = SIZE_MAX;  // when the kernel has refused a range it is only asked for smaller ones
     for_runs([&](Block run) {
       const Block room = manager_.with_free_neighbours(run);
@@ -135,60 +135,60 @@ class ClosedRanges {
       bool enough = false;  // what is open is charged
       for_ranges(run, [&](Block range) {
         range = end_with_room(range, count, alignment);
-        const os::Placed placed = range.size < refused ? reopen(range) : os::Placed::kRefused;
+        const os::Placed placed = range.size < refused ? recommit(range) : os::Placed::kRefused;
         enough = placed == os::Placed::kYes &&
                  (has_room_for(range, count, alignment) || !set().any({start, count}));
         if (placed == os::Placed::kRefused) refused = min_of(refused, range.size);
         has_room = has_room || placed != os::Placed::kTaken;
-        reopened = reopened || placed == os::Placed::kYes;
+        recommitted = recommitted || placed == os::Placed::kYes;
         return !enough;
       });
-      return !reopened;
+      return !recommitted;
     });
     if (!has_room) no_room_.note(count, alignment);
-    return reopened;
+    return recommitted;
   }
-  /// Any runs of closed ranges, in whole or in part, `most` at most. False: we can have none of them. Then
-  /// the smallest is known.
-  SPANALLOC_COLD bool reopen_runs(std::size_t most) {
-    std::size_t reopened = 0;
+  /// Any runs of decommitted ranges, in whole or in part, `most` at most. False: we can have none of them.
+  /// Then the smallest is known.
+  SPANALLOC_COLD bool recommit_runs(std::size_t most) {
+    std::size_t recommitted = 0;
     least_ = {};
     Block least{};
     const bool to_the_end = for_runs([&](Block run) {
       bool some = false;
       for_ranges(run, [&](Block range) {
-        const os::Placed placed = reopen(range);
+        const os::Placed placed = recommit(range);
         some = some || placed == os::Placed::kYes;
         if (placed != os::Placed::kYes && is_whole(range) && (!least || range.size < least.size))
           least = range;
         return true;
       });
-      reopened += some;
-      return reopened < most;
+      recommitted += some;
+      return recommitted < most;
     });
     if (to_the_end) least_ = least;
-    return reopened != 0;
+    return recommitted != 0;
   }
 
   // --- In a fork's child -----------------------------------------------------------------------------------
 
   /// Before anything else: the count, as the set says.
   SPANALLOC_COLD void recount() {
-    std::size_t closed = 0;
+    std::size_t decommitted = 0;
     ranges_ = 0;
     for_runs([&](Block run) {
-      closed += run.size;
+      decommitted += run.size;
       for_ranges(run, [&](Block) { return ++ranges_, true; });
       return true;
     });
-    count_.store_relaxed(closed);
+    count_.store_relaxed(decommitted);
     least_ = {};
   }
-  /// A block that a vanished thread had claimed. True: it was being closed, and is now.
-  SPANALLOC_COLD bool close_again(Block block) {
+  /// A block that a vanished thread had claimed. True: it was being decommitted, and is now.
+  SPANALLOC_COLD bool decommit_again(Block block) {
     if (!contains(block)) return false;
     set().insert(block);  // all of it
-    if (range_.close(block.first, block.size)) return true;
+    if (range_.decommit(block.first, block.size)) return true;
     books_.lose(block);
     set().erase(block);
     return true;
@@ -196,9 +196,9 @@ class ClosedRanges {
   /// After the manager: what a vanished thread had opened and was taking out of the set is free; but what it
   /// took out because it was lost is somebody else's mapping.
   SPANALLOC_COLD void recover_in_child() {
-    if (const std::size_t first = closing_.load_relaxed(); first != 0) {
-      close_again({first, manager_.size_of(first)});
-      closing_.store_relaxed(0);
+    if (const std::size_t first = decommitting_.load_relaxed(); first != 0) {
+      decommit_again({first, manager_.size_of(first)});
+      decommitting_.store_relaxed(0);
     }
     manager_.walk([&](Block block, coalescing::BlockState state, bool) {
       if (state != coalescing::BlockState::kUsed || books_.is_gap(block) || !contains(block)) return;
@@ -214,29 +214,31 @@ class ClosedRanges {
   coalescing::UnitSet& set() { return manager_.extra_set(kSet); }
   const coalescing::UnitSet& set() const { return manager_.extra_set(kSet); }
 
-  // There is one, it is closed, and not, in a fork's child that is not put right yet, half closed.
-  bool is_whole(Block closed) const {
-    return closed && set().any({closed.first, 1}) && manager_.size_of(closed.first) == closed.size;
+  // There is one, it is decommitted, and not, in a fork's child that is not put right yet, half decommitted.
+  bool is_whole(Block decommitted) const {
+    return decommitted && set().any({decommitted.first, 1}) &&
+           manager_.size_of(decommitted.first) == decommitted.size;
   }
-  bool could_reopen(Block closed) {
-    if (!is_whole(closed) || range_.reopen(closed.first, closed.size) != os::Placed::kYes) return false;
-    if (!range_.close(closed.first, closed.size)) book_reopened(closed);
+  bool could_recommit(Block decommitted) {
+    if (!is_whole(decommitted) || range_.recommit(decommitted.first, decommitted.size) != os::Placed::kYes)
+      return false;
+    if (!range_.decommit(decommitted.first, decommitted.size)) book_recommitted(decommitted);
     return true;
   }
   // What somebody else has mapped over a small one meanwhile is not waited for: it would be asked for each
   // time.
-  os::Placed reopen(Block closed) {
-    os::Placed placed = range_.reopen(closed.first, closed.size);
-    if (placed == os::Placed::kTaken && books_.has_grown_over(closed)) {
+  os::Placed recommit(Block decommitted) {
+    os::Placed placed = range_.recommit(decommitted.first, decommitted.size);
+    if (placed == os::Placed::kTaken && books_.has_grown_over(decommitted)) {
       books_.unmap_grown();
-      const bool is_clear = !books_.has_grown_over(closed);
-      placed = is_clear ? range_.reopen(closed.first, closed.size) : os::Placed::kRefused;
+      const bool is_clear = !books_.has_grown_over(decommitted);
+      placed = is_clear ? range_.recommit(decommitted.first, decommitted.size) : os::Placed::kRefused;
     }
-    if (placed == os::Placed::kYes) book_reopened(closed);
-    if (placed == os::Placed::kTaken && closed.size <= kLostIfTaken) lose(closed);
+    if (placed == os::Placed::kYes) book_recommitted(decommitted);
+    if (placed == os::Placed::kTaken && decommitted.size <= kLostIfTaken) lose(decommitted);
     return placed;
   }
-  void book_reopened(Block block) {
+  void book_recommitted(Block block) {
     remove(block);
     manager_.free(block.first, true);
     books_.memory_came_back();
@@ -258,7 +260,7 @@ class ClosedRanges {
     ++ranges_;
     return {start, range.end() - start};
   }
-  void note_closed(Block block, bool least_is_known) {
+  void note_decommitted(Block block, bool least_is_known) {
     if (least_is_known && (!least_ || block.size < least_.size)) least_ = block;
     no_room_.memory_came_back();
   }
@@ -294,29 +296,29 @@ class ClosedRanges {
       from = gap.end();
     }
   }
-  // Neighbours were closed one by one. visit(range) until it returns false.
+  // Neighbours were decommitted one by one. visit(range) until it returns false.
   template <class Visit>
   void for_ranges(Block run, Visit visit) {
     std::size_t size = 0;
     for (std::size_t first = run.first; first < run.end(); first += size) {
       size = manager_.size_of(first);
-      if (size == 0) return;  // in a fork's child that is not put right yet: half closed
+      if (size == 0) return;  // in a fork's child that is not put right yet: half decommitted
       if (!visit(Block{first, size})) return;
     }
   }
 
-  static constexpr std::size_t kWorthOpening = kMiB / Range::kGranule;
-  static constexpr std::size_t kLostIfTaken = 16 * kMiB / Range::kGranule;
+  static constexpr std::size_t kWorthOpening = kMiB / Range::kSlice;
+  static constexpr std::size_t kLostIfTaken = 16 * kMiB / Range::kSlice;
 
   Range& range_;
   Manager& manager_;
   Books books_;
-  Block least_{};                 // no closed range is smaller; none: not known
-  Atomic<std::size_t> count_{0};  // granules
+  Block least_{};                 // no decommitted range is smaller; none: not known
+  Atomic<std::size_t> count_{0};  // slices
   // Of the 65,530 mappings that a process may have.
   static constexpr std::size_t kMostRanges = 16384;
-  std::size_t ranges_ = 0;          // closed; under the arena's lock
-  Atomic<std::size_t> closing_{0};  // where the range begins that is just being closed
+  std::size_t ranges_ = 0;               // decommitted; under the arena's lock
+  Atomic<std::size_t> decommitting_{0};  // where the range begins that is just being decommitted
   RefusalMemo no_room_;
 };
 

@@ -2,8 +2,8 @@
 // it of their blocks, and no lock, list or compare-and-swap stands between a block's free and its next use. A
 // program that goes through a few spans of a class again and again stays among them.
 //
-// A bounded number of bytes, because what becomes free in a hot span is nobody else's. When a span joins that
-// does not fit the oldest ones leave, and are parked.
+// A bounded number of bytes, because what becomes free in a current span is nobody else's. When a span joins
+// that does not fit the oldest ones leave, and are parked.
 #pragma once
 
 #include <bit>
@@ -15,11 +15,12 @@
 
 namespace spanalloc::standard {
 
-/// Its LAB's thread's alone; zero-initialisable. A fork's child finds each span of a vanished thread at least
-/// once in here or among the hot ones, whatever step the thread was at: a span joins before it leaves its
-/// other place, and leaves after it has got one. (What stands here twice is recognised by its word.)
+/// Its thread cache's thread's alone; zero-initialisable. A fork's child finds each span of a vanished thread
+/// at least once in here or among the hot ones, whatever step the thread was at: a span joins before it
+/// leaves its other place, and leaves after it has got one. (What stands here twice is recognised by its
+/// word.)
 template <unsigned kMostGranules>
-class WarmSpans {
+class UsedUpSpans {
  public:
   /// One more than can be kept: who joins comes before who leaves.
   static constexpr unsigned kPlaces = kMostGranules + 1;
@@ -42,21 +43,21 @@ class WarmSpans {
     for (std::uint32_t places = used_; places != 0; places &= places - 1) f(first_of(places));
   }
 
-  static bool fits_at_all(unsigned granules) { return granules <= kMostGranules; }
-  bool fits(unsigned granules) const { return granules_ + granules <= kMostGranules; }
-  void join(SpanNumber number, ClassId c, unsigned granules) {
+  static bool fits_at_all(unsigned slices) { return slices <= kMostGranules; }
+  bool fits(unsigned slices) const { return slices_ + slices <= kMostGranules; }
+  void join(SpanNumber number, ClassId c, unsigned slices) {
     const unsigned i = next_in(~used_ & kAll);
     SPANALLOC_ASSERT(i < kPlaces && place_of(number) == kNoPlace);
     next_ = (i + 1) % kPlaces;
     spans_[i].store_release(number);
     classes_[i] = static_cast<std::uint8_t>(index_of(c));
-    granules_ += granules;
+    slices_ += slices;
     used_ |= 1u << i;
   }
-  void leave(unsigned i, unsigned granules) {
-    SPANALLOC_ASSERT((used_ >> i & 1) != 0 && granules <= granules_);
+  void leave(unsigned i, unsigned slices) {
+    SPANALLOC_ASSERT((used_ >> i & 1) != 0 && slices <= slices_);
     spans_[i].store_release(SpanNumber::kNone);
-    granules_ -= granules;
+    slices_ -= slices;
     used_ &= ~(1u << i);
     ready_ &= ~(1u << i);
   }
@@ -76,7 +77,7 @@ class WarmSpans {
 
   void forget() {
     for (Atomic<SpanNumber>& span : spans_) span.store_relaxed(SpanNumber::kNone);
-    used_ = ready_ = granules_ = 0;
+    used_ = ready_ = slices_ = 0;
   }
 
  private:
@@ -98,7 +99,7 @@ class WarmSpans {
 
   std::uint32_t used_ = 0;   // bit i: place i is taken
   std::uint32_t ready_ = 0;  // of these
-  std::uint32_t granules_ = 0;
+  std::uint32_t slices_ = 0;
   std::uint32_t next_ = 0;
   Atomic<SpanNumber> spans_[kPlaces];
   std::uint8_t classes_[kPlaces] = {};

@@ -2,7 +2,7 @@
 //
 // Spans begin on 64 KiB. If their blocks did, the first words of many objects of one size would lie in few
 // sets of the caches, and, as far apart as they are, on pages that share few sets of the TLB. So a block
-// begins at a multiple of a cache line somewhere in the first granule, as far as the granules have more room
+// begins at a multiple of a cache line somewhere in the first slice, as far as the slices have more room
 // than was asked for: where follows from that room and the span's number, so that no count is kept, and spans
 // in a row differ. What its record says of that stays, from one life in used memory to the next, until the
 // span serves a request that would not fit behind it, or wants to be aligned.
@@ -25,16 +25,16 @@ struct Request {
 };
 
 template <class Config>
-struct SingleBlocks {
-  static constexpr std::size_t kGranule = std::size_t{1} << Config::kGranuleBits;
+struct LargeBlockPlace {
+  static constexpr std::size_t kSlice = std::size_t{1} << Config::kSliceBits;
   static constexpr std::size_t kLines = kPageForTail / kCacheLine;  // of a page
 
   /// Where in a span of `span_bytes` a block for the request begins.
   static constexpr std::size_t offset(SpanNumber number, std::size_t span_bytes, Request request) {
     if (request.alignment > kCacheLine || request.bytes >= span_bytes) return 0;
-    // In the first granule: its record is the one that the block's address leads to.
-    const std::size_t room = min_of(span_bytes - request.bytes, kGranule - kCacheLine);
-    // Spans that are 16 granules apart are 256 pages apart, and would share a set of the TLB: evenly, because
+    // In the first slice: its record is the one that the block's address leads to.
+    const std::size_t room = min_of(span_bytes - request.bytes, kSlice - kCacheLine);
+    // Spans that are 16 slices apart are 256 pages apart, and would share a set of the TLB: evenly, because
     // as many as there are places fill the sets.
     const std::size_t page = index_of(number) / 16 % (room / kPageForTail + 1) * kPageForTail;
     const std::size_t lines = min_of((room - page) / kCacheLine + 1, kLines);
@@ -52,12 +52,12 @@ struct SingleBlocks {
     return request.alignment <= kCacheLine || block % request.alignment == 0;
   }
   /// Of a block in its span.
-  SPANALLOC_INLINE static constexpr std::size_t offset_of(std::uintptr_t block) { return block % kGranule; }
-  /// What the program may use of a block of a class, or of kLarge, whose span has so many bytes.
+  SPANALLOC_INLINE static constexpr std::size_t offset_of(std::uintptr_t block) { return block % kSlice; }
+  /// What the program may use of a block of a class, or of kHuge, whose span has so many bytes.
   SPANALLOC_INLINE static constexpr std::size_t bytes(std::uintptr_t block, ClassId c,
                                                       std::size_t span_bytes) {
     const std::size_t behind = span_bytes - offset_of(block);
-    const std::size_t most = SizeClasses<Config>::info(c).block_size;  // 0 for kLarge
+    const std::size_t most = SizeClasses<Config>::info(c).block_size;  // 0 for kHuge
     return most == 0 ? behind : min_of(behind, most);
   }
 };

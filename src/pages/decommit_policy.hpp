@@ -3,7 +3,7 @@
 //
 // Closing makes room if what it sets free, with what the kernel would grant besides, is as much as is needed;
 // the arena finds that out, at the cost of a look at every block. So the answer "no" is kept for a while, for
-// this many granules and more, unless memory comes back: it is given before the look and taken back after it,
+// this many slices and more, unless memory comes back: it is given before the look and taken back after it,
 // so that who gives memory back meanwhile takes it back, too (as in refusal_memo.hpp). And kernels that do
 // not count in sums (heuristic overcommit looks at one request at a time) may have been believed in vain:
 // after that it waits longer each time, unless clearly more is free.
@@ -17,10 +17,10 @@
 
 namespace spanalloc {
 
-/// Under the arena's lock, but for memory_came_back(). Times in milliseconds, sizes in granules.
-class ClosingPolicy {
+/// Under the arena's lock, but for memory_came_back(). Times in milliseconds, sizes in slices.
+class DecommitPolicy {
  public:
-  /// What closing is thought of for: what the kernel would have to grant, and what is free.
+  /// What decommitting is thought of for: what the kernel would have to grant, and what is free.
   struct Case {
     std::size_t needed = 0;
     std::size_t free = 0;
@@ -29,7 +29,7 @@ class ClosingPolicy {
   bool is_denied(std::uint64_t now, std::size_t needed) const {
     return now < denied_until_.load_relaxed() && needed >= denied_;
   }
-  /// Before a look, and after a closing that was no use.
+  /// Before a look, and after a decommitting that was no use.
   void deny(std::uint64_t now, std::size_t needed) {
     denied_ = now < denied_until_.load_relaxed() ? min_of(denied_, needed) : needed;
     denied_until_.store_seq_cst(now + kDeniedMs);

@@ -6,18 +6,18 @@
 namespace spanalloc::standard {
 
 template <class Config>
-SPANALLOC_COLD inline void Frontend<Config>::deallocate_outside_spans(void* p, Frontend& self,
-                                                                      bool has_record) {
+SPANALLOC_COLD inline void ThreadCache<Config>::deallocate_outside_spans(void* p, ThreadCache& self,
+                                                                         bool has_record) {
   // (The kernel may have placed a mapping of others' between ours.)
   if (p == nullptr || self.pages->free_outside(p) || NestedBlocks::free(p)) return;
   if (has_record) self.bad_pointer(p, Misuse::kFree);
   os::fatal("free of a pointer that this allocator did not return:", p);
 }
 
-// What to say of an address whose record knows no such block. A record speaks for its own granule only if
+// What to say of an address whose record knows no such block. A record speaks for its own slice only if
 // the span has several blocks: in which other block the address lies is found in the arena.
 template <class Config>
-SPANALLOC_COLD inline void Frontend<Config>::bad_pointer(const void* p, Misuse misuse) {
+SPANALLOC_COLD inline void ThreadCache<Config>::bad_pointer(const void* p, Misuse misuse) {
   static constexpr const char* kSentences[][2] = {
       {"free of a pointer that is not the start of a block:",
        "size asked of a pointer that is not the start of a block:"},
@@ -32,7 +32,7 @@ SPANALLOC_COLD inline void Frontend<Config>::bad_pointer(const void* p, Misuse m
 
 // In a block of a live span that nobody has had yet.
 template <class Config>
-inline bool Frontend<Config>::is_untouched(std::uintptr_t a, SpanRef span) {
+inline bool ThreadCache<Config>::is_untouched(std::uintptr_t a, SpanRef span) {
   const ClassInfo& info = Classes::info(span->class_id());
   const std::uint64_t offset = a - address_of(pages->address(span.number));
   return info.blocks != 1 && offset >= std::uint64_t{span->carved.load_relaxed()} * info.block_size &&
@@ -40,14 +40,13 @@ inline bool Frontend<Config>::is_untouched(std::uintptr_t a, SpanRef span) {
 }
 
 template <class Config>
-SPANALLOC_COLD inline typename Frontend<Config>::Where Frontend<Config>::where_is(const void* p) {
+SPANALLOC_COLD inline typename ThreadCache<Config>::Where ThreadCache<Config>::where_is(const void* p) {
   const std::uintptr_t a = address_of(p);
-  const SpanRef granule = pages->any_granule_at(a);
-  if (granule.record == nullptr) return Where::kNoMemory;
+  const SpanRef slice = pages->any_slice_at(a);
+  if (slice.record == nullptr) return Where::kNoMemory;
   Where where = Where::kNoMemory;
-  pages->arena.walk([&](std::uint32_t first, std::size_t granules, bool free) {
-    if (std::size_t{index_of(granule.number)} - first >= granules)
-      return;  // also where it is before the range
+  pages->arena.walk([&](std::uint32_t first, std::size_t slices, bool free) {
+    if (std::size_t{index_of(slice.number)} - first >= slices) return;  // also where it is before the range
     const SpanRef span = pages->span(SpanNumber{first});
     const bool live = !free && span->load_word().state() != SpanState::kFree;
     // The start of a live block: it has become one since the caller looked, in other hands.
@@ -55,17 +54,17 @@ SPANALLOC_COLD inline typename Frontend<Config>::Where Frontend<Config>::where_i
             : is_untouched(a, span)          ? Where::kUntouched
                                              : Where::kInsideBlock;
   });
-  const bool was_span = pages->span_of(granule)->shown_class.load_relaxed() != 0;
+  const bool was_span = pages->span_of(slice)->shown_class.load_relaxed() != 0;
   return where == Where::kFreeMemory && was_span ? Where::kFreedBlock : where;
 }
 
 // Whether the block is the first of a list of free ones. (Of the others it is not known without a search.)
 template <class Config>
-inline bool Frontend<Config>::is_newest_free(const void* p, const Location& at) {
-  if (at.word.head() == mark_of_offset(offset_in(at.span, p))) return true;
-  if (lab != nullptr) {
-    const RemoteRun& run = lab->runs.of(at.span.number);
-    if (run.holds(at.span.number) && run.free_list.load_relaxed() == p) return true;
+inline bool ThreadCache<Config>::is_newest_free(const void* p, const Location& at) {
+  if (at.word.head() == as_block_offset(offset_in(at.span, p))) return true;
+  if (cache != nullptr) {
+    const RemoteBatch& batch = cache->batches.of(at.span.number);
+    if (batch.holds(at.span.number) && batch.free_list.load_relaxed() == p) return true;
   }
   return is_mine(at.word) && at.span->free_list.load_relaxed() == p;
 }
@@ -74,26 +73,26 @@ inline bool Frontend<Config>::is_newest_free(const void* p, const Location& at) 
 // Other threads may be using the first two meanwhile: then a search ends early, where a block has lost its
 // link. A block that is out is on none of them.
 template <class Config>
-SPANALLOC_COLD inline bool Frontend<Config>::is_listed(SpanRef span, const Block* block) {
+SPANALLOC_COLD inline bool ThreadCache<Config>::is_on_list(SpanRef span, const Block* block) {
   const ClassId c = span->class_id();
   const ClassInfo& info = Classes::info(c);
   const auto has = [&](Block* list) { return list_has(list, block, info.virtual_span, info.blocks); };
   const SpanWord word{span->word.load_acquire()};  // acquire: the links behind its head
-  if (word.head() != BlockMark::kNone && has(pages->block_of_mark(span, word.head()))) return true;
-  if (lab != nullptr) {
-    const RemoteRun& run = lab->runs.of(span.number);
-    if (run.holds(span.number) && has(run.free_list.load_relaxed())) return true;
+  if (word.head() != BlockOffset::kNone && has(pages->block_at_offset(span, word.head()))) return true;
+  if (cache != nullptr) {
+    const RemoteBatch& batch = cache->batches.of(span.number);
+    if (batch.holds(span.number) && has(batch.free_list.load_relaxed())) return true;
   }
-  // Acquire: with take_in().
+  // Acquire: with push_freed().
   return is_borrowed(span, block) || has(span->free_list.load_acquire()) || has(span->rest.load_acquire());
 }
 
 // A block that looks free is looked for. If it is on no list that this thread may read, the program has
 // copied a link into it, or another thread's run has it: without the word it is freed like any other.
 template <class Config>
-SPANALLOC_COLD inline void Frontend<Config>::deallocate_suspect(void* p, Frontend& self, SpanRef span) {
+SPANALLOC_COLD inline void ThreadCache<Config>::deallocate_suspect(void* p, ThreadCache& self, SpanRef span) {
   Block* block = static_cast<Block*>(p);
-  if (self.is_listed(span, block)) self.lose_and_report(span, block);
+  if (self.is_on_list(span, block)) self.lose_and_report(span, block);
   clear_link(block);
   deallocate_by_record(p, self);
 }
@@ -101,67 +100,69 @@ SPANALLOC_COLD inline void Frontend<Config>::deallocate_suspect(void* p, Fronten
 // A list holds a block that has no good link: something has written to it since its free, or it was freed
 // twice, and has been handed out since.
 template <class Config>
-SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::broken_list(const Block* block) {
+SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::broken_list(const Block* block) {
   os::fatal("free list overwritten (write after free, or double free) at", block);
 }
 
 // Before it is reported what is damaged goes out of use: a handler of SIGABRT may allocate, and the program
 // may go on from there. What is on such a list stays out for its span for ever.
 template <class Config>
-SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::lose_list(Atomic<Block*>& list) {
+SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::lose_list(Atomic<Block*>& list) {
   const Block* const first = list.load_relaxed();
   list.store_release(no_block());
   broken_list(first);
 }
-// The same of all that is free in a hot span of this thread's, but for what was never carved. One that stands
-// nowhere, as it was just being counted, is lost.
+// The same of all that is free in a current span of this thread's, but for what was never carved. One that
+// stands nowhere, as it was just being counted, is lost.
 template <class Config>
-SPANALLOC_COLD inline void Frontend<Config>::lose_lists(SpanRef span) {
+SPANALLOC_COLD inline void ThreadCache<Config>::lose_lists(SpanRef span) {
   span->free_list.store_release(no_block());
   span->rest.store_release(no_block());
-  span->dropped.store_release(0);
+  span->purged.store_release(0);
   (void)take_remotes(span->word, Classes::info(span->class_id()).blocks);
-  if (lab->has_as_hot(span.number, span->class_id())) return;
-  if (!lab->lock.is_mine()) heap->protocol().lock_lab(lab->number);  // which the report lets go of
-  heap->protocol().lose(*lab, span);
+  if (cache->has_as_current(span.number, span->class_id())) return;
+  if (!cache->lock.is_mine()) heap->protocol().lock_cache(cache->number);  // which the report lets go of
+  heap->protocol().lose(*cache, span);
 }
 
 // A block that is freed again, and was written to in between, begins a list that is damaged.
 template <class Config>
-SPANALLOC_COLD inline void Frontend<Config>::lose_if_first(SpanRef span, Block* block) {
-  if (lab == nullptr || is_link(block, link_of(block), Classes::info(span->class_id()).virtual_span)) return;
+SPANALLOC_COLD inline void ThreadCache<Config>::lose_if_first(SpanRef span, Block* block) {
+  if (cache == nullptr || is_link(block, link_of(block), Classes::info(span->class_id()).virtual_span))
+    return;
   const Inside inside(*this);
-  if (RemoteRun& run = lab->runs.of(span.number); run.holds(span.number)) {
-    lab->runs.end(run, Classes::info(span->class_id()).block_size);
-    pages->hide_in_map(*map, span, run);
+  if (RemoteBatch& batch = cache->batches.of(span.number); batch.holds(span.number)) {
+    cache->batches.end(batch, Classes::info(span->class_id()).block_size);
+    pages->hide_in_map(*map, span, batch);
   }
-  lab->loans.for_each([&](ClassId, Loan& loan) {
+  cache->loans.for_each([&](ClassId, Loan& loan) {
     if (loan.span.load_relaxed() == span.number) loan.free_list.store_release(no_block());
   });
-  const typename Heap::Protocol::LabGuard guard(heap->protocol(), lab->number);
+  const typename Heap::Protocol::CacheGuard guard(heap->protocol(), cache->number);
   if (const SpanWord word = span->load_word(); word.state() != SpanState::kFree && is_mine(word)) {
     link_to(block, no_block());  // should the span become free just now: what is wrong with the block is told
-    heap->protocol().take_out_of_use(pages->lab(lab->number), span);
+    heap->protocol().take_out_of_use(pages->cache(cache->number), span);
   }
 }
 template <class Config>
-SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::lose_and_report(SpanRef span, Block* block) {
+SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::lose_and_report(SpanRef span, Block* block) {
   lose_if_first(span, block);
   freed_twice(block);
 }
 
 // The same where the list is what others have freed of another thread's span.
 template <class Config>
-SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::remotely_freed_twice(SpanRef span, Block* block) {
+SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::remotely_freed_twice(SpanRef span,
+                                                                                  Block* block) {
   if (!is_link(block, link_of(block), Classes::info(span->class_id()).virtual_span)) {
     const Inside inside(*this);
-    heap->protocol().lose_remotes(span, mark_of_offset(offset_in(span, block)));
+    heap->protocol().lose_remotes(span, as_block_offset(offset_in(span, block)));
   }
   freed_twice(block);
 }
 
 template <class Config>
-SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::miscounted(const Block* list) {
+SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::miscounted(const Block* list) {
   os::fatal("more free blocks than were freed, or fewer (double free) in the list at", list);
 }
 
@@ -169,8 +170,9 @@ SPANALLOC_COLD [[noreturn]] inline void Frontend<Config>::miscounted(const Block
 // is damaged.
 template <class Config>
 template <class Lose>
-[[gnu::noinline]] inline ListLength Frontend<Config>::length_of_own_list(Block* list, const ClassInfo& info,
-                                                                         std::uint32_t most, Lose&& lose) {
+[[gnu::noinline]] inline ListLength ThreadCache<Config>::length_of_own_list(Block* list,
+                                                                            const ClassInfo& info,
+                                                                            std::uint32_t most, Lose&& lose) {
   const ListLength length = length_of(list, info.virtual_span, most);
   if (SPANALLOC_LIKELY(length.whole)) return length;
   lose();
@@ -178,10 +180,10 @@ template <class Lose>
   os::fatal("more free blocks than the span has (double free) at", length.last);
 }
 
-// Of a list that nobody changes, of a hot span of this thread's. Returns its last block.
+// Of a list that nobody changes, of a current span of this thread's. Returns its last block.
 template <class Config>
-inline Block* Frontend<Config>::check_length(SpanRef span, Block* list, const ClassInfo& info,
-                                             std::uint32_t expected) {
+inline Block* ThreadCache<Config>::check_length(SpanRef span, Block* list, const ClassInfo& info,
+                                                std::uint32_t expected) {
   const ListLength length = length_of(list, info.virtual_span, info.blocks);
   if (SPANALLOC_LIKELY(length.whole && length.blocks == expected)) return length.last;
   lose_lists(span);

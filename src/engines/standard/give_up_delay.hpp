@@ -1,6 +1,6 @@
-// When a thread's emptying hot span is not given up although hardly a block of it is out.
+// When a thread's emptying current span is not given up although hardly a block of it is out.
 //
-// settle_hot() parks such a span, because its thread may be about to sleep. A program that frees and
+// collect_current() parks such a span, because its thread may be about to sleep. A program that frees and
 // allocates in turn, a few dozen blocks at a time, would lose and look for a span in each round: it needs one
 // again at once. That is a regret, and buys its class patience: the next 1, 3, 7 ... 127 looks at such
 // a span are left out. Who comes back later than that has slept in between, and has no patience left to buy
@@ -13,11 +13,11 @@
 
 namespace spanalloc::standard {
 
-/// Of one LAB; all of it its owner's. Zero-initialisable.
+/// Of one thread cache; all of it its owner's. Zero-initialisable.
 template <unsigned kClassCount>
-class HotPatience {
+class GiveUpDelay {
  public:
-  /// A hot span of the class is looked at, and might be given up. True: this time it stays.
+  /// A current span of the class is looked at, and might be given up. True: this time it stays.
   bool stays(ClassId c) {
     std::uint8_t& left = left_[index_of(c)];
     if (left == 0) return false;

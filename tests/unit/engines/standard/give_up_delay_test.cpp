@@ -1,5 +1,5 @@
-// When a thread keeps an emptying hot span, and when it gives it up.
-#include "engines/standard/hot_patience.hpp"
+// When a thread keeps an emptying current span, and when it gives it up.
+#include "engines/standard/give_up_delay.hpp"
 
 #include <gtest/gtest.h>
 
@@ -17,7 +17,7 @@ namespace {
 
 using standard::ClassId;
 
-using Patience = standard::HotPatience<80>;
+using Patience = standard::GiveUpDelay<80>;
 
 unsigned times_it_stays(Patience& patience, ClassId c) {
   unsigned times = 0;
@@ -68,12 +68,12 @@ int make_small_program_in_rounds(std::size_t blocks, int rounds) {
     std::vector<standard::SpanRef> spans;
     for (std::size_t i = 0; i < blocks; ++i) {
       all.push_back(E::allocate(sizes[i % std::size(sizes)]));
-      spans.push_back(E::pages.span_of(E::pages.any_granule_at(address_of(all.back()))));
+      spans.push_back(E::pages.span_of(E::pages.any_slice_at(address_of(all.back()))));
     }
     for (std::size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random.next() % i]);
     free_all(all);
     for (const standard::SpanRef span : spans) {
-      if (span->load_word().state() == standard::SpanState::kHot) continue;
+      if (span->load_word().state() == standard::SpanState::kOwned) continue;
       ++lost;
       break;
     }
@@ -90,21 +90,21 @@ TEST(StandardHotPatience, ASmallProgramInRoundsKeepsItsSpans) {
 
 // What one thread has learned is not the next one's, who may be about to sleep.
 TEST(StandardHotPatience, TheNextThreadOfALabHasNone) {
-  const void* lab = nullptr;
+  const void* cache = nullptr;
   bool learned = false;
   std::thread([&] {
     make_small_program_in_rounds(24, 100);
-    lab = E::frontend.lab;
-    for (unsigned c = 1; c < Classes::kListed; ++c) {
-      learned = E::frontend.lab->patience.stays(ClassId{c}) || learned;
+    cache = E::thread_cache.cache;
+    for (unsigned c = 1; c < Classes::kSmallClasses; ++c) {
+      learned = E::thread_cache.cache->patience.stays(ClassId{c}) || learned;
     }
   }).join();
   EXPECT_TRUE(learned);
   std::thread([&] {
     E::deallocate(E::allocate(100));
-    EXPECT_EQ(E::frontend.lab, lab);
-    for (unsigned c = 1; c < Classes::kListed; ++c) {
-      EXPECT_FALSE(E::frontend.lab->patience.stays(ClassId{c})) << c;
+    EXPECT_EQ(E::thread_cache.cache, cache);
+    for (unsigned c = 1; c < Classes::kSmallClasses; ++c) {
+      EXPECT_FALSE(E::thread_cache.cache->patience.stays(ClassId{c})) << c;
     }
   }).join();
 }

@@ -1,14 +1,14 @@
 // How much large blocks may leave warm: counts, without any memory.
-#include "pages/warm_bound.hpp"
+#include "pages/dirty_bound.hpp"
 
 #include <gtest/gtest.h>
 
 namespace spanalloc {
 namespace {
 
-using Bound = WarmBound<64 * kKiB>;
+using Bound = DirtyBound<64 * kKiB>;
 
-TEST(WarmBound, AQuarterOfWhatIsLiveMayStay) {
+TEST(DirtyBound, AQuarterOfWhatIsLiveMayStay) {
   Bound bound;
   bound.taken(4000, 0);
   EXPECT_EQ(bound.excess(), 0u);
@@ -22,7 +22,7 @@ TEST(WarmBound, AQuarterOfWhatIsLiveMayStay) {
   EXPECT_EQ(bound.excess(), 0u);
 }
 
-TEST(WarmBound, WhatIsPurgedInVainMayStayTheNextTime) {
+TEST(DirtyBound, WhatIsPurgedInVainMayStayTheNextTime) {
   Bound bound;
   for (int i = 0; i < 3; ++i) {
     bound.taken(1600, i == 0 ? 0 : i == 1 ? 512 : 1600);
@@ -32,31 +32,31 @@ TEST(WarmBound, WhatIsPurgedInVainMayStayTheNextTime) {
   }
   std::size_t last = 0;
   for (int i = 0; i < 60; ++i) {
-    bound.tick(1600);
+    bound.pass_epoch(1600);
     EXPECT_GE(bound.excess(), last);
     last = bound.excess();
   }
   EXPECT_EQ(last, 1088u) << "forgotten";
 }
 
-TEST(WarmBound, RegretIsBounded) {
+TEST(DirtyBound, RegretIsBounded) {
   Bound bound;
   bound.purged_for_bound(100000);
   bound.taken(100000, 0);
   bound.given(100000, false);
   bound.dirty_is(100000);
   EXPECT_EQ(bound.excess(), 100000 - Bound::kAlways - Bound::kMostRegretted);
-  bound.tick(100000);
+  bound.pass_epoch(100000);
   bound.taken(0, 0);
   EXPECT_EQ(bound.excess(), 100000 - Bound::kAlways - Bound::kMostRegretted * 7 / 8);
 }
 
 // However much was purged in vain.
-TEST(WarmBound, TwiceOfWhatWasLiveMayStay) {
+TEST(DirtyBound, TwiceOfWhatWasLiveMayStay) {
   Bound bound;
-  const auto take_and_give = [&](std::size_t granules) {
-    bound.taken(granules, 0);
-    bound.given(granules, false);
+  const auto take_and_give = [&](std::size_t slices) {
+    bound.taken(slices, 0);
+    bound.given(slices, false);
     bound.purged_for_bound(bound.excess());
   };
   const auto stays = [&] {
@@ -76,7 +76,7 @@ TEST(WarmBound, TwiceOfWhatWasLiveMayStay) {
 }
 
 // It need not have sunk since.
-TEST(WarmBound, WhatIsLiveNowCountsAsTheHeight) {
+TEST(DirtyBound, WhatIsLiveNowCountsAsTheHeight) {
   Bound bound;
   bound.purged_for_bound(8000);
   bound.taken(8000, 0);
@@ -89,7 +89,7 @@ TEST(WarmBound, WhatIsLiveNowCountsAsTheHeight) {
 }
 
 // What the bound allows in any case tells nothing of what is live at a time.
-TEST(WarmBound, AfterSmallFallsTheHeightIsTheSame) {
+TEST(DirtyBound, AfterSmallFallsTheHeightIsTheSame) {
   Bound bound;
   bound.purged_for_bound(8000);
   bound.taken(8000, 0);
@@ -102,7 +102,7 @@ TEST(WarmBound, AfterSmallFallsTheHeightIsTheSame) {
   EXPECT_EQ(100000 - bound.excess(), Bound::kAlways + 1000 + Bound::kMostRegretted);
 }
 
-TEST(WarmBound, CountsThatAreTooSmallAreNone) {
+TEST(DirtyBound, CountsThatAreTooSmallAreNone) {
   Bound bound;
   bound.taken(10, 700);
   bound.given(5000, true);

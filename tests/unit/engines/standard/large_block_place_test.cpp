@@ -1,6 +1,6 @@
 // Where the only block of its span begins: on many cache lines and pages, within its span, as aligned as was
 // asked, and nowhere else for whoever frees or grows it. And what lies around it in memory is bounded.
-#include "engines/standard/single_blocks.hpp"
+#include "engines/standard/large_block_place.hpp"
 #include "heap_walk.hpp"
 
 #include <gtest/gtest.h>
@@ -20,18 +20,18 @@
 namespace spanalloc::large {
 namespace {
 
-using Singles = standard::SingleBlocks<Standard>;
+using Singles = standard::LargeBlockPlace<Standard>;
 using standard::SlackBound;
 using standard::SpanNumber;
 
 std::uintptr_t span_of(const void* p) {
-  return align_down(address_of(p), Classes::kGranule);
+  return align_down(address_of(p), Classes::kSlice);
 }
 standard::SpanRef record_of(const void* p) {
-  return E::pages.any_granule_at(address_of(p));
+  return E::pages.any_slice_at(address_of(p));
 }
 std::size_t span_bytes(const void* p) {
-  return E::pages.granules_of(record_of(p)).count * Classes::kGranule;
+  return E::pages.slices_of(record_of(p)).count * Classes::kSlice;
 }
 std::size_t offset_of(const void* p) {
   return address_of(p) - span_of(p);
@@ -49,29 +49,29 @@ char* allocate_with_offset(std::size_t n, std::vector<void*>& others) {
 // --- The place ---------------------------------------------------------------------------------------------
 
 TEST(StandardSingleBlocks, EveryPlaceIsInTheFirstGranuleAndLeavesRoomForTheRequest) {
-  for (std::size_t n = Standard::kMaxListed + 1; n <= 3 * kMiB; n += n / 60 + 1) {
-    const std::size_t most = n <= Standard::kMaxBlock ? Classes::info(Classes::of(n)).virtual_span
-                                                      : align_up(n, Classes::kGranule);
+  for (std::size_t n = Standard::kMaxSmall + 1; n <= 3 * kMiB; n += n / 60 + 1) {
+    const std::size_t most =
+        n <= Standard::kMaxBlock ? Classes::info(Classes::of(n)).virtual_span : align_up(n, Classes::kSlice);
     for (std::uint32_t number = 1; number < 600; ++number) {
       const std::size_t offset = Singles::offset(SpanNumber{number}, most, {n});
-      ASSERT_LT(offset, Classes::kGranule) << n << " in " << number;
+      ASSERT_LT(offset, Classes::kSlice) << n << " in " << number;
       ASSERT_LE(offset + n, most) << n << " in " << number;
       ASSERT_EQ(offset % kCacheLine, 0u) << n << " in " << number;
       ASSERT_EQ(Singles::offset(SpanNumber{number}, most, {n, 2 * kCacheLine}), 0u);
     }
   }
-  EXPECT_EQ(Singles::offset(SpanNumber{77}, Classes::kGranule, {Classes::kGranule}), 0u);
+  EXPECT_EQ(Singles::offset(SpanNumber{77}, Classes::kSlice, {Classes::kSlice}), 0u);
 }
 
 TEST(StandardSingleBlocks, SpansInARowBeginOnAllLinesAndManyPages) {
   for (const std::size_t n : {40'000u, 70'000u, 300'000u, 600'000u}) {
-    const std::size_t granules = Classes::info(Classes::of(n)).granules;
+    const std::size_t slices = Classes::info(Classes::of(n)).slices;
     std::array<unsigned, 64> of_line{};
     std::array<unsigned, 256> of_page{};
     for (std::size_t i = 0; i < 1024; ++i) {
-      const SpanNumber number{static_cast<std::uint32_t>(1 + i * granules)};
+      const SpanNumber number{static_cast<std::uint32_t>(1 + i * slices)};
       const std::size_t at =
-          index_of(number) * Classes::kGranule + Singles::offset(number, granules * Classes::kGranule, {n});
+          index_of(number) * Classes::kSlice + Singles::offset(number, slices * Classes::kSlice, {n});
       ++of_line[at / kCacheLine % of_line.size()];
       ++of_page[at / kPage % of_page.size()];
     }
@@ -89,7 +89,7 @@ TEST(StandardSingleBlocks, BlocksStayWithinTheirSpans) {
     // Before and after other sizes have used the memory.
     for (int round = 0; round < 3; ++round) {
       std::size_t moved = 0;
-      for (std::size_t n = Standard::kMaxListed + 1; n <= 2 * kMiB; n += n / 40 + 1) {
+      for (std::size_t n = Standard::kMaxSmall + 1; n <= 2 * kMiB; n += n / 40 + 1) {
         auto* p = static_cast<char*>(E::allocate(n));
         ASSERT_NE(p, nullptr);
         usable.push_back(E::usable_size(p));
@@ -127,7 +127,7 @@ TEST(StandardSingleBlocks, ASpareServesLargerRequestsOfItsClass) {
     ASSERT_LT(E::usable_size(p), 64 * kKiB);
     E::deallocate(p);
     auto* q = static_cast<char*>(E::allocate(64 * kKiB));
-    EXPECT_EQ(span_of(q), span_of(p)) << "it is the spare";
+    EXPECT_EQ(span_of(q), span_of(p)) << "it is the large";
     EXPECT_EQ(offset_of(q), 0u);
     EXPECT_EQ(E::usable_size(q), 64 * kKiB);
     std::memset(q, 1, 64 * kKiB);
@@ -159,7 +159,7 @@ TEST(StandardSingleBlocks, AlignedBlocksAreAligned) {
           if (round % 2 == 0) {
             E::deallocate(p);
             p = E::allocate_aligned(n, alignment);
-            ASSERT_EQ(address_of(p) % alignment, 0u) << n << ", a spare";
+            ASSERT_EQ(address_of(p) % alignment, 0u) << n << ", a large";
           }
           blocks.push_back(p);
         }

@@ -32,7 +32,7 @@ struct BlockTest {
 };
 
 /// Takes in freed blocks of one span, by one thread at a time.
-struct Intake {
+struct FreeTarget {
   BlockTest blocks;
   Atomic<Block*> free_list;    ///< freed blocks; if there is none no_block()
   Atomic<std::uint32_t> left;  ///< the free that brings it to 0 is an event
@@ -40,14 +40,14 @@ struct Intake {
 
 /// The owner frees `block`, one of the span's that is out, with `link` to the list as it is. No lock and no
 /// read-modify-write. True: an event, to be looked at. From here on, if the span is parked, it may be claimed
-/// by another thread and is the owner's only if the protocol says so. `Pointer`: to an Intake.
+/// by another thread and is the owner's only if the protocol says so. `Pointer`: to an FreeTarget.
 template <class Pointer>
-SPANALLOC_INLINE bool take_in(Pointer& intake, Block* block, std::uint64_t link) {
+SPANALLOC_INLINE bool push_freed(Pointer& target, Block* block, std::uint64_t link) {
   set_link(block, link);
   // Release: a fork's child that counts the list finds the link.
-  intake->free_list.store_release(block);
+  target->free_list.store_release(block);
   // Release: who finds the span empty by this count hands its memory on, after all that we did to it.
-  return intake->left.count_down_release();
+  return target->left.count_down_release();
 }
 
 }  // namespace spanalloc::standard

@@ -45,7 +45,7 @@ static_assert(PageMask::range(0, 63) == ~std::uint64_t{0} && PageMask::range(3, 
 
 /// f(i) of each dropped block, in address order.
 template <class F>
-inline void for_each_dropped(std::uint64_t mask, std::uint32_t size, std::uint32_t carved, F&& f) {
+inline void for_each_purged(std::uint64_t mask, std::uint32_t size, std::uint32_t carved, F&& f) {
   std::uint32_t next = 0;  // a block may touch two runs
   PageMask::for_each_run(mask, [&](std::uint32_t first, std::uint32_t last) {
     const std::uint32_t begin = (first << PageMask::kBits) / size;
@@ -53,9 +53,9 @@ inline void for_each_dropped(std::uint64_t mask, std::uint32_t size, std::uint32
     for (next = begin > next ? begin : next; next < end && next < carved; ++next) f(next);
   });
 }
-inline std::uint32_t count_dropped(std::uint64_t mask, std::uint32_t size, std::uint32_t carved) {
+inline std::uint32_t count_purged(std::uint64_t mask, std::uint32_t size, std::uint32_t carved) {
   std::uint32_t count = 0;
-  for_each_dropped(mask, size, carved, [&](std::uint32_t) { ++count; });
+  for_each_purged(mask, size, carved, [&](std::uint32_t) { ++count; });
   return count;
 }
 

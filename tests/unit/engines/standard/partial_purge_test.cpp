@@ -16,7 +16,7 @@
 #include <thread>
 #include <vector>
 
-#include "engines/standard/span_thinning.hpp"
+#include "engines/standard/partial_purge.hpp"
 #include "engines/standard/test_support.hpp"
 #include "heap_walk.hpp"
 #include "os_calls.hpp"
@@ -278,12 +278,12 @@ TEST(StandardThinning, HotSpansThatRestAreGivenBack) {
       all.clear();
     }
     const auto hot_spans = [&] {
-      std::set<const void*> hot;
+      std::set<const void*> owned;
       for (const Live& b : kept) {
-        const standard::SpanRef span = E::pages.span_of(E::pages.any_granule_at(address_of(b.p)));
-        if (span->load_word().state() == standard::SpanState::kHot) hot.insert(span.record);
+        const standard::SpanRef span = E::pages.span_of(E::pages.any_slice_at(address_of(b.p)));
+        if (span->load_word().state() == standard::SpanState::kOwned) owned.insert(span.record);
       }
-      return hot.size();
+      return owned.size();
     };
     EXPECT_GE(hot_spans(), 20u) << grown_since(before);
     std::vector<Live> working;
@@ -421,7 +421,7 @@ class OneSpan {
     link_to(at(i), span.free_list.load_relaxed());
     span.free_list.store_relaxed(at(i));
   }
-  standard::SpanThinning thinning() { return {span, memory, kInfo}; }
+  standard::PartialPurge thinning() { return {span, memory, kInfo}; }
   bool purge(char* from, std::size_t bytes) {
     std::memset(from, 0, bytes);
     purged += bytes;
@@ -444,7 +444,7 @@ class OneSpan {
 
 using Numbers = std::vector<std::uint32_t>;
 
-TEST(SpanThinning, TheFirstBlockStaysWhereOthersPush) {
+TEST(PartialPurge, TheFirstBlockStaysWhereOthersPush) {
   const auto s = std::make_unique<OneSpan>();
   for (const std::uint32_t i : {9u, 4u, 5u, 10u, 6u, 7u}) s->push(i);  // 7 is the first; 8 and 11 are out
   s->thinning().thin(no_block(), false, 4096, [&](char* from, std::size_t bytes) {
@@ -454,20 +454,20 @@ TEST(SpanThinning, TheFirstBlockStaysWhereOthersPush) {
     s->push(21);
     return s->purge(from, bytes);
   });
-  EXPECT_EQ(s->span.dropped.load_relaxed(), 0b1100u) << "blocks 4 to 7";
+  EXPECT_EQ(s->span.purged.load_relaxed(), 0b1100u) << "blocks 4 to 7";
   EXPECT_EQ(s->list(s->span.rest.load_relaxed()), (Numbers{10, 9}));
   s->thinning().cut_lists(no_block());
   EXPECT_EQ(s->list(s->span.free_list.load_relaxed()), (Numbers{21, 20}));
 }
 
-TEST(SpanThinning, SoItDoesOnTheRemoteList) {
+TEST(PartialPurge, SoItDoesOnTheRemoteList) {
   const auto s = std::make_unique<OneSpan>();
   for (const std::uint32_t i : {0u, 1u, 12u, 2u, 3u}) s->push(i);
   Block* const remotes = s->span.free_list.load_relaxed();
   s->span.free_list.store_relaxed(no_block());
   s->thinning().thin(remotes, false, 4096,
                      [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
-  EXPECT_EQ(s->span.dropped.load_relaxed(), 0b11u);
+  EXPECT_EQ(s->span.purged.load_relaxed(), 0b11u);
   EXPECT_EQ(s->list(s->span.rest.load_relaxed()), (Numbers{12}));
   EXPECT_EQ(s->thinning().cut_lists(remotes), no_block());
   link_to(s->at(20), remotes);  // freed meanwhile
@@ -475,7 +475,7 @@ TEST(SpanThinning, SoItDoesOnTheRemoteList) {
   EXPECT_EQ(s->list(s->at(20)), (Numbers{20}));
 }
 
-TEST(SpanThinning, AStillListLosesItsFirstBlock) {
+TEST(PartialPurge, AStillListLosesItsFirstBlock) {
   const auto s = std::make_unique<OneSpan>();
   for (const std::uint32_t i : {9u, 4u, 5u, 10u, 6u, 7u}) s->push(i);
   s->thinning().thin(no_block(), true, 4096,
@@ -484,44 +484,44 @@ TEST(SpanThinning, AStillListLosesItsFirstBlock) {
   EXPECT_EQ(s->purged, 2 * kPage);
 }
 
-TEST(SpanThinning, WhatTheKernelDoesNotTakeBackHasNoLinks) {
+TEST(PartialPurge, WhatTheKernelDoesNotTakeBackHasNoLinks) {
   const auto s = std::make_unique<OneSpan>();
   for (const std::uint32_t i : {9u, 4u, 5u}) s->push(i);
   s->thinning().thin(no_block(), false, 4096, [&](char*, std::size_t) { return false; });
-  EXPECT_EQ(s->span.dropped.load_relaxed(), 0b100u);
+  EXPECT_EQ(s->span.purged.load_relaxed(), 0b100u);
   EXPECT_EQ(s->at(4)->stored, 0u);
   EXPECT_EQ(s->at(5)->stored, 0u);
 }
 
-TEST(SpanThinning, LargerPagesOfTheKernelGoTogether) {
+TEST(PartialPurge, LargerPagesOfTheKernelGoTogether) {
   const auto s = std::make_unique<OneSpan>();
   for (std::uint32_t i = 0; i < 16; ++i) {
     if (i != 3) s->push(i);
   }
   s->thinning().thin(no_block(), true, 16384,
                      [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
-  EXPECT_EQ(s->span.dropped.load_relaxed(), 0b11110000u);
+  EXPECT_EQ(s->span.purged.load_relaxed(), 0b11110000u);
 }
 
-TEST(SpanThinning, BlocksThatWereNeverCarvedAreNotDropped) {
+TEST(PartialPurge, BlocksThatWereNeverCarvedAreNotDropped) {
   const auto s = std::make_unique<OneSpan>();
   s->span.carved.store_relaxed(5);
   for (std::uint32_t i = 0; i < 5; ++i) s->push(i);
   s->thinning().thin(no_block(), true, 4096,
                      [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
-  EXPECT_EQ(s->span.dropped.load_relaxed(), 0b11u) << "the page of block 4 ends in one that was never carved";
+  EXPECT_EQ(s->span.purged.load_relaxed(), 0b11u) << "the page of block 4 ends in one that was never carved";
   EXPECT_EQ(s->purged, 2 * kPage + 13 * kPage) << "and those behind";
   EXPECT_EQ(s->list(s->span.free_list.load_relaxed()), (Numbers{4}));
 }
 
 // A child finds the mask, and a thinner cut short anywhere behind it.
-TEST(SpanThinning, AForksChildEndsWhatWasBegun) {
+TEST(PartialPurge, AForksChildEndsWhatWasBegun) {
   for (const bool still : {false, true}) {
     const auto s = std::make_unique<OneSpan>();
     for (const std::uint32_t i : {9u, 4u, 5u, 10u, 6u, 7u, 14u}) s->push(i);
-    s->span.dropped.store_relaxed(0b1100);
+    s->span.purged.store_relaxed(0b1100);
     link_to(s->at(10), s->at(4));  // one had left
-    s->thinning().unlink_dropped(no_block(), still);
+    s->thinning().unlink_purged(no_block(), still);
     EXPECT_EQ(s->list(s->span.free_list.load_relaxed()), (Numbers{14, 10, 9}));
     EXPECT_EQ(s->thinning().length(s->span.free_list.load_relaxed(), 32), 3u);
   }

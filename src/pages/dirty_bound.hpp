@@ -1,7 +1,7 @@
 // How much of what large blocks have left stays in memory when nobody passes by any more: what exceeds the
 // bound is purged by the free that exceeds it, not by a tick of a decay clock.
 //
-//   dirty <= 32 MiB + live / 4            of such blocks, in granules
+//   dirty <= 32 MiB + live / 4            of such blocks, in slices
 //   or, where that is more,
 //   dirty <= min(32 MiB + live / 4 + regretted, 2 * height - live)
 //
@@ -26,44 +26,44 @@
 namespace spanalloc {
 
 /// Thread-safe, zero-initialisable. Relaxed throughout: nothing follows from the counts but when to purge.
-template <std::size_t kGranule>
-class WarmBound {
+template <std::size_t kSlice>
+class DirtyBound {
  public:
-  static constexpr std::size_t kAlways = 32 * kMiB / kGranule;
-  static constexpr std::size_t kMostRegretted = 256 * kMiB / kGranule;
+  static constexpr std::size_t kAlways = 32 * kMiB / kSlice;
+  static constexpr std::size_t kMostRegretted = 256 * kMiB / kSlice;
 
   /// `dirty` of them were dirty.
-  void taken(std::size_t granules, std::size_t dirty) {
-    rise(granules);
+  void taken(std::size_t slices, std::size_t dirty) {
+    rise(slices);
     if (dirty != 0) dirty_.fetch_sub_relaxed(dirty);
     const std::size_t purged = purged_.load_relaxed();
     if (purged == 0) return;
-    const std::size_t in_vain = min_of(granules - min_of(dirty, granules), purged);
+    const std::size_t in_vain = min_of(slices - min_of(dirty, slices), purged);
     purged_.store_relaxed(purged - in_vain);
     regretted_.store_relaxed(min_of(regretted_.load_relaxed() + 2 * in_vain, kMostRegretted));
   }
-  void given(std::size_t granules, bool zero) {
-    sink(granules);
-    if (!zero) dirty_.fetch_add_relaxed(granules);
+  void given(std::size_t slices, bool zero) {
+    sink(slices);
+    if (!zero) dirty_.fetch_add_relaxed(slices);
   }
   /// A span in use, or in the pool, became one of one block, or ceases to be one.
-  void changed(std::size_t granules, bool to_one_block) {
+  void changed(std::size_t slices, bool to_one_block) {
     if (to_one_block) {
-      rise(granules);
+      rise(slices);
     } else {
-      sink(granules);
+      sink(slices);
     }
   }
-  void purged(std::size_t granules) { dirty_.fetch_sub_relaxed(granules); }
-  void purged_for_bound(std::size_t granules) {
-    purged(granules);
-    purged_.fetch_add_relaxed(granules);
+  void purged(std::size_t slices) { dirty_.fetch_sub_relaxed(slices); }
+  void purged_for_bound(std::size_t slices) {
+    purged(slices);
+    purged_.fetch_add_relaxed(slices);
   }
   /// So much is live, after a fork.
-  void live_is(std::size_t granules) { live_.store_relaxed(granules); }
+  void live_is(std::size_t slices) { live_.store_relaxed(slices); }
   /// So much is dirty, of whatever blocks.
-  void dirty_is(std::size_t granules) { dirty_.store_relaxed(granules); }
-  void tick(std::size_t dirty) {
+  void dirty_is(std::size_t slices) { dirty_.store_relaxed(slices); }
+  void pass_epoch(std::size_t dirty) {
     dirty_is(dirty);
     purged_.store_relaxed(0);
     const std::size_t regretted = regretted_.load_relaxed();
@@ -72,7 +72,7 @@ class WarmBound {
 
   /// Of spans of one block in use, or in pools.
   std::size_t live() const { return at_least_0(live_.load_relaxed()); }
-  /// Granules that should be purged.
+  /// Slices that should be purged.
   std::size_t excess() const {
     const std::size_t dirty = at_least_0(dirty_.load_relaxed());
     const std::size_t live = this->live();
@@ -85,12 +85,12 @@ class WarmBound {
   }
 
  private:
-  void rise(std::size_t granules) {
-    const std::size_t live = at_least_0(live_.fetch_add_relaxed(granules) + granules);
+  void rise(std::size_t slices) {
+    const std::size_t live = at_least_0(live_.fetch_add_relaxed(slices) + slices);
     if (live > highest_.load_relaxed()) highest_.store_relaxed(live);
   }
-  void sink(std::size_t granules) {
-    const std::size_t live = at_least_0(live_.fetch_sub_relaxed(granules) - granules);
+  void sink(std::size_t slices) {
+    const std::size_t live = at_least_0(live_.fetch_sub_relaxed(slices) - slices);
     const std::size_t highest = highest_.load_relaxed();
     if (highest == 0 || (live > highest / 2 && highest - live < kAlways)) return;
     const std::size_t height = height_.load_relaxed();

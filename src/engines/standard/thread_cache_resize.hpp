@@ -6,7 +6,7 @@
 namespace spanalloc::standard {
 
 template <class Config>
-SPANALLOC_INLINE typename Frontend<Config>::Location Frontend<Config>::locate_live(const void* p) {
+SPANALLOC_INLINE typename ThreadCache<Config>::Location ThreadCache<Config>::locate_live(const void* p) {
   const Location at = locate(p);  // the caller's block keeps the span as it is
   if (SPANALLOC_UNLIKELY(!at.is_block)) {
     if (pages->outside.usable_size(p) != 0) return {};
@@ -14,15 +14,15 @@ SPANALLOC_INLINE typename Frontend<Config>::Location Frontend<Config>::locate_li
     os::fatal("size asked of a pointer that this allocator did not return:", p);
   }
   const auto* block = static_cast<const Block*>(p);
-  const bool suspect = at.size_class() < Classes::kFirstSingle && looks_free(block);
-  if (SPANALLOC_UNLIKELY((suspect && is_listed(at.span, block)) || is_newest_free(p, at))) {
+  const bool suspect = at.size_class() < Classes::kFirstLarge && looks_free(block);
+  if (SPANALLOC_UNLIKELY((suspect && is_on_list(at.span, block)) || is_newest_free(p, at))) {
     os::fatal("size asked of memory that is free:", p);
   }
   return at;
 }
 
 template <class Config>
-inline std::size_t Frontend<Config>::usable_size(const void* p) {
+inline std::size_t ThreadCache<Config>::usable_size(const void* p) {
   if (p == nullptr) return 0;
   const Location at = locate_live(p);
   if (SPANALLOC_UNLIKELY(!at.is_block)) return pages->outside.usable_size(p);
@@ -31,7 +31,7 @@ inline std::size_t Frontend<Config>::usable_size(const void* p) {
 
 template <class Config>
 template <LeavesAlone Policy>
-inline Resized Frontend<Config>::resize(void* p, std::size_t n) {
+inline Resized ThreadCache<Config>::resize(void* p, std::size_t n) {
   const Location at = locate_live(p);
   if (SPANALLOC_UNLIKELY(!at.is_block)) {
     const std::size_t usable = pages->outside.usable_size(p);
@@ -41,11 +41,11 @@ inline Resized Frontend<Config>::resize(void* p, std::size_t n) {
   const std::size_t usable = block_bytes(c, at.span);
   if (Policy::leaves_alone(n, usable)) return {p, usable};
   if (n > kMaxRequest) return {nullptr, usable};
-  if (Classes::is_single(c)) {
-    if (n <= Config::kMaxListed) return {nullptr, usable};
-    return {resize_single(at.span, n, granules_of_single(c, at.span)), usable};
+  if (Classes::has_one_block(c)) {
+    if (n <= Config::kMaxSmall) return {nullptr, usable};
+    return {resize_single(at.span, n, slices_of_single(c, at.span)), usable};
   }
-  return {n <= Config::kMaxListed && Classes::of(n) == c ? p : nullptr, usable};
+  return {n <= Config::kMaxSmall && Classes::of(n) == c ? p : nullptr, usable};
 }
 
 // A block outside the arena. It keeps the room that it got for growing, and what it was larger before, as
@@ -53,7 +53,8 @@ inline Resized Frontend<Config>::resize(void* p, std::size_t n) {
 // cost two calls each time, and the page faults). One that grows after it was made smaller comes back into
 // the arena, where what it gives and takes stays warm.
 template <class Config>
-SPANALLOC_COLD inline Resized Frontend<Config>::resize_outside(void* p, std::size_t usable, std::size_t n) {
+SPANALLOC_COLD inline Resized ThreadCache<Config>::resize_outside(void* p, std::size_t usable,
+                                                                  std::size_t n) {
   if (n > kMaxRequest || n <= Config::kMaxBlock) return {nullptr, usable};
   constexpr std::size_t kMostKept = 32 * kMiB;
   if (n <= usable && n >= usable / 16 * 11 && usable - n <= kMostKept) return {p, usable};
@@ -66,55 +67,55 @@ SPANALLOC_COLD inline Resized Frontend<Config>::resize_outside(void* p, std::siz
   return {resized, usable};
 }
 
-// A block of its own takes or gives granules behind it, or its pages move out of the arena.
+// A block of its own takes or gives slices behind it, or its pages move out of the arena.
 template <class Config>
-inline void* Frontend<Config>::resize_single(SpanRef span, std::size_t n, GranuleCount old) {
+inline void* ThreadCache<Config>::resize_single(SpanRef span, std::size_t n, SliceCount old) {
   const Inside inside(*this);
   Heap& home = pages->heap_of(span);
   const std::size_t offset = Singles::offset_of(span->shown.base.load_relaxed());
-  const GranuleCount granules = granules_for(offset + n);
-  // Of blocks that begin late in their first granule the class that has as many granules.
-  ClassId c = n > Config::kMaxBlock ? Classes::kLarge : Classes::of(n);
-  if (c != Classes::kLarge && Classes::info(c).granules != granules.count) {
-    c = offset + n > Config::kMaxBlock ? Classes::kLarge : Classes::of(offset + n);
+  const SliceCount slices = slices_for(offset + n);
+  // Of blocks that begin late in their first slice the class that has as many slices.
+  ClassId c = n > Config::kMaxBlock ? Classes::kHuge : Classes::of(n);
+  if (c != Classes::kHuge && Classes::info(c).slices != slices.count) {
+    c = offset + n > Config::kMaxBlock ? Classes::kHuge : Classes::of(offset + n);
   }
   const bool may_move =
-      granules > old && n > Config::kMoveAtLeast && old.count << Config::kGranuleBits >= Config::kMoveAtLeast;
-  if (keeps_its_room(span, granules, old)) {
-    span->asked = static_cast<std::uint32_t>(max_of(granules.count, span->asked));
+      slices > old && n > Config::kMoveAtLeast && old.count << Config::kSliceBits >= Config::kMoveAtLeast;
+  if (keeps_its_room(span, slices, old)) {
+    span->asked = static_cast<std::uint32_t>(max_of(slices.count, span->asked));
   } else {
-    if (!resize_where_it_stands(home, span, c, granules, old)) {
+    if (!resize_where_it_stands(home, span, c, slices, old)) {
       return may_move ? home.move_out(span, old, n) : nullptr;
     }
     home.give_slack_back(span, pages->address(span.number) + offset, n, true);
-    span->asked = static_cast<std::uint32_t>(granules.count);
+    span->asked = static_cast<std::uint32_t>(slices.count);
   }
   char* block = pages->address(span.number) + offset;
   unpoison(block, block_bytes(span->class_id(), span));
   return block;
 }
 
-// Of a block that has grown and does not shrink now, or by no more than an eighth (or a granule) of the most
+// Of a block that has grown and does not shrink now, or by no more than an eighth (or a slice) of the most
 // that it was asked for: a size that goes back and forth across a boundary would move it each time.
 template <class Config>
-inline bool Frontend<Config>::keeps_its_room(SpanRef span, GranuleCount granules, GranuleCount old) {
-  if (span->class_id() != Classes::kLarge || span->asked == 0 || granules > old) return false;
-  return granules.count + max_of(span->asked / 8, 1) >= span->asked;
+inline bool ThreadCache<Config>::keeps_its_room(SpanRef span, SliceCount slices, SliceCount old) {
+  if (span->class_id() != Classes::kHuge || span->asked == 0 || slices > old) return false;
+  return slices.count + max_of(span->asked / 8, 1) >= span->asked;
 }
 
 template <class Config>
-inline bool Frontend<Config>::resize_where_it_stands(Heap& home, SpanRef span, ClassId c,
-                                                     GranuleCount granules, GranuleCount old) {
+inline bool ThreadCache<Config>::resize_where_it_stands(Heap& home, SpanRef span, ClassId c,
+                                                        SliceCount slices, SliceCount old) {
   // A fork's child may find the span in between: then its class says less than it has.
   const ClassId before = span->class_id();
-  if (granules < old) Heap::change_class(span, c);
-  const bool fits = granules == old || home.resize_in_place(span, old, granules);
+  if (slices < old) Heap::change_class(span, c);
+  const bool fits = slices == old || home.resize_in_place(span, old, slices);
   Heap::change_class(span, fits ? c : before);
   return fits;
 }
 
 template <class Config>
-inline bool Frontend<Config>::owns(const void* p) {
+inline bool ThreadCache<Config>::owns(const void* p) {
   const Location at = locate(p);
   return at.in_span ? heap->has(at.span) : pages->outside.has(p, index_of(heap->number()));
 }

@@ -1,0 +1,356 @@
+// What free does after a miss of the thread's map: one's own spans, other threads' spans, and runs of
+// remote frees; see engine.hpp for the call tree.
+#pragma once
+
+#include "engines/standard/engine.hpp"
+
+namespace spanalloc::standard {
+
+template <class Config>
+[[gnu::noinline]] inline typename ThreadCache<Config>::Location ThreadCache<Config>::locate(const void* p) {
+  const std::size_t number = pages->slice_of(address_of(p));
+  const SpanRef slice = pages->has_plain_slice(number)
+                            ? pages->span(SpanNumber{static_cast<std::uint32_t>(number)})
+                            : pages->any_slice_at(address_of(p));
+  if (SPANALLOC_UNLIKELY(slice.record == nullptr)) return {};
+  const SpanRef span = pages->span_of(slice);
+  const SpanWord word = span->load_word();
+  // A free slice's record may lead to a span before it that has no such slice.
+  const bool in_span = word.state() != SpanState::kFree &&
+                       index_of(slice.number) - index_of(span.number) < (1u << span->order);
+  return {span, word, in_span, in_span && span->shown.is_block(address_of(p))};
+}
+
+// What the thread's map does not show, and is common nevertheless. First: spans of one block, whoever had
+// them, are kept for the next request. (Calls at the end only: so nothing need be saved.)
+template <class Config>
+void ThreadCache<Config>::deallocate_missed(void* p, ThreadCache& self) {
+  const std::uintptr_t a = address_of(p);
+  const std::size_t number = self.pages->slice_of(a);
+  CacheRecord* const cache = self.cache;
+  if (SPANALLOC_UNLIKELY(!self.pages->has_plain_slice(number) || cache == nullptr)) {
+    return deallocate_by_record(p, self);
+  }
+  const SpanRef span = self.pages->span(SpanNumber{static_cast<std::uint32_t>(number)});
+  // (This is so as long as the caller's block is out, if it is a span of one: keep() finds out. Nor does what
+  // the record says of its beginning change.)
+  const ClassId c{span->shown_class.load_relaxed()};
+  const bool has_one_block = c >= Classes::kFirstLarge && c < Classes::kHuge;
+  if (!has_one_block || span->shown.base.read_own() != a || self.pages->arena.is_at_limit() ||
+      !self.heap->has(span)) {
+    return deallocate_others(p, self, span);
+  }
+  const ClassInfo& info = Classes::info(c);
+  if constexpr (kPoisons) {
+    if (span->load_word() == kSingleInUse) poison(p, self.block_bytes(c, span));
+  }
+  if (SPANALLOC_UNLIKELY(!cache->large_spans.keep(*span.record, info.slices))) {
+    return deallocate_single(p, self, span);
+  }
+  self.pass_by_clock(*cache);
+}
+
+// The only block of its span, which was not made a spare: there is no room, or the span is not in use. The
+// older large_spans go to the pool, which makes room for several frees; or, if the span is too large even
+// then, it goes there itself.
+template <class Config>
+[[gnu::noinline]] inline void ThreadCache<Config>::deallocate_single(void* p, ThreadCache& self,
+                                                                     SpanRef span) {
+  const unsigned slices = Classes::info(span->class_id()).slices;
+  auto& large_spans = self.cache->large_spans;
+  // (Before others may have it: were it a spare already it would go to the pool as well.)
+  if (large_spans.has_room_for(slices) || span->load_word() != kSingleInUse) {
+    return deallocate_others(p, self, span);
+  }
+  const Inside inside(self);
+  self.heap->pool_older_large_spans(*self.cache, self.shard());
+  if (SPANALLOC_LIKELY(large_spans.keep(*span.record, slices)))
+    return (void)self.heap->pass_by_clock(os::now_ms());
+  if (SPANALLOC_UNLIKELY(!large_spans.give_up(*span.record))) return deallocate_others(p, self, span);
+  self.heap->put_in_pool(span, self.shard());
+}
+
+// Then: a block of another thread's span begins a run, or goes to it alone. All else is left to
+// deallocate_by_record().
+template <class Config>
+[[gnu::noinline]] inline void ThreadCache<Config>::deallocate_others(void* p, ThreadCache& self,
+                                                                     SpanRef slice) {
+  const std::uintptr_t a = address_of(p);
+  const SpanRef span = self.pages->span_of(slice);
+  const SpanWord word = span->load_word();
+  // (Only of a span in use, and only of its blocks, which tells the span, too: is_block() is exact.)
+  const bool others = word.state() != SpanState::kFree && word.owner() != kNobody && !self.is_mine(word);
+  if (SPANALLOC_UNLIKELY(!others || !span->shown.is_block(a) || !self.heap->has(span))) {
+    return deallocate_by_record(p, self);
+  }
+  self.free_into_others(span, word, static_cast<Block*>(p));
+}
+
+template <class Config>
+SPANALLOC_INLINE void ThreadCache<Config>::free_into_others(SpanRef span, SpanWord word, Block* block) {
+  prefetch_to_write(block);  // it is read, and then written: one transfer between cores, not two
+  const BlockOffset mark = as_block_offset(offset_in(span, block));
+  if (SPANALLOC_UNLIKELY(word.head() == mark)) remotely_freed_twice(span, block);
+  if (looks_free(block)) return deallocate_suspect(block, *this, span);
+  poison(block + 1, Classes::info(span->class_id()).block_size - sizeof(Block));
+  if (batched(span, word, block)) return;
+  if (word.state() == SpanState::kOwned &&
+      SPANALLOC_LIKELY(free_into_owned(span->word, word, mark, [&](BlockOffset list) {
+        link_to(block, list == BlockOffset::kNone ? no_block() : pages->block_at_offset(span, list));
+      }))) {
+    return;
+  }
+  free_to_span(span, block, block, 1);
+}
+
+// Whatever p is, null included: another thread's block, a span of one block, or one's own behind an entry
+// that another of one's own has overwritten.
+template <class Config>
+[[gnu::noinline]] inline void ThreadCache<Config>::deallocate_by_record(void* p, ThreadCache& self) {
+  if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return NestedBlocks::put_off(p);
+  const Location at = self.locate(p);
+  if (SPANALLOC_UNLIKELY(!at.is_block)) return deallocate_outside_spans(p, self, at.has_record());
+  if (self.is_mine(at.word)) return deallocate_own(p, self, at.span);
+  self.deallocate_remote(at.span, at.word, p);
+}
+
+template <class Config>
+[[gnu::noinline]] inline void ThreadCache<Config>::deallocate_own(void* p, ThreadCache& self, SpanRef span) {
+  auto* block = static_cast<Block*>(p);
+  Block* list = span->free_list.load_relaxed();
+  if (SPANALLOC_UNLIKELY(list == block) || looks_free(block)) return deallocate_suspect(p, self, span);
+  self.miss_map();
+  self.pages->show_in_map(*self.map, span, *span.record);
+  poison(block + 1, Classes::info(span->class_id()).block_size - sizeof(Block));
+  if (SPANALLOC_UNLIKELY(push_freed(span.record, block, address_of(list) ^ address_of(block)))) {
+    self.collect_own(span);
+  }
+}
+
+// The free of p was an event: a run is full, or one's own span may be reusable or empty now.
+template <class Config>
+[[gnu::noinline]] inline void ThreadCache<Config>::look_after(void* p, ThreadCache& self) {
+  // Another thread may have claimed the span meanwhile: the record stays readable, and tells.
+  const SpanRef span = self.pages->span_of(self.pages->any_slice_at(address_of(p)));
+  RemoteBatch& batch = self.cache->batches.of(span.number);
+  if (batch.holds(span.number) && batch.left.load_relaxed() == 0) return self.flush_batch(batch);
+  self.collect_own(span);
+}
+
+template <class Config>
+[[gnu::noinline]] inline void ThreadCache<Config>::collect_own(SpanRef span) {
+  SPANALLOC_ASSERT(cache != nullptr && pages->is_mine(cache->number));
+  if (is_current_here(span->load_word())) {
+    const unsigned place = cache->used_up.place_of(span.number);
+    return place == cache->used_up.kNoPlace ? collect_current(span) : collect_used_up(span, place);
+  }
+  const Inside inside(*this);
+  if (heap->protocol().collect_after_free(span, cache->number)) {
+    heap->put_in_pool(span, shard());
+    count_abandoned_if_due();
+  }
+}
+
+// So many blocks of a current span have come back that it may be of no use any more. Of a current span nobody
+// but its thread can give anything back, and the thread may be about to sleep: so it is parked where hardly a
+// block is out. Others return it then with its last block, or give back its pages. Where more are out it is
+// looked at once or twice more, when that would be so if none was handed out meanwhile, and then left alone.
+template <class Config>
+[[gnu::noinline]] inline void ThreadCache<Config>::collect_current(SpanRef span) {
+  const std::uint32_t looks = span->quota.load_relaxed();
+  if (looks >= standard::Span::kForClock) {
+    const std::uint32_t frees = 2 * (looks - standard::Span::kForClock);
+    const bool has_more = read_clock(span->class_id());
+    return span->expect_clock(has_more                             ? standard::Span::kSoonClock
+                              : frees < standard::Span::kMostClock ? frees
+                                                                   : standard::Span::kMostClock);
+  }
+  span->expect_frees_while_owned();
+  const ClassId c = span->class_id();
+  if (current_span(c) != span || exited) return;
+  // (Who gives no spans up comes to few other slow paths.)
+  if (cache->patience.stays(c)) return span->expect_clock(standard::Span::kSoonClock);
+  const Inside inside(*this);
+  const std::uint32_t free_blocks = merge_lists(span);
+  const std::uint32_t out = span->load_word().outstanding() - free_blocks;
+  const std::uint32_t few = span->carved.load_relaxed() / 2;
+  if (out <= few) {
+    cache->patience.gave_up(c, os::now_ms());
+    leave_current(c);
+    share(span, free_blocks);
+  } else if (looks < kLooksAtCurrent) {
+    span->expect_emptying(out - few, looks + 1);
+  }
+}
+
+// An eighth of a warm span's blocks are back. If it has grown since it was parked or warm before, the thread
+// may be giving it up: then it is looked at again when three quarters are back, and parked. (The count goes
+// on below 0 otherwise: uncollected() is right modulo 2^32.)
+template <class Config>
+[[gnu::noinline]] inline void ThreadCache<Config>::collect_used_up(SpanRef span, unsigned place) {
+  const ClassInfo& info = Classes::info(span->class_id());
+  if (span->watched != Watch::kGrown) return cache->used_up.mark_ready(place);
+  if (span->uncollected() == info.refill_remotes) {
+    const std::uint32_t more = info.blocks * 5 / 8;
+    span->left.store_relaxed(more);
+    span->quota.store_relaxed(info.refill_remotes + more);
+    return cache->used_up.mark_ready(place);
+  }
+  if (cache->patience.stays(span->class_id())) return;
+  const Inside inside(*this);
+  cache->patience.gave_up(span->class_id(), os::now_ms());
+  share_used_up(place);
+}
+
+// A block of a span that this thread does not own: another thread's, or one of another heap's. The first free
+// into a span is one compare-and-swap; the second one in a row, as far as the span's run remembers, begins a
+// run. Not of another heap's spans: it may be destroyed meanwhile.
+template <class Config>
+SPANALLOC_INLINE void ThreadCache<Config>::deallocate_remote(SpanRef span, SpanWord word, void* p) {
+  Block* block = static_cast<Block*>(p);
+  prefetch_to_write(block);  // it is read, and then written: one transfer between cores, not two
+  // The word is good enough to name mistakes and see the end; the protocol looks again.
+  if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) bad_pointer(p, Misuse::kFree);
+  if (SPANALLOC_UNLIKELY(word.head() == as_block_offset(offset_in(span, p))))
+    remotely_freed_twice(span, block);
+  // (The only block of its span has no link, and its page may never have been touched.)
+  if (span->class_id() < Classes::kFirstLarge && looks_free(block)) {
+    return deallocate_suspect(p, *this, span);
+  }
+  if constexpr (kPoisons) poison(block + 1, block_bytes(span->class_id(), span) - sizeof(Block));
+  // (Once: if there is no thread cache to be had, the thread does without.)
+  if (SPANALLOC_UNLIKELY(cache == nullptr && !exited && lone_frees < State::kFreesForCache)) {
+    ++lone_frees;
+    if (lone_frees == State::kFreesForCache) {
+      const Inside inside(*this);
+      attach();
+      detach_if_exited();
+    }
+  }
+  // A thread without a thread cache has no exit hook that would give a run back: it never gathers.
+  if (cache != nullptr && word.owner() != kNobody && heap->has(span) && batched(span, word, block)) return;
+  free_to_span(span, block, block, 1);
+}
+
+// The second block in a row of a span, as far as its run remembers, and those that follow. False: it is the
+// first one, and the caller gives it back.
+template <class Config>
+SPANALLOC_INLINE bool ThreadCache<Config>::batched(SpanRef span, SpanWord word, Block* block) {
+  if (RemoteBatch& batch = cache->batches.of(span.number); batch.number == span.number) {
+    add_to_batch(batch, span, word, block);
+    return true;
+  }
+  RemoteBatch& batch = cache->batches.take_turn(span.number);
+  if (SPANALLOC_UNLIKELY(batch.quota != 0)) flush_batch(batch);
+  batch.number = span.number;
+  return false;
+}
+
+// A run is given back when it holds all that is still out, as far as that is known where it begins (so the
+// span's last free is noticed), when it is long enough, when another span needs its place, and, in turn with
+// the others, by this thread's next misses, trim and end.
+template <class Config>
+[[gnu::noinline]] inline void ThreadCache<Config>::add_to_batch(RemoteBatch& batch, SpanRef span,
+                                                                SpanWord word, Block* block) {
+  SPANALLOC_ASSERT(batch.number == span.number && cache != nullptr);
+  if (SPANALLOC_UNLIKELY(batch.quota != 0)) {
+    // It is not in the map any more, or was carved after the run had begun.
+    Block* newest = batch.free_list.load_relaxed();
+    if (SPANALLOC_UNLIKELY(newest == block)) lose_and_report(span, block);
+    RemoteBatch* const the_batch = &batch;
+    const bool full = push_freed(the_batch, block, address_of(newest) ^ address_of(block));
+    batch.blocks.limit.store_relaxed(span->shown.limit.load_relaxed());
+    miss_map();
+    pages->show_in_map(*map, span, batch);
+    if (full) flush_batch(batch);
+    return;
+  }
+  // (Hints, as `word` is. Of a current span others may free whatever its owner does.)
+  const std::uint32_t uncollected = word.state() == SpanState::kShared ? span->uncollected() : 0;
+  const std::uint32_t out = word.outstanding() > uncollected ? word.outstanding() - uncollected : 0;
+  const std::size_t size = Classes::info(span->class_id()).block_size;
+  auto most = static_cast<std::uint32_t>(min_of(out, Config::kMaxBatch));
+  // A thread's part is the smaller the more threads there are: each may fall asleep on what it has batched.
+  const std::size_t threads = heap->live_caches.load_relaxed();
+  if (SPANALLOC_UNLIKELY((cache->batches.bytes + most * size) * threads > Config::kBatchBytes)) {
+    flush_next_batch();
+    const std::size_t part = Config::kBatchBytes / threads;
+    most = static_cast<std::uint32_t>(min_of(most, (part - min_of(cache->batches.bytes, part)) / size));
+  }
+  if (most <= 1) return free_to_span(span, block, block, 1);
+  link_to(block, no_block());
+  batch.blocks.set(span->shown);
+  batch.free_list.store_relaxed(block);
+  batch.oldest = block;
+  batch.left.store_relaxed(most - 1);
+  cache->batches.begin(batch, most, size);
+  pages->show_in_map(*map, span, batch);
+}
+
+// As many links lead from a run's newest block to its oldest as it has counted. Those of a block that came
+// twice lead in a circle, or past blocks that nobody would find again: the span would count them as free for
+// ever.
+template <class Config>
+inline void ThreadCache<Config>::check_batch(SpanRef span, const RemoteBatch& batch, std::uint32_t count) {
+  const std::size_t most = Classes::info(span->class_id()).virtual_span;
+  Block* block = batch.free_list.load_relaxed();
+  std::uint32_t behind = count - 1;
+  for (; block != batch.oldest && behind != 0; --behind) {
+    const std::uint64_t link = link_of(block);
+    if (SPANALLOC_UNLIKELY(!leads_to_block(link, most))) broken_list(block);
+    block = block_behind(block, link);
+  }
+  if (SPANALLOC_UNLIKELY(block != batch.oldest || behind != 0)) miscounted(batch.free_list.load_relaxed());
+}
+
+template <class Config>
+[[gnu::noinline]] inline void ThreadCache<Config>::flush_batch(RemoteBatch& batch) {
+  const std::uint32_t count = batch.count();
+  SPANALLOC_ASSERT(count != 0 && cache->batches.holding != 0);
+  const SpanRef span = pages->span(batch.number);
+  cache->batches.end(batch, Classes::info(span->class_id()).block_size);
+  pages->hide_in_map(*map, span, batch);
+  check_batch(span, batch, count);  // if it is damaged it is nobody's now
+  free_to_span(span, batch.free_list.load_relaxed(), batch.oldest, count);
+}
+
+template <class Config>
+SPANALLOC_COLD inline void ThreadCache<Config>::flush_batches() {
+  for (RemoteBatch& batch : cache->batches.batches) {
+    if (batch.quota != 0) flush_batch(batch);
+  }
+}
+
+template <class Config>
+[[gnu::noinline]] inline void ThreadCache<Config>::flush_next_batch() {
+  RemoteBatches& batches = cache->batches;
+  RemoteBatch& batch = batches.batches[batches.next++ % RemoteBatches::kBatches];
+  if (batch.quota != 0) flush_batch(batch);
+}
+
+// The only block of its span has no link: its page may never have been touched.
+template <class Config>
+[[gnu::noinline]] inline void ThreadCache<Config>::free_to_span(SpanRef span, Block* newest, Block* oldest,
+                                                                std::uint32_t count) {
+  const Inside inside(*this);  // from before the span can be claimed
+  const BlockOffset mark = as_block_offset(offset_in(span, newest));
+  const bool has_list = !Classes::has_one_block(span->class_id());
+  const auto link = [&](BlockOffset list) {
+    if (!has_list) return;
+    link_to(oldest, list == BlockOffset::kNone ? no_block() : pages->block_at_offset(span, list));
+  };
+  switch (heap->protocol().free_remote(span, mark, count, link)) {
+    case Freed::kRefused:
+      return freed_twice(newest);
+    case Freed::kEmptied: {
+      // The record names the heap until somebody takes the span out of its pool. (Not core(): that is of this
+      // heap's pool.)
+      Heap& home = pages->heap_of(span);
+      return home.put_in_pool(span, home.shard_of(cache));
+    }
+    case Freed::kDone:
+      return;
+  }
+}
+
+}  // namespace spanalloc::standard
