@@ -1,14 +1,14 @@
-// Which of a thread's current spans have rested.
+// Finds the current spans that their thread has not used for a while, so that the thread can share them.
 //
-// Nobody but its thread can give up a current span, and a thread that serves one request after another, of
-// many classes each, and sleeps in between, would keep every page that its spans have ever touched. So in
-// rounds, a few classes with each 16th miss and each look at the clock, the thread looks at its current
-// spans: one that was neither allocated from nor freed into since the round before is parked. There it is as
-// good for the thread, and others can give back its free pages, or all of it.
+// Only its thread can give up a current span. A thread that serves one request after another, with many
+// classes each, and waits in between, would keep every page that its spans have ever touched. So the thread
+// looks at its current spans in rounds: at a few classes with each 16th miss and each look at the clock. It
+// shares a span that it has neither allocated from nor freed into since the round before. Shared, the span
+// serves the thread as well, and others can purge its free pages or take it when it is empty.
 //
-// What a span's thread does shows in the head of its list, or in the count of frees until the next event: a
-// look costs malloc and free nothing. (That both are as they were although it has worked is possible, and
-// harmless.)
+// malloc and free do nothing for this: each of them changes the head of the span's list, or the count of
+// frees until the next event, and the round compares these. (Both may be as they were although the thread has
+// used the span. It then shares a span in use, which is harmless.)
 #pragma once
 
 #include <cstdint>
@@ -18,11 +18,11 @@
 
 namespace spanalloc::standard {
 
-/// Of one thread cache; all of it its owner's. Zero-initialisable.
+/// Of one cache record; only its owner uses it. Zero-initialisable.
 template <unsigned kClassCount>
 class CurrentAges {
  public:
-  /// A round is going on, or begins.
+  /// True: a round is going on, or begins now.
   bool is_due(std::uint64_t now_ms) {
     if (next_ != 0) return true;
     if (now_ms - began_ms_ < kRoundMs) return false;
@@ -30,13 +30,13 @@ class CurrentAges {
     next_ = 1;  // there is no class 0
     return true;
   }
-  /// The round's next class; kNone: that was the last one.
+  /// The round's next class; kNone: the round has ended.
   ClassId next() {
     const ClassId c{next_};
     next_ = next_ == kClassCount ? 0 : next_ + 1;
     return index_of(c) == kClassCount ? ClassId::kNone : c;
   }
-  /// Of the class's current span.
+  /// Whether the thread has left the class's current span alone since the round before.
   bool has_rested(ClassId c, const Span& span) {
     const std::uint64_t left = span.left.load_relaxed();
     const std::uint64_t trace = address_of(span.free_list.load_relaxed()) ^ left << 48 ^ left >> 16;

@@ -1,10 +1,10 @@
-// When a thread's emptying current span is not given up although hardly a block of it is out.
+// Decides how often a thread keeps an emptying current span that it might give up.
 //
-// collect_current() parks such a span, because its thread may be about to sleep. A program that frees and
-// allocates in turn, a few dozen blocks at a time, would lose and look for a span in each round: it needs one
-// again at once. That is a regret, and buys its class patience: the next 1, 3, 7 ... 127 looks at such
-// a span are left out. Who comes back later than that has slept in between, and has no patience left to buy
-// on.
+// ThreadCache::collect_current() shares such a span, because its thread may be about to wait for long. A
+// program that frees and allocates in turn, a few dozen blocks at a time, would lose a span in each round and
+// look for another one at once. So if a class needs a span soon after it has given one up, its spans stay the
+// next 1, 3, 7 ... 127 times. If it needs one only later, the thread has waited in between, and the delay
+// goes back to 0.
 #pragma once
 
 #include <cstdint>
@@ -13,24 +13,24 @@
 
 namespace spanalloc::standard {
 
-/// Of one thread cache; all of it its owner's. Zero-initialisable.
+/// Of one cache record; only its owner uses it. Zero-initialisable.
 template <unsigned kClassCount>
 class GiveUpDelay {
  public:
-  /// A current span of the class is looked at, and might be given up. True: this time it stays.
+  /// The owner might give up a current span of the class. True: the span stays this time.
   bool stays(ClassId c) {
     std::uint8_t& left = left_[index_of(c)];
     if (left == 0) return false;
     --left;
     return true;
   }
-  /// It was.
+  /// The owner has given it up.
   void gave_up(ClassId c, std::uint64_t now_ms) {
     word_of(c) |= bit_of(c);
     given_up_ms_ = now_ms;
   }
   bool has_given_up(ClassId c) const { return (given_up_[index_of(c) / 64] & bit_of(c)) != 0; }
-  /// The class, of which one was given up, needs a span again.
+  /// The class has given up a span, and needs one again.
   void needs_again(ClassId c, std::uint64_t now_ms) {
     word_of(c) &= ~bit_of(c);
     std::uint8_t& worth = worth_[index_of(c)];
@@ -48,10 +48,10 @@ class GiveUpDelay {
   static std::uint64_t bit_of(ClassId c) { return std::uint64_t{1} << index_of(c) % 64; }
   std::uint64_t& word_of(ClassId c) { return given_up_[index_of(c) / 64]; }
 
-  std::uint64_t given_up_ms_ = 0;  // the last time, of whatever class: an earlier one seems later, at most
+  std::uint64_t given_up_ms_ = 0;  // when any class did last; each did then or earlier
   std::uint64_t given_up_[(kClassCount + 63) / 64] = {};
-  std::uint8_t left_[kClassCount] = {};   // how often the class's span stays from now on
-  std::uint8_t worth_[kClassCount] = {};  // what the last regret has bought
+  std::uint8_t left_[kClassCount] = {};   // how many times the class's span stays yet
+  std::uint8_t worth_[kClassCount] = {};  // what left_ began with: 0, 1, 3, 7 ... 127
 };
 
 }  // namespace spanalloc::standard

@@ -1,16 +1,16 @@
-// From an address to the target of its span, for the spans of one thread: what makes every free of one's own
-// block one short path, wherever the block lies.
+// A thread's map: it leads from an address to the free target of the span that the address lies in, for the
+// spans of one thread. So every free of the thread's own blocks is one short path, wherever they lie.
 //
-// An entry for each value of address bits 16 to 31: that is, one for each slice of 4 GiB, and those that
-// are 4 GiB apart share one. So an entry is a guess, which the target's test of the address decides. Behind
-// an entry that was never set, or cleared, is the map's own target, which no address passes.
+// There is an entry for each value of the address bits 16 to 31: one for each slice of 4 GiB; slices that are
+// 4 GiB apart share one. So an entry is a guess, and the target's test of the address decides. An entry that
+// was never set, or was cleared, leads to the map's own target `none`, which no address passes.
 //
-// Who writes what: the map's thread sets entries, for spans that it owns. Whoever takes a span from the
-// thread clears the entry before anybody else can own the span: the thread itself, or another one that has
-// claimed the empty span, by a compare-and-swap that leaves an entry alone that leads elsewhere by now. A
-// claimed span has no block out, so no correct free of the thread's can be looking at the entry.
+// The map's thread sets entries, for its own spans and remote batches. When a span leaves it, the entry is
+// cleared before anybody else can own the span: by the thread itself, or by the thread that has claimed the
+// empty span. They clear it by a compare-and-swap, which leaves an entry alone that leads elsewhere by now.
+// No block of a claimed span is out, so no correct free of the thread's can be looking at the entry.
 //
-// It is address space, zero until written: a page of it serves 32 MiB of spans.
+// A map is address space that is zero until it is written: a page of it serves 32 MiB of spans.
 #pragma once
 
 #include <cstddef>
@@ -36,10 +36,10 @@ struct ThreadMapOf {
   }
   std::uint64_t offset_of(const FreeTarget& target) const { return address_of(&target) - address_of(&none); }
 
-  /// The map's thread. Relaxed, here and below: who follows an entry owns what it leads to, or finds that
-  /// out.
+  /// Called by the map's thread. Relaxed, here and below: a thread that follows an entry owns the span that
+  /// it leads to, or finds out that it does not.
   void set(std::uintptr_t a, const FreeTarget& target) { entry(a).store_relaxed(offset_of(target)); }
-  /// Who has the span.
+  /// Called by the thread that has the span.
   void clear(std::uintptr_t a, const FreeTarget& target) {
     std::uint64_t offset = offset_of(target);
     if (entry(a).load_relaxed() == offset) entry(a).compare_exchange_strong_acq_rel(offset, 0);
@@ -48,11 +48,11 @@ struct ThreadMapOf {
 using ThreadMap = ThreadMapOf<65536>;
 static_assert(offsetof(ThreadMap, entries) == 0);
 
-/// A map that leads nowhere: of a thread that has none of its own. Never written.
+/// A map that leads nowhere, for a thread that has none of its own. Never written.
 inline constinit ThreadMap kNoMap{};
 
-/// To the target that a map has for an address. On x86-64 each access adds map and offset in its operand: if
-/// the compiler saw that it is always the same sum, it would compute it first, one instruction more.
+/// Leads to the target that a map has for an address. On x86-64 each access adds map and offset in its
+/// operand; without opaque() the compiler would compute the sum first, with one more instruction.
 class FreeTargetPointer {
  public:
   SPANALLOC_INLINE FreeTargetPointer(ThreadMap& map, std::uintptr_t a)
