@@ -1,10 +1,10 @@
-// Blocks of another thread's current span that a thread allocates from: what others had freed into that span,
-// and its owner, who may be asleep, has not fetched.
+// Loans: blocks that a thread takes from another thread's owned span and allocates from. They are blocks that
+// others had freed into that span and that its owner, which may be waiting, has not taken yet.
 //
-// A current span is its owner's alone, but for its remote list, which is in its word: who takes that list by
-// a compare-and-swap has blocks that count as out. They are handed out by the short path like those of a hot
-// span of one's own, and freed like any block of another thread's span. So a thread that is handed on what
-// another one has allocated need not touch fresh memory for its own, while the spans of the other one wait.
+// Only its owner uses an owned span, but for the remote list, which is in the span's word. A thread that
+// takes this list by a compare-and-swap has blocks that count as out. The short path hands them out like
+// those of the thread's own current span, and they are freed like any block of another thread's span. So a
+// thread that frees what another one allocates need not touch fresh memory while that lies idle.
 #pragma once
 
 #include <bit>
@@ -17,14 +17,14 @@
 
 namespace spanalloc::standard {
 
-/// Its thread's alone; only `free_list` of the target is used. A fork's child finds in a vanished thread's
-/// loan blocks that count as out, and are in nobody's hands: `span` is written before the list, and the list
-/// is emptied before the blocks go back.
+/// Only its thread uses it, and only `free_list` of the free target. The child of a fork finds in a vanished
+/// thread's loan blocks that count as out and that nobody has. For it `span` is written before the list, and
+/// the list is emptied before the blocks go back.
 struct Loan : FreeTarget {
-  Atomic<SpanNumber> span;  ///< whose blocks they are; its life lasts as long as there is one
+  Atomic<SpanNumber> span;  ///< the lender's; its life lasts as long as one of its blocks is here
 };
 
-/// One a class at most. Zero-initialisable.
+/// At most one loan a class. Zero-initialisable.
 template <unsigned kClassCount>
 class Loans {
  public:
@@ -34,10 +34,10 @@ class Loans {
     }
     return true;
   }
-  /// The class has none, or has used it up.
+  /// The class has no loan, or has used it up.
   Loan& begin(ClassId c, SpanNumber span, Block* list) {
     Loan& loan = loans_[index_of(c)];
-    // The list last, with release: a fork's child that finds it finds the rest. (Of none it is an end.)
+    // The list last, with release: a fork's child that finds it finds the rest. (Until then it is empty.)
     loan.free_list.store_relaxed(no_block());
     loan.span.store_relaxed(span);
     Atomic<std::uint64_t>& classes = classes_[index_of(c) / 64];
@@ -55,8 +55,8 @@ class Loans {
       }
     }
   }
-  /// A search that finds no lender, of whatever class, makes the next 1, 3, 7, 15 unlikely to: true, it is
-  /// not worth one yet.
+  /// After a search that has found no lender, of whatever class, the next 1, 3, 7, 15 are left out. True:
+  /// leave this one out.
   bool rest() {
     if (rests_ == 0) return false;
     --rests_;
@@ -66,7 +66,7 @@ class Loans {
     fruitless_ = found ? 0 : static_cast<std::uint8_t>((fruitless_ * 2 + 1) & kMostRests);
     rests_ = fruitless_;
   }
-  /// None may hold a block, or they are lost.
+  /// No loan may hold a block, or the blocks are lost.
   void forget() {
     for (Atomic<std::uint64_t>& classes : classes_) classes.store_relaxed(0);
     rests_ = fruitless_ = 0;
@@ -76,8 +76,8 @@ class Loans {
   static constexpr unsigned kWords = (kClassCount + 63) / 64;
   static constexpr unsigned kMostRests = 15;
 
-  std::uint8_t rests_ = 0;                 // searches that are left out from now on
-  std::uint8_t fruitless_ = 0;             // as many as the last fruitless one was worth
+  std::uint8_t rests_ = 0;                 // searches to leave out from now on
+  std::uint8_t fruitless_ = 0;             // what rests_ began with
   Atomic<std::uint64_t> classes_[kWords];  // bit c: class c may have one
   Loan loans_[kClassCount];
 };

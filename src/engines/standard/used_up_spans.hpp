@@ -1,9 +1,9 @@
-// The spans that a thread has just used up, and which it has not parked: they stay hot, so that nobody tells
-// it of their blocks, and no lock, list or compare-and-swap stands between a block's free and its next use. A
-// program that goes through a few spans of a class again and again stays among them.
+// A thread's used-up spans, which it goes on owning for a while. Other threads' frees do not put them on a
+// list, and no lock, list or compare-and-swap stands between a block's free and its next use. A program that
+// goes through a few spans of a class again and again stays among them.
 //
-// A bounded number of bytes, because what becomes free in a current span is nobody else's. When a span joins
-// that does not fit the oldest ones leave, and are parked.
+// They are a bounded number of bytes, because other threads can use what becomes free in an owned span by
+// loans only. When a span joins for which there is no room, the oldest ones leave and are shared.
 #pragma once
 
 #include <bit>
@@ -15,14 +15,14 @@
 
 namespace spanalloc::standard {
 
-/// Its thread cache's thread's alone; zero-initialisable. A fork's child finds each span of a vanished thread
-/// at least once in here or among the hot ones, whatever step the thread was at: a span joins before it
-/// leaves its other place, and leaves after it has got one. (What stands here twice is recognised by its
-/// word.)
+/// Of one cache record; only its owner uses it. Zero-initialisable. The child of a fork finds each owned span
+/// of a vanished thread at least once, here or among the current spans, whatever step the thread was at: a
+/// span joins before it leaves its other place, and leaves after it has got another. (If it stands in both,
+/// its word tells when it has been dealt with.)
 template <unsigned kMostGranules>
 class UsedUpSpans {
  public:
-  /// One more than can be kept: who joins comes before who leaves.
+  /// One more than can stay: a span joins before another one leaves.
   static constexpr unsigned kPlaces = kMostGranules + 1;
   static constexpr unsigned kNoPlace = kPlaces;
   static_assert(kPlaces < 32);
@@ -30,14 +30,14 @@ class UsedUpSpans {
   bool is_empty() const { return used_ == 0; }
   SpanNumber span(unsigned i) const { return spans_[i].load_relaxed(); }
   ClassId class_of(unsigned i) const { return ClassId{classes_[i]}; }
-  /// Where the span stands; kNoPlace: not here. Also for who looks at a vanished thread's.
+  /// The span's place; kNoPlace: it is not here. Other threads may ask for a vanished thread's.
   unsigned place_of(SpanNumber number) const {
     for (unsigned i = 0; i < kPlaces; ++i) {
       if (span(i) == number) return i;
     }
     return kNoPlace;
   }
-  /// f(place); it may leave.
+  /// f(place); the span there may leave.
   template <class F>
   void for_each(F&& f) const {
     for (std::uint32_t places = used_; places != 0; places &= places - 1) f(first_of(places));
@@ -61,17 +61,17 @@ class UsedUpSpans {
     used_ &= ~(1u << i);
     ready_ &= ~(1u << i);
   }
-  /// Enough of its blocks are back.
+  /// Enough blocks of the span at this place are free again.
   void mark_ready(unsigned i) { ready_ |= 1u << i; }
   bool has_ready() const { return ready_ != 0; }
 
-  /// About the one that joined first; there is one. (They join going round, and fill places that became free
-  /// on the way.)
+  /// The place of about the span that joined first; there must be one. (Joining spans take the next free
+  /// place, going round, also one that became free on the way.)
   unsigned oldest() const {
     SPANALLOC_ASSERT(used_ != 0);
     return next_in(used_);
   }
-  /// One of the class, of all or of those that are marked ready.
+  /// The place of a span of the class: of any, or of one that is marked ready.
   unsigned any(ClassId c) const { return first_of_class(used_, c); }
   unsigned any_ready(ClassId c) const { return first_of_class(ready_, c); }
 
@@ -83,7 +83,7 @@ class UsedUpSpans {
  private:
   static unsigned first_of(std::uint32_t places) { return static_cast<unsigned>(std::countr_zero(places)); }
 
-  // Of some places that are not none, the next one going round.
+  // The next one of some places, going round; there must be one.
   unsigned next_in(std::uint32_t places) const {
     const std::uint32_t ahead = places >> next_ << next_;
     return first_of(ahead != 0 ? ahead : places);
@@ -97,8 +97,8 @@ class UsedUpSpans {
 
   static constexpr std::uint32_t kAll = (1u << kPlaces) - 1;
 
-  std::uint32_t used_ = 0;   // bit i: place i is taken
-  std::uint32_t ready_ = 0;  // of these
+  std::uint32_t used_ = 0;   // bit i: a span stands at place i
+  std::uint32_t ready_ = 0;  // bit i: and it is marked ready
   std::uint32_t slices_ = 0;
   std::uint32_t next_ = 0;
   Atomic<SpanNumber> spans_[kPlaces];
