@@ -1,8 +1,8 @@
-// A heap of its owner's, beside the default one: the same code, on the same page layer or another one. Any
-// thread uses it at any time; what a thread keeps for it is found by thread and heap (thread::ExitKey).
+// OwnHeap: a heap that a program makes beside the default one. It runs the same code, on the same page layer
+// or another one. Any thread may use it at any time; thread::ExitKey finds the calling thread's cache for it.
 //
-// A block may also be freed, resized and asked for its size through any other heap of the page layer: its
-// span's record names the heap.
+// A block may also be freed, resized and asked for its size through any other heap of the page layer, because
+// its span's record names the heap.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace spanalloc::standard {
 
-/// Functions: as the engine's of the same names (engines/engine.hpp).
+/// The functions do what the engine's functions of their names do (engines/engine.hpp).
 template <class Config>
 class OwnHeap {
   using ThreadCache = standard::ThreadCache<Config>;
@@ -23,12 +23,12 @@ class OwnHeap {
   static_assert(sizeof(ThreadCache) <= Pages::kSlotBytes);
 
  public:
-  /// The page layer outlives the heap. It takes memory with its first use.
+  /// The page layer must outlive the heap. The heap takes memory with its first use.
   explicit OwnHeap(Pages& pages) : pages_(pages), heap_(pages, &on_thread_exit) {}
   OwnHeap(const OwnHeap&) = delete;
   OwnHeap& operator=(const OwnHeap&) = delete;
-  /// Gives back everything, every block that is still out included. Nobody uses the heap any more, and no
-  /// thread that has used it is about to end.
+  /// Gives back all memory, with every block that is still out. Nobody may use the heap any more, and no
+  /// thread that has used it may be about to end.
   void destroy() {
     ThreadCache guest(heap_, pages_);
     const HeapCall<Config> inside(guest);
@@ -60,7 +60,7 @@ class OwnHeap {
     return with_any_thread_cache([p, n](ThreadCache& mine) { return mine.template resize<Policy>(p, n); });
   }
   bool owns(const void* p) {
-    // (Before its first use and after its end a heap has no number of its own.)
+    // (A heap has a number of its own only from its first use to its end.)
     return heap_.is_started() && with_any_thread_cache([p](ThreadCache& mine) { return mine.owns(p); });
   }
   bool trim() {
@@ -69,8 +69,8 @@ class OwnHeap {
   EngineStatistics statistics() { return heap_.statistics(); }
 
   Heap& heap() { return heap_; }
-  /// What the calling thread keeps for the heap, made with its first use; nullptr: no memory for it, or the
-  /// thread has left the heap at its end.
+  /// The calling thread's cache for the heap, made with its first use. nullptr: there is no memory for it, or
+  /// the thread has left the heap at its end.
   ThreadCache* thread_cache() {
     if (ThreadCache* mine = found(); SPANALLOC_LIKELY(mine != nullptr)) return mine;
     return thread::ExitKey::has_left(heap_.exit_key.find()) ? nullptr : make_thread_cache();
@@ -101,13 +101,13 @@ class OwnHeap {
     if (ThreadCache* mine = thread_cache(); SPANALLOC_LIKELY(mine != nullptr)) return f(*mine);
     return thread::ExitKey::has_left(heap_.exit_key.find()) ? as_guest(f) : nullptr;
   }
-  // A thread that has nothing in the heap does as well without.
+  // For calls that need no cache of the thread's own: a thread without one makes them as a guest.
   template <class F>
   auto with_any_thread_cache(F f) {
     ThreadCache* mine = found();
     return mine != nullptr ? f(*mine) : as_guest(f);
   }
-  // For one call: what the thread allocates from is given back at its end.
+  // With a thread cache for one call: what the thread allocates from is given back at the call's end.
   template <class F>
   auto as_guest(F f) {
     ThreadCache guest(heap_, pages_);
@@ -119,7 +119,7 @@ class OwnHeap {
     auto* mine = static_cast<ThreadCache*>(kept);
     Heap& heap = *mine->heap;
     if (heap.exit_key.comes_again(kept, mine->exit_round)) return;
-    // When its thread cache is given back its memory may be another thread's.
+    // A copy, because the memory may be another thread's as soon as the cache record is given back.
     ThreadCache last = *mine;
     heap.exit_key.leave();
     last.thread_exit();

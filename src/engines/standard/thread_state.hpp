@@ -1,6 +1,6 @@
-// What a thread keeps in its own memory for one heap: the current spans of its classes, the map of its spans,
-// and who it is. For the default heap that is initial-exec TLS, which in a library that may be loaded by
-// dlopen has to stay within 1 KiB.
+// The state of a thread cache: what a thread keeps in its own memory for one heap, that is the current spans
+// of its classes, the map of its spans, and which cache record it has. For the default heap this is
+// initial-exec TLS, which must stay within 1 KiB in a library that dlopen may load.
 #pragma once
 
 #include <array>
@@ -18,7 +18,7 @@
 
 namespace spanalloc::standard {
 
-/// Largest block whose class is looked up by the byte.
+/// The largest block whose class is looked up by the byte.
 template <class Config>
 inline constexpr std::size_t kMaxSmallest = SizeClasses<Config>::kTable[Config::kClassesByByte].block_size;
 
@@ -30,12 +30,12 @@ constexpr std::array<std::uint8_t, kMost / kStep + 1> make_class_table() {
   }
   return classes;
 }
-/// SizeClasses::of() for these sizes; 0 of 0. One load from a table costs less than a branch that some sizes
+/// SizeClasses::of() of these sizes, and 0 of 0. A load from a table costs less than a branch that some sizes
 /// take and others do not.
 template <class Config>
 inline constexpr std::array<std::uint8_t, kMaxSmallest<Config> + 1> kClassOf =
     make_class_table<Config, 1, kMaxSmallest<Config>>();
-/// The same for larger requests, in steps that divide all their classes' blocks, rounded up.
+/// For larger requests, in steps: rounded up to steps that divide the block sizes of all their classes.
 inline constexpr std::size_t kStepOfLarger = 128;
 template <class Config>
 inline constexpr std::array<std::uint8_t, Config::kMaxSmall / kStepOfLarger + 1> kClassOfSteps =
@@ -54,7 +54,7 @@ constexpr bool blocks_are_in_steps() {
   return true;
 }
 
-/// What no link to another block of a span of that class has set; see leads_to_block().
+/// By class: the bits that no link to another block of such a span has set; see leads_to_block().
 template <class Config>
 constexpr std::array<std::uint64_t, SizeClasses<Config>::kSmallClasses> make_link_masks() {
   std::array<std::uint64_t, SizeClasses<Config>::kSmallClasses> masks{};
@@ -67,27 +67,27 @@ constexpr std::array<std::uint64_t, SizeClasses<Config>::kSmallClasses> make_lin
 template <class Config>
 inline constexpr auto kNoLinkBits = make_link_masks<Config>();
 
-/// Of a class without a current span: it has no block. Never written.
+/// Stands for the current span where a class has none: it has no block. Never written.
 inline constinit FreeTarget kNoTarget{.free_list = Atomic<Block*>{no_block()}};
 
-/// Entry 0 of `hot` belongs to no class: requests of size 0 land there; it never holds a block.
+/// Entry 0 of `current` belongs to no class: it serves requests of size 0, and never holds a block.
 template <class Config>
 struct ThreadState {
   static constexpr unsigned kLists = SizeClasses<Config>::kSmallClasses;
 
-  /// The current span of each class, from whose list malloc takes; kNoTarget: there is none.
+  /// The current span of each class, or its loan, from whose list malloc takes; kNoTarget: neither.
   FreeTarget* current[kLists];
-  /// Of the spans that the thread cache owns; kNoMap before it is worth one, or without memory for it.
+  /// The map of the thread's spans. kNoMap: it has made too few frees yet, or there was no memory for a map.
   ThreadMap* map;
   CacheRecord<Config>* cache;    ///< nullptr before the first allocation and after the thread's end
-  std::uint64_t owned_identity;  ///< (my thread cache, hot) as in SpanWord::identity(); while there is no
-                                 ///< thread cache a value that equals no span's
-  Heap<Config>* heap;        ///< constant
-  PageLayer<Config>* pages;  ///< constant: the heap's
-  bool exited;               ///< the exit hook has run: a thread cache is taken for one call at a time
-  std::uint8_t exit_round;   ///< thread::ExitKey's
-  std::uint8_t misses;       ///< frees that a map would have served, up to kMissesForMap
-  std::uint8_t lone_frees;   ///< of others' blocks while it had no thread cache, up to kFreesForCache
+  std::uint64_t owned_identity;  ///< SpanWord::identity() of a span that this thread owns; without a cache
+                                 ///< record a value that no span has
+  Heap<Config>* heap;            ///< constant
+  PageLayer<Config>* pages;      ///< constant: the heap's
+  bool exited;              ///< the exit hook has run: the thread takes a cache record for one call at a time
+  std::uint8_t exit_round;  ///< thread::ExitKey's
+  std::uint8_t misses;      ///< how many frees a map would have served, up to kMissesForMap
+  std::uint8_t lone_frees;  ///< frees of others' blocks without a cache record, up to kFreesForCache
 
   constexpr ThreadState(Heap<Config>& the_heap, PageLayer<Config>& its_pages)
       : current{},
@@ -103,26 +103,25 @@ struct ThreadState {
     for (FreeTarget*& span : current) span = &kNoTarget;
   }
 
-  /// A thread that only frees takes a thread cache with so many frees of others' blocks, for the runs.
+  /// A thread that only frees takes a cache record with so many frees of others' blocks, for its batches.
   static constexpr std::uint8_t kFreesForCache = 16;
-  /// A thread takes a map with so many frees that it would have served: one that frees little costs no page.
+  /// A thread takes a map with so many frees that it would have served: one that frees little needs no page.
   static constexpr std::uint8_t kMissesForMap = 64;
-  // All ones is no thread cache's number.
+  // No cache record has the number whose bits are all ones.
   static constexpr std::uint64_t kNoIdentity = ~std::uint64_t{0} >> SpanWord::kIdentityShift;
-  /// What the identity of a span says that is parked with the same thread cache, xor what that of a hot one
-  /// says.
+  /// The identities of an owned and of a shared span of one owner, xored.
   static constexpr std::uint64_t kOwnedXorShared =
       static_cast<std::uint64_t>(SpanState::kOwned) ^ static_cast<std::uint64_t>(SpanState::kShared);
 
-  /// What hide() has put aside.
+  /// What hide() puts aside.
   struct Hidden {
     FreeTarget* current[kLists];
     ThreadMap* map;
     CacheRecord<Config>* cache;
     std::uint64_t owned_identity;
   };
-  /// Until show() the state is that of a thread which has nothing: each of its frees and mallocs leaves the
-  /// short path.
+  /// Until show() the state is that of a thread which has nothing, so that each of its mallocs and frees
+  /// leaves the short path.
   void hide(Hidden& aside) {
     for (unsigned c = 0; c < kLists; ++c) {
       aside.current[c] = current[c];
