@@ -15,16 +15,15 @@ namespace spanalloc::test {
 struct HeapWalk {
   std::size_t carved = 0;   ///< spans that the arena has handed out and not taken back: the sum of all below
   std::size_t in_pool = 0;  ///< free, and found in the pool exactly once
-  std::size_t owned_empty = 0;  ///< current span of a living thread cache, no block out
-  std::size_t owned =
-      0;  ///< current span of a living thread cache, blocks out (or another thread's, not looked into)
-  std::size_t nearly_full = 0;  ///< on a thread cache's list, below the reusability threshold
-  std::size_t partial = 0;      ///< on a thread cache's list, above it
+  std::size_t owned_empty = 0;  ///< owned by a living thread, no block out
+  std::size_t owned = 0;        ///< owned by a living thread, blocks out (or another thread's, not looked into)
+  std::size_t nearly_full = 0;  ///< on a record's list, too few blocks free to serve from
+  std::size_t partial = 0;      ///< on a record's list, enough of them free
   std::size_t single = 0;       ///< the one block of the span is out
-  std::size_t lost = 0;    ///< out of use: current spans of threads that a fork left behind, and damaged ones
+  std::size_t lost = 0;    ///< retired: owned spans of vanished threads, and damaged ones
   std::size_t broken = 0;  ///< anything else: in no place, or in two
 
-  /// Nothing is out: each span is in the pool or an empty current span of a living thread cache.
+  /// Nothing is out: each span is in the pool or owned by a living thread.
   bool all_returned() const { return carved == in_pool + owned_empty; }
   bool consistent() const {
     return broken == 0 && carved == in_pool + owned_empty + owned + nearly_full + partial + single + lost;
@@ -49,7 +48,7 @@ class HeapWalker {
     test::HeapWalk out;
     if (!heap_.is_started()) return out;
     note_pooled(out);
-    note_spares();
+    note_cached();
     note_listed(out);
     pages_.arena.walk([&](std::uint32_t number, std::size_t, bool free) {
       const SpanRef span = pages_.span(SpanNumber{number});
@@ -63,7 +62,7 @@ class HeapWalker {
  private:
   // How many places of each kind hold a span.
   static constexpr unsigned kPooled = 1;
-  static constexpr unsigned kSmallClasses = 1 << 16;
+  static constexpr unsigned kListed = 1 << 16;
 
   void note_pooled(test::HeapWalk& out) {
     for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
@@ -86,7 +85,7 @@ class HeapWalker {
     }
   }
 
-  void note_spares() {
+  void note_cached() {
     pages_.for_each_cache([&](CacheRecord& cache) {
       if (cache.heap.load_relaxed() != heap_.number()) return;
       cache.large_spans.for_each([&](Span& span) { places_[&span] += kPooled; });
@@ -115,14 +114,14 @@ class HeapWalker {
         if (!cache.is_abandoned_list() || cache.partial[c].is_empty()) continue;
         const std::uint64_t shown = heap_.abandoned_lists().of_class[c].load_relaxed();
         if ((shown >> (cache.abandoned_list - 1) & 1) == 0)
-          ++out.broken;  // nobody from elsewhere would find it
+          ++out.broken;  // no thread with another home would find it
       }
     });
   }
 
   bool is_empty(SpanRef span, SpanWord word) {
     const ClassInfo& info = Classes::info(span->class_id());
-    // What others have freed `word` knows, as of a current span no other frees are in there.
+    // The word counts what others have freed; of an owned span it counts no other frees.
     const std::uint32_t carved = span->carved.load_relaxed();
     std::uint32_t free = info.blocks - carved + info.blocks - word.outstanding() +
                          count_purged(span->purged.load_relaxed(), info.block_size, carved);
@@ -158,9 +157,9 @@ class HeapWalker {
           ++(found == 0 ? out.single : out.broken);
         } else if (found == 0 && span->lost) {
           ++out.lost;
-        } else if (found == kSmallClasses && span->uncounted && is_empty(span, word)) {
-          ++out.owned_empty;  // as good as hot with the thread that will adopt it
-        } else if (found != kSmallClasses || word.outstanding() <= span->uncollected()) {
+        } else if (found == kListed && span->uncounted && is_empty(span, word)) {
+          ++out.owned_empty;  // the thread that adopts it gets all its blocks
+        } else if (found != kListed || word.outstanding() <= span->uncollected()) {
           ++out.broken;
         } else {
           ++(span->list == ListId::kPartial ? out.partial : out.nearly_full);

@@ -1,20 +1,18 @@
-// A thread's own few cached large spans of one block: what it frees of them it allocates again, without the
-// pool, the clock, or a word of the block (whose first page may never have been touched).
+// A thread's cached large spans: a few spans of one block each that it has freed. It allocates them again
+// without the pool, the clock, or a look at the block (whose first page may never have been touched).
 //
-// The span's word says whose spare it is, so that any thread may take one away that its thread cache has no
-// use for:
+// The span's word names the cache record where the span is cached. So any thread may take a cached span away.
+// The word changes by one compare-and-swap from exactly the former word:
 //
-//   in use --thread cache's thread, free--> spare of the thread cache     the place is written first, then
-//   the word in use --any thread, free--> taken                  when it cannot be a spare; or as any remote
-//   free of nobody, from the pool --thread cache's thread--> spare of the thread cache     several at a time
-//   spare of the thread cache --its thread, malloc--> in use
-//   spare of the thread cache --anybody--> taken                 to be put into the pool
+//   in use -> cached   the record's thread, in a free; it writes the place first, then the word
+//   in use -> taken    any thread, in a free for which the span cannot be cached; or by free_remotely()
+//   pooled -> cached   the record's thread, several at a time; by a store, because nobody else has the span
+//   cached -> in use   the record's thread, in a malloc
+//   cached -> taken    any thread, which puts the span into the pool
 //
-// each by one compare-and-swap from exactly the former word (but from the pool by a store: nobody else has
-// the span). A place is only a guess: it may name a span that was taken, and says nothing then. Only the
-// thread cache's thread makes a span its spare, so what it reads of a record before its compare-and-swap is
-// still so after it. A fork's child finds each spare at a place, or in the hands of a thread that was inside
-// (HeapCall).
+// A place is only a guess: if its span was taken, it says nothing. Only the record's thread makes a span its
+// cached one, so what it reads of the span before its compare-and-swap still holds afterwards. The child of a
+// fork finds each cached span at a place, or in the hands of a thread that was inside (HeapCall).
 #pragma once
 
 #include <cstdint>
@@ -28,33 +26,32 @@
 
 namespace spanalloc::standard {
 
-/// A span of one block whose block is out.
+/// The word of a span of one block whose block is out.
 inline constexpr SpanWord kSingleInUse = SpanWord::make(kNobody, SpanState::kShared, 1);
-/// Free, and of whoever has taken it away.
+/// The word of a free span that only the thread has which took it.
 inline constexpr SpanWord kCachedTaken = SpanWord::make(kNobody, SpanState::kFree, 0);
-/// Free, and at a place of that thread cache. (No span in a pool or the arena has such a word.)
+/// The word of a free span that is cached in that record. (No span in a pool or the arena has such a word.)
 constexpr SpanWord cached_of(CacheNumber cache) {
   return SpanWord::make(cache, SpanState::kFree, 0).with_delayed(true);
 }
 
-/// Zero-initialisable.
+/// Of one cache record. Zero-initialisable.
 template <unsigned kMostGranules>
 class CachedLargeSpans {
  public:
   void start(CacheNumber cache) { cached_ = cached_of(cache); }
 
-  // --- The thread cache's thread
-  // ------------------------------------------------------------------------------------
+  // --- The record's thread ---------------------------------------------------------------------------------
 
-  /// Keeps a span of one block, of `slices`, that is in use. False: there is no room, or it is not in use;
-  /// nothing has changed.
+  /// Caches a span of one block, of `slices`, that is in use. False: there is no room, or it is not in use;
+  /// then nothing has changed.
   SPANALLOC_INLINE bool keep(Span& span, unsigned slices) {
     const std::uint32_t n = count_;
     const unsigned sum = sums_[n] + slices;
     if (SPANALLOC_UNLIKELY(sum > kMostGranules)) return false;
     places_[n].store_relaxed(&span);
-    // Release: whoever takes it may hand its memory on, after all that the program did to it; and a fork's
-    // child that finds the word finds the place.
+    // Release: a thread that takes the span may hand its memory on, after all that the program did to it; and
+    // a fork's child that finds the word finds the place.
     if (SPANALLOC_UNLIKELY(!change(span, kSingleInUse, cached_))) {
       places_[n].store_relaxed(nullptr);
       return false;
@@ -64,8 +61,8 @@ class CachedLargeSpans {
     return true;
   }
 
-  /// Keeps a span that is free and the calling thread's alone, who is inside the heap, for a fork's child.
-  /// False: there is no room, nothing has changed.
+  /// Caches a free span that the calling thread has alone. The thread is inside the heap, for a fork's child.
+  /// False: there is no room; then nothing has changed.
   bool add(Span& span, unsigned slices) {
     const std::uint32_t n = count_;
     const unsigned sum = sums_[n] + slices;
@@ -78,12 +75,12 @@ class CachedLargeSpans {
     return true;
   }
 
-  /// Whether half of the room and more is free.
+  /// Whether more than half of the room is free.
   bool has_half() const { return sums_[count_] < kMostGranules / 2; }
-  /// False: so large a span would be refused.
+  /// False: keep() would refuse a span of so many slices.
   bool has_room_for(unsigned slices) const { return sums_[count_] + slices <= kMostGranules; }
-  /// Lets go of the older ones until half of the room is free, f(Span&) for each, which is the caller's then.
-  /// Of those that others have taken nothing is left. `slices_of(span)`: as given to keep().
+  /// Takes the older spans out until half of the room is free, and calls f(Span&) for each, which the caller
+  /// then has. Forgets those that others have taken. `slices_of(span)`: what was given to keep().
   template <class SlicesOf, class F>
   void let_go_of_older(SlicesOf&& slices_of, F&& f) {
     const std::uint32_t n = count_;
@@ -100,7 +97,7 @@ class CachedLargeSpans {
     end_places(kept);
   }
 
-  /// The youngest, in use again, if it is of class c.
+  /// The youngest span, in use again, if it is of class c; else nullptr.
   SPANALLOC_INLINE Span* take_youngest(ClassId c) {
     const std::uint32_t n = count_;
     if (n == 0) return nullptr;
@@ -109,10 +106,11 @@ class CachedLargeSpans {
       return nullptr;
     count_ = n - 1;
     places_[n - 1].store_relaxed(nullptr);
-    if (span == nullptr) __builtin_unreachable();  // else the caller asks
+    if (span == nullptr) __builtin_unreachable();  // else the caller would test it again
     return span;
   }
-  /// Any of class c. Those that others have taken make room again. `slices_of(span)`: as given to keep().
+  /// Any span of class c, in use again, or nullptr. Those that others have taken make room.
+  /// `slices_of(span)`: what was given to keep().
   template <class SlicesOf>
   Span* take(ClassId c, SlicesOf&& slices_of) {
     Span* found = nullptr;
@@ -134,9 +132,9 @@ class CachedLargeSpans {
 
   bool is_empty() const { return count_ == 0; }
 
-  // --- Anybody ---------------------------------------------------------------------------------------------
+  // --- Any thread ------------------------------------------------------------------------------------------
 
-  /// f(Span&) for each that may be here.
+  /// f(Span&) for each span that may be cached here.
   template <class F>
   void for_each(F&& f) const {
     for (const Atomic<Span*>& place : places_) {
@@ -144,13 +142,12 @@ class CachedLargeSpans {
       if (span != nullptr && span->load_word() == cached_) f(*span);
     }
   }
-  /// True: it is the caller's, who is inside the heap, for a fork's child.
+  /// True: the caller has the span now. The caller is inside the heap, for a fork's child.
   bool take_away(Span& span) { return change(span, cached_, kCachedTaken); }
-  /// The same for one that is in use, whose block is freed.
+  /// Takes a span that is in use and whose block is freed. The result is that of take_away().
   static bool give_up(Span& span) { return change(span, kSingleInUse, kCachedTaken); }
 
-  // --- While nobody else uses the thread cache
-  // ----------------------------------------------------------------------
+  // --- While nobody else uses the record -------------------------------------------------------------------
 
   void forget() {
     for (Atomic<Span*>& place : places_) place.store_relaxed(nullptr);
@@ -160,10 +157,10 @@ class CachedLargeSpans {
  private:
   template <class SlicesOf>
   void keep_place(std::uint32_t& kept, Span* span, SlicesOf&& slices_of) {
-    // Written there before it is cleared here. (Behind it others may see it twice.)
+    // It is written here before its former place is cleared. (Until then others may see it twice.)
     places_[kept].store_release(span);
-    // (It may have been taken since we looked, and be anything: it counts as one at least, and all together
-    // as no more than there can be.)
+    // (The span may have been taken since we looked, and be anything: it counts as at least one slice, and
+    // all spans together as no more than there is room for.)
     const unsigned sum = sums_[kept] + static_cast<unsigned>(max_of(slices_of(*span), 1));
     sums_[++kept] = static_cast<std::uint8_t>(min_of(sum, kMostGranules));
   }
@@ -176,9 +173,9 @@ class CachedLargeSpans {
   }
 
   Atomic<Span*> places_[kMostGranules + 1];
-  SpanWord cached_;  // constant: cached_of() the thread cache
+  SpanWord cached_;  // constant: cached_of(the record's number)
   std::uint32_t count_ = 0;
-  std::uint8_t sums_[kMostGranules + 2] = {};  // sums_[n]: slices of the first n
+  std::uint8_t sums_[kMostGranules + 2] = {};  // sums_[n]: slices of the first n spans
 };
 
 }  // namespace spanalloc::standard

@@ -1,29 +1,28 @@
-// The product's engine: the short paths of malloc and free, and what an engine offers (engines/engine.hpp).
+// The standard engine: the short paths of malloc and free, and what an engine offers (engines/engine.hpp).
 //
-//   allocate ------- hit: pop the list of the class's current span; above 1,152 bytes in allocate_larger
-//       | miss: allocate_missed
-//       +-> allocate_last --- the last block of a list; and the list goes on with what the current span has
-//             | else
-//             +-> allocate_class -> refill -> current span's untouched blocks, remote list, a warm span |
-//             else
-//                   hot -> warm (and warm -> parked), and a new current span: settle what others pointed out,
-//                   own reusable spans, abandoned spans, Heap::take_span
+//   allocate               hit: pops the list of the class's current span (allocate_larger: above 1,152 B)
+//   allocate_missed        else:
+//     allocate_last        hands out the last block of the list, and refills it with what the span has
+//     allocate_class       no block: refill() takes the span's untouched blocks or remote list, or a used-up
+//                          span. Else the current span becomes used up (and the oldest used-up ones shared),
+//                          and find_span() finds another: collects delayed spans, then takes a partial one of
+//                          the thread's own, an abandoned one, a loan, or what Heap::take_span() has
 //
-//   deallocate ----- hit: a block of a span of one's own, by the thread's map: push on the span's list, count
-//       | the count is at its end: look_after -> collect_own, or flush_batch
-//       | miss: deallocate_missed: a span of one block becomes a spare
-//       +-> deallocate_single: there is no room for it: older large_spans go to the pool, or the span does
-//       +-> deallocate_others: another thread's span: the first free goes to it at once, by free_into_owned
-//       or |     free_to_span -> SpanProtocol::free_remote; the second one begins a run (add_to_batch), which
-//       gives the |     next frees into the span the same short path
-//       +-> deallocate_by_record: all else (no block of a span: deallocate_outside_spans)
-//             deallocate_own: one's own span that the map did not show
-//             deallocate_remote: another heap's span, a large object, or by a thread without a thread cache
+//   deallocate             hit: the map shows a span of the thread's own: pushes on its list, and counts
+//     look_after           the count is at its end: collect_own(), or flush_batch()
+//   deallocate_missed      else: caches a span of one block
+//     deallocate_single    there is no room: older cached large spans go to the pool, or the span does
+//     deallocate_others    another thread's span: the first free goes to it at once, by free_into_owned(), or
+//                          free_to_span() and SpanProtocol::free_remote(); the second one begins a remote
+//                          batch (add_to_batch()), with which the next frees into the span are short, too
+//     deallocate_by_record all else (of no span's block: deallocate_outside_spans())
+//       deallocate_own     the thread's own span, which the map did not show
+//       deallocate_remote  another heap's span, a large object, or a thread without a cache record
 //
-// One list a span, in its record, whoever uses it: malloc pops the list of the class's current span, free
-// pushes on the list of whichever span of the thread's the block lies in. So a free asks neither which class
-// a block has nor whether its span is hot: the map (thread_map.hpp) leads from the address to the span's
-// record, where one multiplication tells whether this is a block of the span that has been handed out.
+// A span has one list of free blocks, in its record: malloc pops the list of the class's current span, free
+// pushes on the list of the thread's span that the block lies in. So a free asks neither for a block's class
+// nor whether its span is current: the map (thread_map.hpp) leads from the address to the span's record,
+// where one multiplication tells whether this is a block of the span that was handed out.
 #pragma once
 
 #include <cstddef>
@@ -49,7 +48,7 @@ namespace spanalloc {
 
 namespace standard {
 
-/// What one thread does in one heap. Its own thread calls it, nobody else.
+/// What one thread does in one heap. Only that thread calls it.
 template <class Config>
 class ThreadCache : public ThreadState<Config> {
   using State = ThreadState<Config>;
@@ -61,22 +60,23 @@ class ThreadCache : public ThreadState<Config> {
   using Singles = LargeBlockPlace<Config>;
   using Reuse = typename Heap::Reuse;
   static constexpr std::size_t kSlice = Classes::kSlice;
-  // What a current span may have touched without being looked at when its thread frees most of it.
+  // Of a current span that has carved no more a thread does not look whether it is giving it up.
   static constexpr std::size_t kLittleForCurrent = 28 * kKiB;
-  // How often a current span is looked at that may be about to be given up, after the first time.
+  // How often collect_current() looks at a span again that its thread may be giving up.
   static constexpr std::uint32_t kLooksAtCurrent = 2;
-  static constexpr std::uint64_t kSeldomMs = 64;  // for a thread to read the clock
-  static constexpr std::uint32_t kMissesALook =
-      16;  // of a thread's short paths, until it looks for current spans
-  static constexpr unsigned kCurrentSpansALook = 8;  // that have rested; so many at a time
-  // Orphans that one miss counts when it is time: a bound on its time.
+  // A thread that has not read the clock for so long reads it again soon.
+  static constexpr std::uint64_t kSeldomMs = 64;
+  // So many misses come between two looks for current spans that have rested; so many spans a look takes.
+  static constexpr std::uint32_t kMissesALook = 16;
+  static constexpr unsigned kCurrentSpansALook = 8;
+  // Abandoned spans that one miss counts when that is due: a bound on its time.
   static constexpr std::uint32_t kCountedAMiss = 2;
-  // Blocks of a page and more that are linked up at a time where it costs no page fault.
+  // Blocks of a page and more that are carved at a time where that costs no page fault.
   static constexpr std::uint32_t kCarvedWhereUsed = 4;
-  static constexpr std::uint32_t kSearchesASettling = 8;
-  static constexpr std::uint32_t kLeastLoan = 16;      // blocks; or what makes a span reusable
-  static constexpr std::uint32_t kLookedAtAMiss = 64;  // of each class and abandoned list
-  // What the background thread makes of a tick before it sleeps again.
+  static constexpr std::uint32_t kSearchesASettling = 8;  // each 8th search for a span collects delayed ones
+  static constexpr std::uint32_t kLeastLoan = 16;         // blocks; or as many as make a span partial
+  static constexpr std::uint32_t kLookedAtAMiss = 64;     // abandoned spans of each class and list
+  // How many parts of an epoch's work the background thread does before it waits again.
   static constexpr unsigned kMostPartsOfAnEpoch = 1u << 16;
 
  public:
@@ -96,8 +96,8 @@ class ThreadCache : public ThreadState<Config> {
     Block* block = target.free_list.load_relaxed();
     keep_in_result_register(block);
     const std::uint64_t link = link_of(block);
-    // The list's last block, no block at all, a block that was handed out already, or a link that the program
-    // has overwritten.
+    // The link tells: this is the list's last block, or no block, or a block that was handed out already, or
+    // the program has overwritten the link.
     if (SPANALLOC_UNLIKELY(!leads_to_block(link, kSlice))) return allocate_missed<Policy>(n, *this);
     target.free_list.store_relaxed(block_behind(block, link));
     release_link(block);
@@ -110,7 +110,7 @@ class ThreadCache : public ThreadState<Config> {
     FreeTargetPointer target(*map, a);
     if (SPANALLOC_UNLIKELY((a - target->blocks.base.read_own()) * target->blocks.magic.read_own() >=
                            target->blocks.limit.read_own())) {
-      return deallocate_missed(p, *this);  // not a block of a span of this thread's, or hidden in the map
+      return deallocate_missed(p, *this);  // of no span of the thread's, or its entry is overwritten
     }
     const Difference link = difference(address_of(target->free_list.load_relaxed()), a);
     if (SPANALLOC_UNLIKELY(link.none)) return deallocate_missed(p, *this);  // freed twice
@@ -132,23 +132,22 @@ class ThreadCache : public ThreadState<Config> {
   bool owns(const void* p);
   /// Gives back what this thread and the pools hold without need.
   bool trim();
-  /// All of a tick of the decay clock that is due. False: it had nothing to give back.
+  /// Does all the work of a decay epoch that is due. False: there was nothing to give back.
   bool pass_epochs();
 
   // --- The thread's beginning and end ----------------------------------------------------------------------
 
-  /// Takes a thread cache. False: there is none, or no memory for it.
+  /// Takes a cache record. False: there is none, or no memory for it.
   bool attach();
-  /// The same with a thread cache that was taken already. False: the thread's end cannot be watched.
+  /// Begins with a cache record that was taken already. False: the thread's end cannot be watched.
   bool adopt(CacheRecord* fresh);
   void detach();
   void thread_exit();
-  /// What a thread's end calls (thread::ExitKey): `state` is a ThreadCache.
+  /// The thread's end calls it (thread::ExitKey); `state` is a ThreadCache.
   static void on_thread_exit(void* state);
 
  private:
-  // Where a miss goes. The argument comes first, in the register that the short path has got it in: so no
-  // path moves it.
+  // Where a miss goes. The argument comes first: it is in that register already, so no path moves it.
   template <class Policy>
   [[gnu::noinline]] static void* allocate_larger(std::size_t n, ThreadCache& self);
   template <class Policy>
@@ -156,9 +155,9 @@ class ThreadCache : public ThreadState<Config> {
   template <class Policy>
   [[gnu::noinline]] static void* allocate_missed(std::size_t n, ThreadCache& self);
   void set_current(ClassId c, SpanRef span);
-  /// Pops what the short path leaves: the last block of the current span's list; and tops the list up.
+  /// Pops the last block of the current span's list, which the short path leaves, and refills the list.
   Block* allocate_last(ClassId c);
-  /// A block of class c, which is the request's. nullptr when memory is out.
+  /// A block of class c, the request's class. nullptr: memory is out.
   void* allocate_class(ClassId c, Request request);
 
   [[gnu::noinline]] static void deallocate_missed(void* p, ThreadCache& self);
@@ -171,7 +170,7 @@ class ThreadCache : public ThreadState<Config> {
   static void* as_block(const Span& large, ClassId c);
   void free_into_others(SpanRef span, SpanWord word, Block* block);
   static void deallocate_own(void* p, ThreadCache& self, SpanRef span);
-  /// This free would have been a short one with a map.
+  /// The caller's free would have taken the short path if the thread had a map.
   void miss_map() {
     if (SPANALLOC_LIKELY(map != &kNoMap) || misses == State::kMissesForMap) return;
     ++misses;
@@ -186,32 +185,32 @@ class ThreadCache : public ThreadState<Config> {
   void add_to_batch(RemoteBatch& batch, SpanRef span, SpanWord word, Block* block);
   void free_to_span(SpanRef span, Block* newest, Block* oldest, std::uint32_t count);
   static void check_batch(SpanRef span, const RemoteBatch& batch, std::uint32_t count);
-  /// Gives back what this thread has batched of another thread's span.
+  /// Frees the batch's blocks to their span, which another thread owns.
   void flush_batch(RemoteBatch& batch);
   void flush_all_batches() {
     if (cache->batches.holding != 0) flush_batches();
   }
   void flush_batches();
-  /// On slow paths: what is batched does not wait for ever.
+  /// Slow paths call it, so that blocks do not stay in a batch for ever.
   void flush_one_batch() {
     if (cache != nullptr && SPANALLOC_UNLIKELY(cache->batches.holding != 0)) flush_next_batch();
   }
   void flush_next_batch();
   SPANALLOC_COLD [[noreturn]] static void freed_twice(const void* p) { os::fatal("double free of", p); }
-  /// A block is given back that has a link where the program's first word is: almost surely it is on a list.
+  /// The block to be freed has a link where the program's first word is: almost surely it is on a list.
   static bool looks_free(const Block* block) {
     return SPANALLOC_UNLIKELY(is_link(block, link_of(block), kMostSpan));
   }
   static void deallocate_suspect(void* p, ThreadCache& self, SpanRef span);
 
-  /// Where an address lies; the one look-up of everything but the short paths. Relaxed: as long as the
-  /// caller's block is out, what is read here (owner me or not me, class) stands still.
+  /// Where an address lies: the look-up of all but the short paths. Relaxed: the class, and whether this
+  /// thread is the owner, do not change as long as the caller's block is out.
   struct Location {
-    SpanRef span;           ///< of the slice that it lies in
-    SpanWord word{};        ///< the span's, if there is one
-    bool in_span = false;   ///< in a slice of a span in use
-    bool is_block = false;  ///< at the start of one of its blocks that has been carved
-    bool has_record() const { return span.record != nullptr; }  ///< false: in no slice that has one
+    SpanRef span;           ///< the span of the slice that the address lies in
+    SpanWord word{};        ///< the span's, if there is a span
+    bool in_span = false;   ///< whether it lies in a slice of a span in use
+    bool is_block = false;  ///< whether it is the start of a carved block of that span
+    bool has_record() const { return span.record != nullptr; }  ///< of the slice there
     ClassId size_class() const { return span->class_id(); }
   };
   Location locate(const void* p);
@@ -219,21 +218,20 @@ class ThreadCache : public ThreadState<Config> {
     return address_of(p) - address_of(pages->address(span.number));
   }
 
-  /// What somebody wanted to do with an address that is no block's, and where it lies instead: in a live
-  /// block (or between blocks of one span); where a live span has never had a block; in memory that was a
-  /// block's and is free; in memory that is free and was never a block's beginning; in none that the arena
-  /// gives out now.
+  /// What the program wanted to do with an address that is no block's, and where the address lies: in a live
+  /// block (or between blocks of one span); where a live span has had no block yet; in free memory that was a
+  /// block's; in free memory where no block has begun; in memory that the arena does not give out now.
   enum class Misuse { kFree, kAskSize };
   enum class Where { kInsideBlock, kUntouched, kFreedBlock, kFreeMemory, kNoMemory };
   [[noreturn]] void bad_pointer(const void* p, Misuse misuse);
   Where where_is(const void* p);
   bool is_untouched(std::uintptr_t a, SpanRef span);
   bool is_newest_free(const void* p, const Location& at);
-  /// Null, a block whose pages have left the arena, or what is none of ours. `has_record`: it lies in a
-  /// slice that has one.
+  /// Frees null, or a block whose pages have left the arena; reports a pointer that is none of ours.
+  /// `has_record`: p lies in a slice that has a record.
   static void deallocate_outside_spans(void* p, ThreadCache& self, bool has_record);
 
-  // The thread cache of this thread; with none to be had, nullptr.
+  // This thread's cache record, taken if it has none; nullptr: there is none to be had.
   CacheRecord* record_of_thread() { return SPANALLOC_LIKELY(cache != nullptr) || attach() ? cache : nullptr; }
   void detach_if_exited() {
     if (SPANALLOC_UNLIKELY(exited) && cache != nullptr) detach();
@@ -243,14 +241,14 @@ class ThreadCache : public ThreadState<Config> {
   }
   unsigned shard() const { return heap->shard_of(cache); }
 
-  /// None: the class has none.
+  /// No span: the class has none.
   SpanRef current_span(ClassId c) {
     const SpanNumber number = cache->current[index_of(c)].load_relaxed();
     return number == SpanNumber::kNone ? SpanRef{} : pages->span(number);
   }
   Atomic<Block*>& list_of(ClassId c) { return current[index_of(c)]->free_list; }
   static SliceCount slices_for(std::size_t bytes) { return {(bytes + kSlice - 1) >> Config::kSliceBits}; }
-  // What the program may use of a block of that class in that span.
+  // How many bytes of a block of that class in that span the program may use.
   std::size_t block_bytes(ClassId c, SpanRef span) {
     if (!Classes::has_one_block(c)) return Classes::info(c).block_size;
     return Singles::bytes(span->shown.base.load_relaxed(), c, slices_of_single(c, span).count * kSlice);
@@ -264,12 +262,12 @@ class ThreadCache : public ThreadState<Config> {
     return block_bytes(span->class_id(), span);
   }
 
-  /// What a block begins with: a copy of so many bytes, or zeros if there is nothing to copy.
+  /// What a block begins with: a copy of `bytes` bytes, or as many zeros if there is nothing to copy.
   struct Fill {
     const void* from = nullptr;
     std::size_t bytes = 0;
     bool is_zero() const { return from == nullptr && bytes != 0; }
-    /// `zero`: the block at p reads as zero.
+    /// `zero`: the block at p reads as zero already.
     SPANALLOC_INLINE void write(void* p, bool zero) const {
       if (from != nullptr) {
         std::memcpy(p, from, bytes);
@@ -288,7 +286,7 @@ class ThreadCache : public ThreadState<Config> {
   void* resize_single(SpanRef span, std::size_t n, SliceCount old);
   static bool keeps_its_room(SpanRef span, SliceCount slices, SliceCount old);
   static bool resize_where_it_stands(Heap& home, SpanRef span, ClassId c, SliceCount slices, SliceCount old);
-  /// Of a pointer that must be a live block's; no block: of one outside the arena.
+  /// The place of a live block. If that says "no block", the block is outside the arena.
   Location locate_live(const void* p);
   Resized resize_outside(void* p, std::size_t usable, std::size_t n);
   void* allocate_small(ClassId c);
@@ -314,13 +312,13 @@ class ThreadCache : public ThreadState<Config> {
   static void expect_emptying(SpanRef span, const ClassInfo& info, std::uint32_t out);
   void add_list(SpanRef span, BlockOffset remotes);
   void join_used_up(ClassId c, SpanRef span);
-  /// A thread that needs neither pool nor arena reads the clock now and then: what others have freed is to be
-  /// purged nevertheless.
+  /// A thread that needs neither pool nor arena reads the clock now and then: others' free memory must be
+  /// purged.
   void pass_by_clock(CacheRecord& mine) {
     if (SPANALLOC_UNLIKELY(++mine.events % 64 == 0)) read_clock();
   }
-  /// True: soon again, because there is more to do, or the thread comes by seldom. The current span of class
-  /// `busy` stays.
+  /// True: read it soon again, because there is more to do or the thread reads it seldom. The current span of
+  /// class `busy` stays.
   bool read_clock();
   bool read_clock(ClassId busy);
   void share_rested(std::uint64_t now, ClassId busy);
@@ -328,7 +326,7 @@ class ThreadCache : public ThreadState<Config> {
   void share_used_up(unsigned i);
   Block* carve(SpanRef span, ClassId c);
   Block* take_purged(SpanRef span, ClassId c);
-  /// Of a current span: there is nothing that its free_list could go on with.
+  /// Whether a current span has nothing that its free_list could go on with.
   static bool is_all_on_list(SpanRef span, const ClassInfo& info) {
     return span->carved.load_relaxed() == info.blocks && is_end(span->rest.load_relaxed()) &&
            span->purged.load_relaxed() == 0;
@@ -372,7 +370,7 @@ class ThreadCache : public ThreadState<Config> {
 
 }  // namespace standard
 
-/// The engine over a config; its state is the default heap of that config, on a page layer of its own.
+/// The engine of a config. Its state is the default heap of that config, on a page layer of its own.
 template <class Config>
 class StandardEngineOf {
   using Pages = standard::PageLayer<Config>;
@@ -407,7 +405,7 @@ class StandardEngineOf {
   static bool trim() { return thread_cache.trim(); }
   static EngineStatistics statistics() { return heap.statistics(); }
 
-  /// Around what may be another library's code in the middle of a call; see os/kernel_call.hpp.
+  /// Called around what may be another library's code in the middle of a call; see os/kernel_call.hpp.
   static void hide_thread(os::HiddenThread& room) { thread_cache.hide(*new (room.room) Hidden); }
   static void show_thread(const os::HiddenThread& room) {
     thread_cache.show(*reinterpret_cast<const Hidden*>(room.room));
@@ -418,17 +416,17 @@ class StandardEngineOf {
     heap.start();
   }
 
-  /// The background thread: makes the ticks of the decay clock when nobody else passes by.
+  /// The background thread's body: passes the decay epochs when no other thread does.
   static void pass_epochs_in_background() {
     for (unsigned idle = 0; pages.wait_for_epoch(idle);) idle = thread_cache.pass_epochs() ? 0 : idle + 1;
   }
 
-  // The default heap, what it stands on, and what the calling thread keeps for it.
+  // The default heap, its page layer, and the calling thread's cache for it.
   static inline constinit Pages pages{&standard::ForkRecovery<Config>::enter_child,
                                       &standard::ForkRecovery<Config>::let_go, &pass_epochs_in_background};
   static inline constinit Heap heap{pages, &ThreadCache::on_thread_exit};
   SPANALLOC_TLS static inline constinit thread_local ThreadCache thread_cache{heap, pages};
-  // Thread-local storage of ours besides: 8 bytes of inside_without_cache, 4 of sync/spin_lock.hpp, 1 of
+  // Our other thread-local storage: 8 bytes of inside_without_cache, 4 of sync/spin_lock.hpp, 1 of
   // os::thread_id(), 8 of os::fatal(). (check_library.py adds up what the linker has made of them.)
   static_assert(sizeof(ThreadCache) + 8 + 4 + 1 + 8 <= 1024);
 };
