@@ -1,12 +1,11 @@
-// What malloc, calloc and aligned requests do after a miss of the current span's list; see engine.hpp for the
-// call tree.
+// The slow paths of malloc, calloc and aligned requests; engine.hpp has their call tree.
 #pragma once
 
 #include "engines/standard/engine.hpp"
 
 namespace spanalloc::standard {
 
-// The short path again, for classes that are not looked up by the byte.
+// The short path once more, for classes that are not looked up by the byte.
 template <class Config>
 template <class Policy>
 void* ThreadCache<Config>::allocate_larger(std::size_t n, ThreadCache& self) {
@@ -23,7 +22,7 @@ void* ThreadCache<Config>::allocate_larger(std::size_t n, ThreadCache& self) {
   return block;
 }
 
-// A block with a span of its own: the one that the thread has freed last, if that is of the same class.
+// A block with a span of its own: the cached large span that the thread has freed last, if its class fits.
 template <class Config>
 template <class Policy>
 void* ThreadCache<Config>::allocate_single_or_large(std::size_t n, ThreadCache& self) {
@@ -37,8 +36,9 @@ void* ThreadCache<Config>::allocate_single_or_large(std::size_t n, ThreadCache& 
   return self.as_block(*large, c);
 }
 
-// A spare that is in use again, whose block began where the request would not fit, or would not be aligned.
-// (Nobody looks at that: no block of it is out. It begins in the same slice as before.)
+// Moves the block of a cached large span, which is in use again: the request would not fit behind its
+// beginning, or would not be aligned there. (No other thread looks at that, because no block of the span is
+// out. It still begins in its first slice.)
 template <class Config>
 void* ThreadCache<Config>::fit_cached(std::size_t n, ThreadCache& self, Span* large, std::size_t alignment) {
   const ClassId c{large->shown_class.load_relaxed()};
@@ -50,7 +50,7 @@ void* ThreadCache<Config>::fit_cached(std::size_t n, ThreadCache& self, Span* la
   return self.as_block(*large, c);
 }
 
-// Of a spare that is in use again.
+// The block of a cached large span, which is in use again.
 template <class Config>
 SPANALLOC_INLINE void* ThreadCache<Config>::as_block(const Span& large, ClassId c) {
   void* p = pointer_to(large.shown.base.load_relaxed());
@@ -58,7 +58,7 @@ SPANALLOC_INLINE void* ThreadCache<Config>::as_block(const Span& large, ClassId 
   return p;
 }
 
-// Any one that it has freed.
+// A block from any of the thread's cached large spans of the class; nullptr: there is none.
 template <class Config>
 [[gnu::noinline]] inline void* ThreadCache<Config>::take_cached(ClassId c, Request request) {
   if (SPANALLOC_UNLIKELY(cache == nullptr)) return nullptr;
@@ -86,11 +86,10 @@ void* ThreadCache<Config>::allocate_missed(std::size_t n, ThreadCache& self) {
   return SPANALLOC_LIKELY(p != nullptr) ? p : Policy::out_of_memory(n);
 }
 
-// The last block leaves the current span's list. What comes next is seen to at once: a program that now frees
-// and allocates in turn would else find one block on the list with each malloc, and none with the next.
-// nullptr: the list is empty. (Blocks of a page and more, of which it is to be known whether they are zero,
-// and whose pages are best left untouched, are carved one by one as long as none is freed; in memory that was
-// used before, a few at a time.)
+// Hands out the last block of the current span's list, and refills the list at once: a program that frees and
+// allocates in turn would else find one block with each malloc, and none with the next. nullptr: there is
+// none. (Blocks of a page and more are carved one by one as long as none is freed, because it must be known
+// which are zero, and untouched pages are best left so; in memory that was used before, a few at a time.)
 template <class Config>
 [[gnu::noinline]] inline Block* ThreadCache<Config>::allocate_last(ClassId c) {
   const ClassInfo& info = Classes::info(c);
@@ -102,7 +101,7 @@ template <class Config>
   Block* block = pop(list_of(c), info);
   if (SPANALLOC_UNLIKELY(exited) || !is_end(list_of(c).load_relaxed())) return block;
   const SpanRef span = current_span(c);
-  if (SPANALLOC_UNLIKELY(!span)) return block;  // a loan's last one
+  if (SPANALLOC_UNLIKELY(!span)) return block;  // the block is the last one of a loan
   if (is_all_on_list(span, info)) {
     take_ready(c);
   } else {
@@ -111,7 +110,7 @@ template <class Config>
   return block;
 }
 
-// The next untouched block of the current span; nullptr: it has none.
+// Carves the next block of the current span; nullptr: there is none.
 template <class Config>
 SPANALLOC_INLINE Block* ThreadCache<Config>::carve_one(ClassId c) {
   if (SPANALLOC_UNLIKELY(cache == nullptr)) return nullptr;
@@ -133,18 +132,18 @@ SPANALLOC_INLINE void ThreadCache<Config>::count_carved(SpanRef span, const Clas
   const std::uint32_t before = span->carved.load_relaxed();
   const std::uint32_t carved = before + count;
   span->carved.store_relaxed(carved);
-  // What was never carved is nobody's to free. (Whoever is handed a block by another thread has been given
-  // this limit with it.)
+  // The limit says which blocks may be freed: those that were carved. (A thread that gets a block from
+  // another thread has been given this limit with it.)
   const std::uint64_t limit = multiple_limit(info.block_size, info.magic, carved);
   span->blocks.limit.store_relaxed(limit);
   span->shown.limit.store_relaxed(limit);
   expect_emptying(span, info, before == 0 ? 1 : before);
 }
 
-// A current span whose list has just ended: `out` of its blocks may be. When half as many have come back it
-// is looked at whether the thread is giving the span up; see collect_current(). Each time its list goes on
-// with blocks that were not on it before, and not again until then: a program that goes on in the span pays
-// nothing. Not where it is little: what leaves a thread that works on costs more than it gives.
+// The list of a current span has just ended, so `out` of its blocks may be out. When half of these are free
+// again, the owner looks whether it is giving the span up (collect_current()). This is set each time the list
+// goes on with blocks that were not on it before: a program that goes on in the span pays nothing. It is not
+// set for a span that has carved little: giving it up costs a busy thread more than it gains.
 template <class Config>
 SPANALLOC_INLINE void ThreadCache<Config>::expect_emptying(SpanRef span, const ClassInfo& info,
                                                            std::uint32_t out) {
@@ -153,7 +152,7 @@ SPANALLOC_INLINE void ThreadCache<Config>::expect_emptying(SpanRef span, const C
   span->expect_emptying(out - out / 2, 0);
 }
 
-// In a kernel call. Blocks of several in a span have the alignment of their size, which is not told.
+// Within a kernel call. Small blocks are aligned as their size is: the request does not tell more.
 template <class Config>
 SPANALLOC_COLD inline void* ThreadCache<Config>::allocate_nested(Request request, ClassId c) {
   if (c >= Classes::kFirstLarge) return NestedBlocks::allocate(request.bytes, request.alignment);
@@ -175,9 +174,9 @@ inline void* ThreadCache<Config>::allocate_class(ClassId c, Request request) {
   pages->want_background();
   const Inside inside(*this);
   flush_one_batch();
-  // No thread cache left (there is room for 262,144 living threads), or no memory for one.
+  // There is no cache record left (there is room for 262,144 living threads), or no memory for one.
   if (SPANALLOC_UNLIKELY(record_of_thread() == nullptr)) {
-    // Blocks of several in a span are aligned as their sizes are.
+    // Small blocks are aligned as their size is.
     if (c < Classes::kFirstLarge) return allocate_large({Classes::info(c).block_size, kSlice}, Fill{});
     return allocate_large(request, Fill{});
   }
@@ -215,13 +214,13 @@ inline void* ThreadCache<Config>::allocate_small(ClassId c) {
   return pop(list_of(c), Classes::info(c));
 }
 
-// For the current span's empty list: its second list, or the next untouched blocks.
+// Refills the current span's empty list: with its second list, purged blocks, or the next untouched ones.
 template <class Config>
 [[gnu::noinline]] inline typename ThreadCache<Config>::Refilled ThreadCache<Config>::take_own_blocks(
     ClassId c, SpanRef span) {
   SPANALLOC_ASSERT(is_end(span->free_list.load_relaxed()) && is_current_here(span->load_word()));
   if (Block* rest = span->rest.load_relaxed(); SPANALLOC_UNLIKELY(!is_end(rest))) {
-    // In this order: a fork's child finds a list once, or not at all.
+    // In this order a fork's child finds the list once, or not at all.
     span->rest.store_release(no_block());
     span->free_list.store_release(rest);
     return Refilled::kBlocks;
@@ -235,7 +234,7 @@ template <class Config>
   return span->zero ? Refilled::kZeroBlocks : Refilled::kBlocks;
 }
 
-// The first block of a list that is not empty.
+// Takes the first block off a list that is not empty.
 template <class Config>
 SPANALLOC_INLINE Block* ThreadCache<Config>::pop(Atomic<Block*>& list, const ClassInfo& info) {
   Block* block = list.load_relaxed();
@@ -247,7 +246,7 @@ SPANALLOC_INLINE Block* ThreadCache<Config>::pop(Atomic<Block*>& list, const Cla
   return block;
 }
 
-// One block a span: it is never hot.
+// A block with a span of its own. No thread owns such a span.
 template <class Config>
 inline void* ThreadCache<Config>::allocate_single(ClassId c, Request request, const Fill& fill) {
   if (void* p = take_cached(c, request); p != nullptr) {
@@ -260,7 +259,7 @@ inline void* ThreadCache<Config>::allocate_single(ClassId c, Request request, co
   return fresh ? hand_out(fresh, c, request, fill) : nullptr;
 }
 
-// The record says "in use" at the very last: the child of a fork before that has the memory back.
+// The span's record says "in use" last of all: until then a fork's child finds the memory free.
 template <class Config>
 inline void* ThreadCache<Config>::hand_out(const FreshSpan& fresh, ClassId c, Request request,
                                            const Fill& fill) {
@@ -274,7 +273,7 @@ inline void* ThreadCache<Config>::hand_out(const FreshSpan& fresh, ClassId c, Re
   }
   const std::size_t span_bytes = slices_of_single(c, span).count * kSlice;
   SPANALLOC_ASSERT(span_bytes == pages->slices_of(span).count * kSlice);
-  // In memory that was used before the pages that the last block had are touched again, if it will do.
+  // In used memory the block begins where the last one did, if that will do: those pages are in memory.
   const bool stays = !fresh.zero && Classes::has_one_block(ClassId{span->shown_class.load_relaxed()}) &&
                      Singles::fits(last, span_bytes, request);
   const std::size_t offset =
@@ -288,7 +287,7 @@ inline void* ThreadCache<Config>::hand_out(const FreshSpan& fresh, ClassId c, Re
   return p;
 }
 
-// Has the class's list, which is empty, hold blocks, or finds that memory is out. Zero: but for their links.
+// Refills the class's empty list. kNothing: memory is out. kZeroBlocks: they are zero but for their links.
 template <class Config>
 inline typename ThreadCache<Config>::Refilled ThreadCache<Config>::refill(ClassId c) {
   SPANALLOC_ASSERT(c != ClassId::kNone && c < Classes::kFirstLarge);
@@ -297,9 +296,9 @@ inline typename ThreadCache<Config>::Refilled ThreadCache<Config>::refill(ClassI
     const SpanRef span = current_span(c);
     if (!span) {
       const OwnedSpan found = find_span(c);
-      if (!found && !is_end(list_of(c).load_relaxed())) continue;  // borrowed
+      if (!found && !is_end(list_of(c).load_relaxed())) continue;  // blocks were borrowed
       if (!found) return take_any_used_up(c) ? Refilled::kBlocks : Refilled::kNothing;
-      make_current(c, found.span);  // first: what is wrong with its lists may be told then
+      make_current(c, found.span);  // first: add_list() may report damage
       if (found.remotes != BlockOffset::kNone) add_list(found.span, found.remotes);
       continue;
     }
@@ -310,27 +309,27 @@ inline typename ThreadCache<Config>::Refilled ThreadCache<Config>::refill(ClassI
   return Refilled::kBlocks;
 }
 
-// What other threads have freed of a current span whose list is empty.
+// Refills an owned span's empty list with what other threads have freed of it, if that is enough.
 template <class Config>
 SPANALLOC_INLINE bool ThreadCache<Config>::take_remote_blocks(SpanRef span, std::uint32_t at_least) {
   const ClassInfo& info = Classes::info(span->class_id());
   SPANALLOC_ASSERT(is_end(span->free_list.load_relaxed()));
-  // A stale look only delays the choice.
+  // An old value only delays the choice.
   if (info.blocks - span->load_word().outstanding() < at_least) return false;
   const RemoteList remotes = take_remotes(span->word, info.blocks);
-  // Another thread has borrowed the list since the look.
+  // Another thread has borrowed the list since that look.
   if (SPANALLOC_UNLIKELY(remotes.first == BlockOffset::kNone)) return false;
   Block* const list = pages->block_at_offset(span, remotes.first);
-  // span_word.hpp's equation: of a current span no frees are published. (To count them always costs a walk
-  // over blocks that lie in another core's cache. A block that is here for the second time has no link:
-  // pop().)
+  // span_word.hpp's equation: of an owned span the word counts no other frees. (Only the assertion counts the
+  // list, because that is a walk over blocks in another CPU's cache. pop() finds a block that is here a
+  // second time: it has no link.)
   SPANALLOC_ASSERT(length_of(list, info.virtual_span, info.blocks).blocks == remotes.count);
   span->free_list.store_release(list);
   return true;
 }
 
-// The remote list that came with a span which has become hot. (It has a second list already if its last owner
-// ended soon after it had adopted it.)
+// Adds the remote list of a span that has become owned. (It has a second list already if its last owner ended
+// soon after adopting it.)
 template <class Config>
 inline void ThreadCache<Config>::add_list(SpanRef span, BlockOffset remotes) {
   Block* const list = pages->block_at_offset(span, remotes);
@@ -346,15 +345,15 @@ inline void ThreadCache<Config>::add_list(SpanRef span, BlockOffset remotes) {
   }
 }
 
-// The current span, if there is one, has nothing left for the class's empty list. If enough blocks of a warm
-// one are back they change places.
+// If enough blocks of a used-up span are free again, it changes places with the current span, if there is
+// one, which has nothing left for the class's empty list.
 template <class Config>
 SPANALLOC_INLINE bool ThreadCache<Config>::take_ready(ClassId c) {
   if (SPANALLOC_LIKELY(!cache->used_up.has_ready())) return false;
   const unsigned i = cache->used_up.any_ready(c);
   return i != cache->used_up.kNoPlace && take_used_up(c, i);
 }
-// The same with what others have freed, of one of them.
+// Makes a used-up span of the class current if other threads have freed enough of it.
 template <class Config>
 SPANALLOC_INLINE bool ThreadCache<Config>::take_remotely_ready(ClassId c) {
   const unsigned i = cache->used_up.any(c);
@@ -363,7 +362,7 @@ SPANALLOC_INLINE bool ThreadCache<Config>::take_remotely_ready(ClassId c) {
   return is_end(span->free_list.load_relaxed()) &&
          take_remote_blocks(span, Classes::info(c).refill_remotes) && take_used_up(c, i);
 }
-// The same when memory is out: any block will do.
+// When memory is out: makes a used-up span of the class current that has any free block.
 template <class Config>
 SPANALLOC_COLD inline bool ThreadCache<Config>::take_any_used_up(ClassId c) {
   bool found = false;
@@ -387,7 +386,7 @@ inline bool ThreadCache<Config>::take_used_up(ClassId c, unsigned place) {
   return true;
 }
 
-// When memory is out: what this thread, and abandoned spans, hold without need. False: nothing.
+// When memory is out: gives back what this thread and abandoned spans hold without need. False: nothing.
 template <class Config>
 SPANALLOC_COLD inline bool ThreadCache<Config>::give_back_unused() {
   if (cache == nullptr) return false;
@@ -396,7 +395,7 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::give_back_unused() {
   return share_empty_used_up() || any;
 }
 
-// Of what this thread keeps warm what is empty. False: nothing.
+// Shares this thread's used-up spans that are empty. False: there was none.
 template <class Config>
 SPANALLOC_COLD inline bool ThreadCache<Config>::share_empty_used_up() {
   bool any = false;
@@ -409,7 +408,7 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::share_empty_used_up() {
   return any;
 }
 
-// The current span becomes a warm one, or is parked where there is no room for such large ones.
+// The current span becomes a used-up one, or is shared if there is no room for such large ones.
 template <class Config>
 inline void ThreadCache<Config>::leave_used_up(ClassId c, SpanRef span) {
   auto& used_up = cache->used_up;
@@ -421,7 +420,7 @@ inline void ThreadCache<Config>::leave_used_up(ClassId c, SpanRef span) {
   if (!stays) share(span, 0);
 }
 
-// From here on its owner's frees into it are counted; when enough have come that is an event.
+// From here on the owner's frees into the span are counted: the one that makes it ready is an event.
 template <class Config>
 SPANALLOC_INLINE void ThreadCache<Config>::join_used_up(ClassId c, SpanRef span) {
   SPANALLOC_ASSERT(is_end(span->free_list.load_relaxed()) && is_end(span->rest.load_relaxed()));
@@ -439,8 +438,8 @@ inline void ThreadCache<Config>::share_used_up(unsigned i) {
   pool_or_tell(span, collected);
 }
 
-// Links up the untouched blocks that start in the next page (at least one), in address order. Of larger ones
-// some more, where the memory was used before: it is there, most of it.
+// Carves the blocks that start in the next page (at least one), in address order, and links them up. Of
+// larger blocks it carves some more where the memory was used before: most of their pages are there.
 template <class Config>
 inline Block* ThreadCache<Config>::carve(SpanRef span, ClassId c) {
   const ClassInfo& info = Classes::info(c);
@@ -451,8 +450,7 @@ inline Block* ThreadCache<Config>::carve(SpanRef span, ClassId c) {
   auto count = static_cast<std::uint32_t>((page_end - offset + info.block_size - 1) / info.block_size);
   if (count == 1 && !span->zero) count = kCarvedWhereUsed;
   count = static_cast<std::uint32_t>(min_of(count, info.blocks - carved));
-  // Past its exit hook a thread gives the span back after each call: a page of blocks would be carved for
-  // one.
+  // After its exit hook a thread gives the span back with each call: one block is enough.
   if (SPANALLOC_UNLIKELY(exited)) count = 1;
   char* first = pages->address(span.number) + offset;
   char* at = first;
@@ -466,7 +464,7 @@ inline Block* ThreadCache<Config>::carve(SpanRef span, ClassId c) {
   return reinterpret_cast<Block*>(first);
 }
 
-// Links up the dropped blocks of the next dropped page, or pages, if a block touches several: at least one.
+// Links up the purged blocks of the next purged page, or pages, if a block touches several: at least one.
 template <class Config>
 SPANALLOC_COLD inline Block* ThreadCache<Config>::take_purged(SpanRef span, ClassId c) {
   const ClassInfo& info = Classes::info(c);
@@ -495,7 +493,7 @@ SPANALLOC_COLD inline Block* ThreadCache<Config>::take_purged(SpanRef span, Clas
     });
   } while (last == nullptr);
   link_to(last, no_block());
-  // Before they are on a list: to a fork's child they are out.
+  // Before they are on a list: a fork's child takes them as out.
   span->purged.store_release(purged);
   expect_emptying(span, info, span->carved.load_relaxed());
   return first;
@@ -508,15 +506,14 @@ SPANALLOC_INLINE FreshSpan ThreadCache<Config>::take_span(ClassId c) {
   return heap->take_span(c, shard());
 }
 
-// A span for class c, word already hot for this thread cache. None: there are blocks in the class's list now,
-// which are borrowed, or memory is out.
+// A span for class c, which this thread owns now. None: the list has borrowed blocks, or memory is out.
 template <class Config>
 [[gnu::noinline]] inline OwnedSpan ThreadCache<Config>::find_span(ClassId c) {
   auto& protocol = heap->protocol();
   const CacheNumber me = cache->number;
   if (cache->patience.has_given_up(c)) cache->patience.needs_again(c, os::now_ms());
-  // What others point out may wait while there are reusable spans: where many are freed into at random, each
-  // has got more blocks back by then. (Not for ever: an empty one may be among them.)
+  // Delayed spans may wait while there are partial ones: where threads free into many spans at random, each
+  // gets more blocks back meanwhile. (Not for ever: an empty one may be among them.)
   if (++cache->searches % kSearchesASettling != 0) {
     if (const OwnedSpan mine = protocol.partial_to_owned(c, me)) return mine;
   }
@@ -531,7 +528,7 @@ template <class Config>
   return protocol.nearly_full_to_owned(c, me);
 }
 
-// In the thread cache first: a fork's child finds it there.
+// In the record first, where a fork's child finds it.
 template <class Config>
 SPANALLOC_INLINE void ThreadCache<Config>::set_current(ClassId c, SpanRef span) {
   cache->current[index_of(c)].store_release(span.number);
@@ -548,12 +545,12 @@ inline void ThreadCache<Config>::make_current(ClassId c, SpanRef span) {
   pages->show_in_map(*map, span, *span.record);
 }
 
-// What allocations of the class find is nothing, until the next span is hot.
+// The class has no current span until the next make_current().
 template <class Config>
 inline void ThreadCache<Config>::leave_current(ClassId c) {
   SPANALLOC_ASSERT(cache->current[index_of(c)].load_relaxed() != SpanNumber::kNone);
   current[index_of(c)] = &kNoTarget;
-  // release: a fork's child has seen the span among the warm ones, or parked, before it sees it here no more.
+  // Release: a fork's child that finds no span here finds it used up, or shared.
   cache->current[index_of(c)].store_release(SpanNumber::kNone);
 }
 
@@ -566,17 +563,17 @@ inline Collected ThreadCache<Config>::owned_to_shared(SpanRef span, std::uint32_
   SPANALLOC_ASSERT(pages->is_mine(cache->number) && heap->has(span) && is_current_here(span->load_word()));
   return heap->protocol().owned_to_shared(span, cache->number, free_blocks);
 }
-// It has left its place: what comes now may end in a report.
+// The span has left its place already, because this may end in a report.
 template <class Config>
 inline void ThreadCache<Config>::pool_or_tell(SpanRef span, Collected collected) {
   if (collected == Collected::kEmpty) heap->put_in_pool(span, shard());
   if (SPANALLOC_UNLIKELY(collected == Collected::kDamaged)) pages->corrupted(span);
 }
 
-// As common as unaligned ones: the same short path (see SizeClasses::multiples_are_aligned).
+// Aligned requests are common, and take the same short path (see SizeClasses::multiples_are_aligned).
 template <class Config>
 SPANALLOC_INLINE void* ThreadCache<Config>::allocate_aligned(std::size_t n, std::size_t alignment) {
-  const std::size_t multiple = align_up(n, alignment);  // 0 of nothing, and where it overflows
+  const std::size_t multiple = align_up(n, alignment);  // 0 if n is 0, or where it overflows
   if (SPANALLOC_UNLIKELY(multiple - 1 >= kMaxSmallest<Config>)) return allocate_larger_aligned(n, alignment);
   return allocate(multiple);
 }
@@ -612,7 +609,7 @@ inline void* ThreadCache<Config>::allocate_copy(std::size_t n, const void* from,
   return p;
 }
 
-// Blocks are multiples of 16 bytes. Of the most common ones a call of memset would take as many instructions
+// Blocks are multiples of 16 bytes. For the most common ones a call of memset would take as many instructions
 // as malloc itself.
 template <class Config>
 SPANALLOC_INLINE void ThreadCache<Config>::clear(void* p, std::size_t bytes) {
@@ -621,7 +618,7 @@ SPANALLOC_INLINE void ThreadCache<Config>::clear(void* p, std::size_t bytes) {
     std::memset(p, 0, bytes);
     return;
   }
-  // From both ends, which overlap. (A block of no bytes has 16.)
+  // From both ends, which overlap. (A block for 0 bytes has 16.)
   auto* const first = static_cast<char*>(p);
   char* const last = first + ((bytes - (bytes != 0)) & ~(kQuantum - 1));
   std::memset(first, 0, kQuantum);
@@ -649,7 +646,7 @@ template <class Config>
   return got.block;
 }
 
-// A block of a page or more is carved alone: when the list was empty, the one that refill() brings is it.
+// A block of a page or more is carved alone: into an empty list refill() brings just that one.
 template <class Config>
 inline typename ThreadCache<Config>::MaybeZero ThreadCache<Config>::allocate_small_page(ClassId c) {
   Refilled refilled = Refilled::kBlocks;
