@@ -1,5 +1,4 @@
-// What free does after a miss of the thread's map: one's own spans, other threads' spans, and runs of
-// remote frees; see engine.hpp for the call tree.
+// The slow paths of free, for what the thread's map does not show; engine.hpp has their call tree.
 #pragma once
 
 #include "engines/standard/engine.hpp"
@@ -15,14 +14,14 @@ template <class Config>
   if (SPANALLOC_UNLIKELY(slice.record == nullptr)) return {};
   const SpanRef span = pages->span_of(slice);
   const SpanWord word = span->load_word();
-  // A free slice's record may lead to a span before it that has no such slice.
+  // The record of a free slice may lead to a span before it that does not have this slice.
   const bool in_span = word.state() != SpanState::kFree &&
                        index_of(slice.number) - index_of(span.number) < (1u << span->order);
   return {span, word, in_span, in_span && span->shown.is_block(address_of(p))};
 }
 
-// What the thread's map does not show, and is common nevertheless. First: spans of one block, whoever had
-// them, are kept for the next request. (Calls at the end only: so nothing need be saved.)
+// Frees a block that the thread's map does not show. First the common case: a span of one block is cached for
+// the next request, whichever thread had it before. (All calls are tail calls, so no register need be saved.)
 template <class Config>
 void ThreadCache<Config>::deallocate_missed(void* p, ThreadCache& self) {
   const std::uintptr_t a = address_of(p);
@@ -32,8 +31,8 @@ void ThreadCache<Config>::deallocate_missed(void* p, ThreadCache& self) {
     return deallocate_by_record(p, self);
   }
   const SpanRef span = self.pages->span(SpanNumber{static_cast<std::uint32_t>(number)});
-  // (This is so as long as the caller's block is out, if it is a span of one: keep() finds out. Nor does what
-  // the record says of its beginning change.)
+  // (In a span of one block the class and the block's beginning do not change as long as the caller's block
+  // is out; keep() finds out whether it is.)
   const ClassId c{span->shown_class.load_relaxed()};
   const bool has_one_block = c >= Classes::kFirstLarge && c < Classes::kHuge;
   if (!has_one_block || span->shown.base.read_own() != a || self.pages->arena.is_at_limit() ||
@@ -50,15 +49,15 @@ void ThreadCache<Config>::deallocate_missed(void* p, ThreadCache& self) {
   self.pass_by_clock(*cache);
 }
 
-// The only block of its span, which was not made a spare: there is no room, or the span is not in use. The
-// older large_spans go to the pool, which makes room for several frees; or, if the span is too large even
-// then, it goes there itself.
+// Frees the only block of a span that was not cached: there is no room, or the span is not in use. The older
+// cached large spans go to the pool, which makes room for several frees; if the span is too large even then,
+// it goes there itself.
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::deallocate_single(void* p, ThreadCache& self,
                                                                      SpanRef span) {
   const unsigned slices = Classes::info(span->class_id()).slices;
   auto& large_spans = self.cache->large_spans;
-  // (Before others may have it: were it a spare already it would go to the pool as well.)
+  // (Asked before others may have it: a span that is cached already would go to the pool as well.)
   if (large_spans.has_room_for(slices) || span->load_word() != kSingleInUse) {
     return deallocate_others(p, self, span);
   }
@@ -70,15 +69,14 @@ template <class Config>
   self.heap->put_in_pool(span, self.shard());
 }
 
-// Then: a block of another thread's span begins a run, or goes to it alone. All else is left to
-// deallocate_by_record().
+// Next: a block of another thread's span. deallocate_by_record() frees everything else.
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::deallocate_others(void* p, ThreadCache& self,
                                                                      SpanRef slice) {
   const std::uintptr_t a = address_of(p);
   const SpanRef span = self.pages->span_of(slice);
   const SpanWord word = span->load_word();
-  // (Only of a span in use, and only of its blocks, which tells the span, too: is_block() is exact.)
+  // (Of a span in use only. is_block() is exact, so it also tells whether this is the block's span.)
   const bool others = word.state() != SpanState::kFree && word.owner() != kNobody && !self.is_mine(word);
   if (SPANALLOC_UNLIKELY(!others || !span->shown.is_block(a) || !self.heap->has(span))) {
     return deallocate_by_record(p, self);
@@ -88,7 +86,7 @@ template <class Config>
 
 template <class Config>
 SPANALLOC_INLINE void ThreadCache<Config>::free_into_others(SpanRef span, SpanWord word, Block* block) {
-  prefetch_to_write(block);  // it is read, and then written: one transfer between cores, not two
+  prefetch_to_write(block);  // one transfer between CPUs, not two: it is read, then written
   const BlockOffset mark = as_block_offset(offset_in(span, block));
   if (SPANALLOC_UNLIKELY(word.head() == mark)) remotely_freed_twice(span, block);
   if (looks_free(block)) return deallocate_suspect(block, *this, span);
@@ -103,8 +101,8 @@ SPANALLOC_INLINE void ThreadCache<Config>::free_into_others(SpanRef span, SpanWo
   free_to_span(span, block, block, 1);
 }
 
-// Whatever p is, null included: another thread's block, a span of one block, or one's own behind an entry
-// that another of one's own has overwritten.
+// Frees whatever p is, or null: another thread's block, a span of one block, or a block of the thread's own
+// whose entry in the map another of its spans has overwritten.
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::deallocate_by_record(void* p, ThreadCache& self) {
   if (SPANALLOC_UNLIKELY(os::in_kernel_call())) return NestedBlocks::put_off(p);
@@ -127,10 +125,10 @@ template <class Config>
   }
 }
 
-// The free of p was an event: a run is full, or one's own span may be reusable or empty now.
+// The free of p was an event: a batch is full, or an own span may have become ready, partial or empty.
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::look_after(void* p, ThreadCache& self) {
-  // Another thread may have claimed the span meanwhile: the record stays readable, and tells.
+  // Another thread may have claimed the span meanwhile. The record stays readable, and tells.
   const SpanRef span = self.pages->span_of(self.pages->any_slice_at(address_of(p)));
   RemoteBatch& batch = self.cache->batches.of(span.number);
   if (batch.holds(span.number) && batch.left.load_relaxed() == 0) return self.flush_batch(batch);
@@ -151,10 +149,11 @@ template <class Config>
   }
 }
 
-// So many blocks of a current span have come back that it may be of no use any more. Of a current span nobody
-// but its thread can give anything back, and the thread may be about to sleep: so it is parked where hardly a
-// block is out. Others return it then with its last block, or give back its pages. Where more are out it is
-// looked at once or twice more, when that would be so if none was handed out meanwhile, and then left alone.
+// So many blocks of a current span are free again that its thread may be giving it up. Nobody but its thread
+// can give back anything of a current span, and the thread may be about to wait for long. So it shares the
+// span if at most half of the carved blocks are out: others then take the span with its last block, or purge
+// its pages. If more are out, it looks once or twice more, after as many frees as would bring it there if no
+// block were handed out meanwhile, and then leaves the span alone.
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::collect_current(SpanRef span) {
   const std::uint32_t looks = span->quota.load_relaxed();
@@ -168,7 +167,7 @@ template <class Config>
   span->expect_frees_while_owned();
   const ClassId c = span->class_id();
   if (current_span(c) != span || exited) return;
-  // (Who gives no spans up comes to few other slow paths.)
+  // (A thread that gives no spans up takes few other slow paths: it reads the clock here soon.)
   if (cache->patience.stays(c)) return span->expect_clock(standard::Span::kSoonClock);
   const Inside inside(*this);
   const std::uint32_t free_blocks = merge_lists(span);
@@ -183,9 +182,9 @@ template <class Config>
   }
 }
 
-// An eighth of a warm span's blocks are back. If it has grown since it was parked or warm before, the thread
-// may be giving it up: then it is looked at again when three quarters are back, and parked. (The count goes
-// on below 0 otherwise: uncollected() is right modulo 2^32.)
+// An eighth of a used-up span's blocks are free again: it is ready. If the span has grown since it was last
+// shared or used up, its thread may be giving it up: it looks again when three quarters are free, and then
+// shares the span. (Otherwise the count goes on below 0; uncollected() is right modulo 2^32.)
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::collect_used_up(SpanRef span, unsigned place) {
   const ClassInfo& info = Classes::info(span->class_id());
@@ -202,23 +201,23 @@ template <class Config>
   share_used_up(place);
 }
 
-// A block of a span that this thread does not own: another thread's, or one of another heap's. The first free
-// into a span is one compare-and-swap; the second one in a row, as far as the span's run remembers, begins a
-// run. Not of another heap's spans: it may be destroyed meanwhile.
+// Frees a block of a span that this thread does not own: another thread's, or one of another heap. The first
+// free into a span is one compare-and-swap; the second one in a row, as far as the span's batch remembers,
+// begins the batch. Blocks of another heap are not batched: it may be destroyed meanwhile.
 template <class Config>
 SPANALLOC_INLINE void ThreadCache<Config>::deallocate_remote(SpanRef span, SpanWord word, void* p) {
   Block* block = static_cast<Block*>(p);
-  prefetch_to_write(block);  // it is read, and then written: one transfer between cores, not two
-  // The word is good enough to name mistakes and see the end; the protocol looks again.
+  prefetch_to_write(block);  // one transfer between CPUs, not two: it is read, then written
+  // The word is good enough to report misuse; the protocol looks again.
   if (SPANALLOC_UNLIKELY(word.state() == SpanState::kFree)) bad_pointer(p, Misuse::kFree);
   if (SPANALLOC_UNLIKELY(word.head() == as_block_offset(offset_in(span, p))))
     remotely_freed_twice(span, block);
-  // (The only block of its span has no link, and its page may never have been touched.)
+  // (The only block of a span has no link, and its page may never have been touched.)
   if (span->class_id() < Classes::kFirstLarge && looks_free(block)) {
     return deallocate_suspect(p, *this, span);
   }
   if constexpr (kPoisons) poison(block + 1, block_bytes(span->class_id(), span) - sizeof(Block));
-  // (Once: if there is no thread cache to be had, the thread does without.)
+  // (Once: if there is no cache record to be had, the thread does without.)
   if (SPANALLOC_UNLIKELY(cache == nullptr && !exited && lone_frees < State::kFreesForCache)) {
     ++lone_frees;
     if (lone_frees == State::kFreesForCache) {
@@ -227,13 +226,13 @@ SPANALLOC_INLINE void ThreadCache<Config>::deallocate_remote(SpanRef span, SpanW
       detach_if_exited();
     }
   }
-  // A thread without a thread cache has no exit hook that would give a run back: it never gathers.
+  // A thread without a cache record has no exit hook to flush a batch, so it never has one.
   if (cache != nullptr && word.owner() != kNobody && heap->has(span) && batched(span, word, block)) return;
   free_to_span(span, block, block, 1);
 }
 
-// The second block in a row of a span, as far as its run remembers, and those that follow. False: it is the
-// first one, and the caller gives it back.
+// Takes the second block in a row of a span, as far as its batch remembers, and those that follow. False: it
+// is the first one, which the caller frees to the span.
 template <class Config>
 SPANALLOC_INLINE bool ThreadCache<Config>::batched(SpanRef span, SpanWord word, Block* block) {
   if (RemoteBatch& batch = cache->batches.of(span.number); batch.number == span.number) {
@@ -246,15 +245,15 @@ SPANALLOC_INLINE bool ThreadCache<Config>::batched(SpanRef span, SpanWord word, 
   return false;
 }
 
-// A run is given back when it holds all that is still out, as far as that is known where it begins (so the
-// span's last free is noticed), when it is long enough, when another span needs its place, and, in turn with
-// the others, by this thread's next misses, trim and end.
+// A batch is flushed when it holds all blocks that are still out, as far as that is known when it begins (so
+// the span's last free is noticed); when it is long enough; when another span needs its place; and, in turn
+// with the others, by this thread's next misses, its trim and its end.
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::add_to_batch(RemoteBatch& batch, SpanRef span,
                                                                 SpanWord word, Block* block) {
   SPANALLOC_ASSERT(batch.number == span.number && cache != nullptr);
   if (SPANALLOC_UNLIKELY(batch.quota != 0)) {
-    // It is not in the map any more, or was carved after the run had begun.
+    // The batch is not in the map any more, or the block was carved after the batch had begun.
     Block* newest = batch.free_list.load_relaxed();
     if (SPANALLOC_UNLIKELY(newest == block)) lose_and_report(span, block);
     RemoteBatch* const the_batch = &batch;
@@ -265,12 +264,12 @@ template <class Config>
     if (full) flush_batch(batch);
     return;
   }
-  // (Hints, as `word` is. Of a current span others may free whatever its owner does.)
+  // (Hints, as `word` is. Into an owned span others may free whatever its owner does.)
   const std::uint32_t uncollected = word.state() == SpanState::kShared ? span->uncollected() : 0;
   const std::uint32_t out = word.outstanding() > uncollected ? word.outstanding() - uncollected : 0;
   const std::size_t size = Classes::info(span->class_id()).block_size;
   auto most = static_cast<std::uint32_t>(min_of(out, Config::kMaxBatch));
-  // A thread's part is the smaller the more threads there are: each may fall asleep on what it has batched.
+  // The more threads there are, the less each may batch, because each may then wait for long.
   const std::size_t threads = heap->live_caches.load_relaxed();
   if (SPANALLOC_UNLIKELY((cache->batches.bytes + most * size) * threads > Config::kBatchBytes)) {
     flush_next_batch();
@@ -287,9 +286,9 @@ template <class Config>
   pages->show_in_map(*map, span, batch);
 }
 
-// As many links lead from a run's newest block to its oldest as it has counted. Those of a block that came
-// twice lead in a circle, or past blocks that nobody would find again: the span would count them as free for
-// ever.
+// From its newest block to its oldest a batch has as many blocks as it has counted. The links of a block
+// freed twice lead in a circle, or past blocks that nobody would find again, which the span would count as
+// free.
 template <class Config>
 inline void ThreadCache<Config>::check_batch(SpanRef span, const RemoteBatch& batch, std::uint32_t count) {
   const std::size_t most = Classes::info(span->class_id()).virtual_span;
@@ -310,7 +309,7 @@ template <class Config>
   const SpanRef span = pages->span(batch.number);
   cache->batches.end(batch, Classes::info(span->class_id()).block_size);
   pages->hide_in_map(*map, span, batch);
-  check_batch(span, batch, count);  // if it is damaged it is nobody's now
+  check_batch(span, batch, count);  // a damaged one is in no place any more
   free_to_span(span, batch.free_list.load_relaxed(), batch.oldest, count);
 }
 
@@ -328,11 +327,11 @@ template <class Config>
   if (batch.quota != 0) flush_batch(batch);
 }
 
-// The only block of its span has no link: its page may never have been touched.
+// (The only block of a span has no link, because its page may never have been touched.)
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::free_to_span(SpanRef span, Block* newest, Block* oldest,
                                                                 std::uint32_t count) {
-  const Inside inside(*this);  // from before the span can be claimed
+  const Inside inside(*this);  // before the span can be claimed
   const BlockOffset mark = as_block_offset(offset_in(span, newest));
   const bool has_list = !Classes::has_one_block(span->class_id());
   const auto link = [&](BlockOffset list) {
@@ -343,8 +342,8 @@ template <class Config>
     case Freed::kRefused:
       return freed_twice(newest);
     case Freed::kEmptied: {
-      // The record names the heap until somebody takes the span out of its pool. (Not core(): that is of this
-      // heap's pool.)
+      // The record names the span's heap until somebody takes the span out of that heap's pool. (Not shard():
+      // it is this heap's.)
       Heap& home = pages->heap_of(span);
       return home.put_in_pool(span, home.shard_of(cache));
     }

@@ -1,13 +1,13 @@
-// Loans: blocks of other threads' current spans that this thread allocates from; see loans.hpp.
+// How a thread borrows blocks of other threads' owned spans and allocates from them; see loans.hpp.
 #pragma once
 
 #include "engines/standard/engine.hpp"
 
 namespace spanalloc::standard {
 
-// The class has no current span, and its list is empty. A thread's first blocks of a class are borrowed where
-// that is possible, so that one which needs only some does not hold a span; later ones only before memory is
-// asked for that the pool does not have. False: nobody has enough.
+// Borrows blocks for a class that has no current span and an empty list. A thread borrows its first blocks of
+// a class where it can, so that a thread which needs only some does not own a span for them; later ones only
+// before it would ask for memory that the pool does not have. False: no span has enough.
 template <class Config>
 [[gnu::noinline]] inline bool ThreadCache<Config>::borrow(ClassId c) {
   SPANALLOC_ASSERT(!current_span(c) && is_end(list_of(c).load_relaxed()));
@@ -23,7 +23,7 @@ template <class Config>
   return true;
 }
 
-// What is left of them goes back. False: nothing was.
+// Gives back the blocks of loans that are left. False: there was none.
 template <class Config>
 SPANALLOC_COLD inline bool ThreadCache<Config>::return_loans() {
   bool any = false;
@@ -33,14 +33,14 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::return_loans() {
     const ClassInfo& info = Classes::info(c);
     const auto lose = [&] { loan.free_list.store_release(no_block()); };
     const ListLength length = length_of_own_list(list, info, info.blocks, lose);
-    loan.free_list.store_release(no_block());  // before the blocks are anybody else's
+    loan.free_list.store_release(no_block());  // before anybody else has the blocks
     free_to_span(pages->span(loan.span.load_relaxed()), list, length.last, length.blocks);
     any = true;
   });
   return any;
 }
 
-// The thread cache is another thread's soon, which may borrow, too; and this one may allocate past its end.
+// Ends all loans: the record's next thread may borrow, too, and this one may still allocate after its end.
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::end_loans() {
   return_loans();
@@ -50,7 +50,7 @@ template <class Config>
   cache->loans.forget();
 }
 
-// Whether the block waits in this thread's loan.
+// Whether the block is on the list of a loan of this thread.
 template <class Config>
 SPANALLOC_COLD inline bool ThreadCache<Config>::is_borrowed(SpanRef span, const Block* block) {
   bool found = false;
