@@ -1,4 +1,4 @@
-// What to say of a pointer that is no block's: the cold ends of free and of asking a size.
+// Reports of misuse: of pointers that are no block's, of blocks freed twice, and of damaged lists.
 #pragma once
 
 #include "engines/standard/engine.hpp"
@@ -8,14 +8,14 @@ namespace spanalloc::standard {
 template <class Config>
 SPANALLOC_COLD inline void ThreadCache<Config>::deallocate_outside_spans(void* p, ThreadCache& self,
                                                                          bool has_record) {
-  // (The kernel may have placed a mapping of others' between ours.)
+  // (The kernel may have placed a mapping of others between ours.)
   if (p == nullptr || self.pages->free_outside(p) || NestedBlocks::free(p)) return;
   if (has_record) self.bad_pointer(p, Misuse::kFree);
   os::fatal("free of a pointer that this allocator did not return:", p);
 }
 
-// What to say of an address whose record knows no such block. A record speaks for its own slice only if
-// the span has several blocks: in which other block the address lies is found in the arena.
+// Reports an address whose record knows no such block. A record speaks for its own slice only if its span has
+// several blocks, so where_is() asks the arena in which other block the address lies.
 template <class Config>
 SPANALLOC_COLD inline void ThreadCache<Config>::bad_pointer(const void* p, Misuse misuse) {
   static constexpr const char* kSentences[][2] = {
@@ -30,7 +30,7 @@ SPANALLOC_COLD inline void ThreadCache<Config>::bad_pointer(const void* p, Misus
   os::fatal(kSentences[static_cast<int>(where_is(p))][static_cast<int>(misuse)], p);
 }
 
-// In a block of a live span that nobody has had yet.
+// Whether the address lies in a block of a live span that nobody has had yet.
 template <class Config>
 inline bool ThreadCache<Config>::is_untouched(std::uintptr_t a, SpanRef span) {
   const ClassInfo& info = Classes::info(span->class_id());
@@ -49,7 +49,7 @@ SPANALLOC_COLD inline typename ThreadCache<Config>::Where ThreadCache<Config>::w
     if (std::size_t{index_of(slice.number)} - first >= slices) return;  // also where it is before the range
     const SpanRef span = pages->span(SpanNumber{first});
     const bool live = !free && span->load_word().state() != SpanState::kFree;
-    // The start of a live block: it has become one since the caller looked, in other hands.
+    // If it is the start of a live block, it has become one, in other hands, since the caller looked.
     where = !live || span->shown.is_block(a) ? Where::kFreeMemory
             : is_untouched(a, span)          ? Where::kUntouched
                                              : Where::kInsideBlock;
@@ -58,7 +58,7 @@ SPANALLOC_COLD inline typename ThreadCache<Config>::Where ThreadCache<Config>::w
   return where == Where::kFreeMemory && was_span ? Where::kFreedBlock : where;
 }
 
-// Whether the block is the first of a list of free ones. (Of the others it is not known without a search.)
+// Whether the block is the first of a list of free blocks. (Only a search tells it of the others.)
 template <class Config>
 inline bool ThreadCache<Config>::is_newest_free(const void* p, const Location& at) {
   if (at.word.head() == as_block_offset(offset_in(at.span, p))) return true;
@@ -69,9 +69,9 @@ inline bool ThreadCache<Config>::is_newest_free(const void* p, const Location& a
   return is_mine(at.word) && at.span->free_list.load_relaxed() == p;
 }
 
-// Whether the block is on the span's own lists, among what others have freed of it, or in this thread's run.
-// Other threads may be using the first two meanwhile: then a search ends early, where a block has lost its
-// link. A block that is out is on none of them.
+// Whether the block is on the span's own lists or remote list, or in this thread's batch or loan. Other
+// threads may be using the span's lists: a search then ends early, where a block has lost its link. A block
+// that is out is on none of these.
 template <class Config>
 SPANALLOC_COLD inline bool ThreadCache<Config>::is_on_list(SpanRef span, const Block* block) {
   const ClassId c = span->class_id();
@@ -83,12 +83,12 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::is_on_list(SpanRef span, const B
     const RemoteBatch& batch = cache->batches.of(span.number);
     if (batch.holds(span.number) && has(batch.free_list.load_relaxed())) return true;
   }
-  // Acquire: with push_freed().
+  // Acquire: pairs with push_freed().
   return is_borrowed(span, block) || has(span->free_list.load_acquire()) || has(span->rest.load_acquire());
 }
 
-// A block that looks free is looked for. If it is on no list that this thread may read, the program has
-// copied a link into it, or another thread's run has it: without the word it is freed like any other.
+// Reports a block that looks free if it is on a list that this thread may read. Else the program has copied a
+// link into it, or another thread's batch has it: it is freed like any other, without the link.
 template <class Config>
 SPANALLOC_COLD inline void ThreadCache<Config>::deallocate_suspect(void* p, ThreadCache& self, SpanRef span) {
   Block* block = static_cast<Block*>(p);
@@ -97,23 +97,23 @@ SPANALLOC_COLD inline void ThreadCache<Config>::deallocate_suspect(void* p, Thre
   deallocate_by_record(p, self);
 }
 
-// A list holds a block that has no good link: something has written to it since its free, or it was freed
-// twice, and has been handed out since.
+// Reports a block on a list without a good link: it was written to since its free, or freed twice and handed
+// out since.
 template <class Config>
 SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::broken_list(const Block* block) {
   os::fatal("free list overwritten (write after free, or double free) at", block);
 }
 
-// Before it is reported what is damaged goes out of use: a handler of SIGABRT may allocate, and the program
-// may go on from there. What is on such a list stays out for its span for ever.
+// Empties a damaged list, whose blocks stay out for ever, and reports it. What is damaged goes out of use
+// before the report: a handler of SIGABRT may allocate, and the program may go on from there.
 template <class Config>
 SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::lose_list(Atomic<Block*>& list) {
   const Block* const first = list.load_relaxed();
   list.store_release(no_block());
   broken_list(first);
 }
-// The same of all that is free in a current span of this thread's, but for what was never carved. One that
-// stands nowhere, as it was just being counted, is lost.
+// Empties all lists of an owned span of this thread; its untouched blocks stay. If the span is in no place,
+// because it was just being counted, it goes out of use.
 template <class Config>
 SPANALLOC_COLD inline void ThreadCache<Config>::lose_lists(SpanRef span) {
   span->free_list.store_release(no_block());
@@ -121,11 +121,12 @@ SPANALLOC_COLD inline void ThreadCache<Config>::lose_lists(SpanRef span) {
   span->purged.store_release(0);
   (void)take_remotes(span->word, Classes::info(span->class_id()).blocks);
   if (cache->has_as_current(span.number, span->class_id())) return;
-  if (!cache->lock.is_mine()) heap->protocol().lock_cache(cache->number);  // which the report lets go of
+  if (!cache->lock.is_mine()) heap->protocol().lock_cache(cache->number);  // the report lets go of it
   heap->protocol().lose(*cache, span);
 }
 
-// A block that is freed again, and was written to in between, begins a list that is damaged.
+// A block is freed a second time. If it was written to in between, the list that it begins is damaged. Then
+// this thread's batch and loan of the span, and the span if it is this thread's, go out of use.
 template <class Config>
 SPANALLOC_COLD inline void ThreadCache<Config>::lose_if_first(SpanRef span, Block* block) {
   if (cache == nullptr || is_link(block, link_of(block), Classes::info(span->class_id()).virtual_span))
@@ -140,7 +141,7 @@ SPANALLOC_COLD inline void ThreadCache<Config>::lose_if_first(SpanRef span, Bloc
   });
   const typename Heap::Protocol::CacheGuard guard(heap->protocol(), cache->number);
   if (const SpanWord word = span->load_word(); word.state() != SpanState::kFree && is_mine(word)) {
-    link_to(block, no_block());  // should the span become free just now: what is wrong with the block is told
+    link_to(block, no_block());  // if the span becomes free just now, it is the block that is reported
     heap->protocol().take_out_of_use(pages->cache(cache->number), span);
   }
 }
@@ -150,7 +151,7 @@ SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::lose_and_report(Spa
   freed_twice(block);
 }
 
-// The same where the list is what others have freed of another thread's span.
+// Reports a block of another thread's span that is the newest of those that others have freed already.
 template <class Config>
 SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::remotely_freed_twice(SpanRef span,
                                                                                   Block* block) {
@@ -166,8 +167,7 @@ SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::miscounted(const Bl
   os::fatal("more free blocks than were freed, or fewer (double free) in the list at", list);
 }
 
-// Of a list that is not empty, of the calling thread's; of the span's blocks it can hold `most`. lose(): it
-// is damaged.
+// The length of a list of this thread's, not empty, for up to `most` blocks. Damaged: lose(), then a report.
 template <class Config>
 template <class Lose>
 [[gnu::noinline]] inline ListLength ThreadCache<Config>::length_of_own_list(Block* list,
@@ -180,7 +180,7 @@ template <class Lose>
   os::fatal("more free blocks than the span has (double free) at", length.last);
 }
 
-// Of a list that nobody changes, of a current span of this thread's. Returns its last block.
+// Checks that a list, which nobody changes, of this thread's owned span has so many blocks. Returns the last.
 template <class Config>
 inline Block* ThreadCache<Config>::check_length(SpanRef span, Block* list, const ClassInfo& info,
                                                 std::uint32_t expected) {

@@ -1,4 +1,4 @@
-// Of a block that is out: how large it is, whose, and making it larger or smaller.
+// What a thread asks about a block that is out: its size, its heap; and making it larger or smaller.
 #pragma once
 
 #include "engines/standard/engine.hpp"
@@ -7,7 +7,7 @@ namespace spanalloc::standard {
 
 template <class Config>
 SPANALLOC_INLINE typename ThreadCache<Config>::Location ThreadCache<Config>::locate_live(const void* p) {
-  const Location at = locate(p);  // the caller's block keeps the span as it is
+  const Location at = locate(p);  // the span stays as it is because the caller's block is out
   if (SPANALLOC_UNLIKELY(!at.is_block)) {
     if (pages->outside.usable_size(p) != 0) return {};
     if (at.has_record()) bad_pointer(p, Misuse::kAskSize);
@@ -48,10 +48,10 @@ inline Resized ThreadCache<Config>::resize(void* p, std::size_t n) {
   return {n <= Config::kMaxSmall && Classes::of(n) == c ? p : nullptr, usable};
 }
 
-// A block outside the arena. It keeps the room that it got for growing, and what it was larger before, as
-// long as that is less than a third of it, or so, and at most 32 MiB (a size that goes back and forth would
-// cost two calls each time, and the page faults). One that grows after it was made smaller comes back into
-// the arena, where what it gives and takes stays warm.
+// Resizes a block outside the arena. It keeps the room that it got for growing, or has because it was larger,
+// as long as that is less than about a third of it, and at most 32 MiB. (Otherwise a size that goes back and
+// forth would cost two system calls each time, and the page faults.) A block that grows after it was made
+// smaller comes back into the arena, where the memory that it gives and takes stays dirty.
 template <class Config>
 SPANALLOC_COLD inline Resized ThreadCache<Config>::resize_outside(void* p, std::size_t usable,
                                                                   std::size_t n) {
@@ -67,14 +67,14 @@ SPANALLOC_COLD inline Resized ThreadCache<Config>::resize_outside(void* p, std::
   return {resized, usable};
 }
 
-// A block of its own takes or gives slices behind it, or its pages move out of the arena.
+// Resizes the block of a span of one block: by slices behind it, or its pages move out of the arena.
 template <class Config>
 inline void* ThreadCache<Config>::resize_single(SpanRef span, std::size_t n, SliceCount old) {
   const Inside inside(*this);
   Heap& home = pages->heap_of(span);
   const std::size_t offset = Singles::offset_of(span->shown.base.load_relaxed());
   const SliceCount slices = slices_for(offset + n);
-  // Of blocks that begin late in their first slice the class that has as many slices.
+  // If the block begins late in its first slice, the class that has as many slices.
   ClassId c = n > Config::kMaxBlock ? Classes::kHuge : Classes::of(n);
   if (c != Classes::kHuge && Classes::info(c).slices != slices.count) {
     c = offset + n > Config::kMaxBlock ? Classes::kHuge : Classes::of(offset + n);
@@ -95,8 +95,8 @@ inline void* ThreadCache<Config>::resize_single(SpanRef span, std::size_t n, Sli
   return block;
 }
 
-// Of a block that has grown and does not shrink now, or by no more than an eighth (or a slice) of the most
-// that it was asked for: a size that goes back and forth across a boundary would move it each time.
+// Whether a block that was resized keeps its room: it does if it shrinks by no more than an eighth (or a
+// slice) of the most that was asked for. Else a size that goes back and forth would move it each time.
 template <class Config>
 inline bool ThreadCache<Config>::keeps_its_room(SpanRef span, SliceCount slices, SliceCount old) {
   if (span->class_id() != Classes::kHuge || span->asked == 0 || slices > old) return false;
@@ -106,7 +106,7 @@ inline bool ThreadCache<Config>::keeps_its_room(SpanRef span, SliceCount slices,
 template <class Config>
 inline bool ThreadCache<Config>::resize_where_it_stands(Heap& home, SpanRef span, ClassId c,
                                                         SliceCount slices, SliceCount old) {
-  // A fork's child may find the span in between: then its class says less than it has.
+  // In this order, because a fork's child may find the span in between: its class then says less than it has.
   const ClassId before = span->class_id();
   if (slices < old) Heap::change_class(span, c);
   const bool fits = slices == old || home.resize_in_place(span, old, slices);
