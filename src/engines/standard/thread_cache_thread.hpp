@@ -1,4 +1,4 @@
-// A thread's beginning and end, and giving back what it holds without need.
+// How a thread cache begins and ends, and gives back what it holds without need.
 #pragma once
 
 #include <bit>
@@ -39,11 +39,11 @@ inline void ThreadCache<Config>::thread_exit() {
   if (cache != nullptr) detach();
 }
 
-// Ends a thread cache: current spans and parked ones go to an abandoned list, empty ones to the pool.
+// Gives the cache record back: spans with blocks out go to an abandoned list, empty ones to the pool.
 template <class Config>
 inline void ThreadCache<Config>::detach() {
   SPANALLOC_ASSERT(pages->is_mine(cache->number));
-  // For signal handlers that fork while the thread has given its thread cache up and is still busy with it.
+  // For signal handlers that fork when the thread has given its record up and is still busy with it.
   const void* outer = inside_without_cache.load_relaxed();
   inside_without_cache.store_relaxed(pages);
   flush_all_batches();
@@ -60,13 +60,13 @@ inline void ThreadCache<Config>::detach() {
   if (heap->protocol().may_have_shared(cache->number)) {
     heap->put_in_pool(heap->protocol().abandon_all(cache->number, new_owner), shard());
   }
-  // After those: uncounted ones are found at the front.
+  // The current spans last: they are uncounted, and those are looked for at the front of the list.
   {
     const typename Heap::Protocol::CacheGuard guard(heap->protocol(), cache->number);
     for_each_current_class([&](ClassId c) { abandon_current(c, new_owner); });
   }
   for (std::uint64_t& classes : cache->current_classes) classes = 0;
-  // The next thread's habits are its own.
+  // The next thread of this record has other habits.
   cache->patience.forget();
   owned_identity = State::kNoIdentity;
   CacheRecord* mine = cache;
@@ -87,7 +87,7 @@ inline void ThreadCache<Config>::for_each_current_class(F f) {
   }
 }
 
-// But for what others have freed, which is not looked at.
+// Whether the class's current span has no free block, but for those that others have freed.
 template <class Config>
 inline bool ThreadCache<Config>::is_used_up(ClassId c) {
   const SpanRef span = current_span(c);
@@ -100,8 +100,8 @@ inline void ThreadCache<Config>::leave_current_and_share(ClassId c) {
   share(span, 0);
 }
 
-// A current span becomes an orphan with its lists as they are: the next thread here is likely to adopt it,
-// and needs no count.
+// Abandons a current span with its lists as they are: the next thread here is likely to adopt it, and then
+// needs no count of its free blocks.
 template <class Config>
 inline void ThreadCache<Config>::abandon_current(ClassId c, CacheNumber new_owner) {
   const SpanRef span = current_span(c);
@@ -109,9 +109,9 @@ inline void ThreadCache<Config>::abandon_current(ClassId c, CacheNumber new_owne
   heap->protocol().owned_to_abandoned(span, cache->number, new_owner);
 }
 
-// Orphans that nobody has adopted for long, or that are looked for when memory is out, are counted, and stay
-// abandoned spans; empty ones go to the pool. At most so many, each found among the first `look_at` of its
-// class. False: there was none.
+// Counts the free blocks of abandoned spans that no thread has adopted for long, or that are needed because
+// memory is out. Counted spans stay abandoned; empty ones go to the pool. Counts at most `at_most` spans,
+// each found among the first `look_at` of its class. False: there was none.
 template <class Config>
 SPANALLOC_COLD inline bool ThreadCache<Config>::count_abandoned(std::uint32_t at_most,
                                                                 std::uint32_t look_at) {
@@ -141,11 +141,10 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::count_abandoned(std::uint32_t at
   return counted != 0;
 }
 
-// Makes one list of a current span's two, and counts what is free in it, but for what other threads have
-// freed.
+// Joins a current span's two lists, and counts what is free in it, but for what other threads have freed.
 template <class Config>
 inline std::uint32_t ThreadCache<Config>::merge_lists(SpanRef span) {
-  // So that nobody borrows what others have freed, while it is looked at.
+  // So that nobody borrows what others have freed while this looks at it.
   const typename Heap::Protocol::CacheGuard guard(heap->protocol(), cache->number);
   const ClassInfo& info = Classes::info(span->class_id());
   const std::uint32_t carved = span->carved.load_relaxed();
@@ -161,8 +160,8 @@ inline std::uint32_t ThreadCache<Config>::merge_lists(SpanRef span) {
   };
   Block* const last = last_of(list);
   Block* const last_of_rest = last_of(rest);
-  // What was freed once into each of two lists has made one of them, from there on. Others may go on freeing:
-  // what stands behind the head that is read here stays as it is.
+  // A block that was freed once into each of two lists has joined them: from there on they are one. Others
+  // may go on freeing: the list behind the head that is read here stays as it is.
   const SpanWord word{span->word.load_acquire()};
   Block* last_of_remotes = nullptr;
   if (SPANALLOC_UNLIKELY(word.head() != BlockOffset::kNone)) {
@@ -176,7 +175,7 @@ inline std::uint32_t ThreadCache<Config>::merge_lists(SpanRef span) {
   }
   SPANALLOC_ASSERT(count <= info.blocks);
   if (last_of_rest != nullptr) {
-    // In this order: a fork's child finds a list once, or not at all.
+    // In this order a fork's child finds each list once, or not at all.
     span->rest.store_release(no_block());
     link_to(last_of_rest, list);
     span->free_list.store_release(rest);
@@ -201,8 +200,8 @@ template <class Config>
   return has_more || seldom;
 }
 
-// A part of a round over the current spans; see hot_ages.hpp. At most one is parked, which walks its list.
-// The caller holds on to nothing of a current span, but of class `busy`.
+// Does a part of a round over the current spans (current_ages.hpp). Shares one span at most, because that
+// walks its list. The caller holds nothing of a current span but that of class `busy`.
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::share_rested(std::uint64_t now, ClassId busy) {
   if (SPANALLOC_UNLIKELY(exited) || !cache->ages.is_due(now)) return;
@@ -229,7 +228,7 @@ template <class Config>
 SPANALLOC_COLD inline bool ThreadCache<Config>::pass_epochs() {
   const Inside inside(*this);
   const std::size_t before = pages->given_back.load_relaxed();
-  // (Somebody else may be at it.)
+  // (Another thread may be doing it.)
   for (unsigned i = 0; heap->pass_by_clock(os::now_ms()) && i < kMostPartsOfAnEpoch; ++i) {
   }
   return pages->given_back.load_relaxed() != before;
@@ -244,7 +243,7 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::trim() {
     flush_all_batches();
     return_loans();
     heap->put_in_pool(heap->protocol().collect_delayed(cache->number), shard());
-    // Parked they are as good, and what is free in them can be given back.
+    // Shared, the thread's spans serve it as well, and their free pages can be purged.
     for (unsigned c = 1; c < Classes::kSmallClasses; ++c) retire_current(ClassId{c});
     while (!cache->used_up.is_empty()) share_used_up(cache->used_up.oldest());
     count_abandoned(UINT32_MAX, UINT32_MAX);
