@@ -96,7 +96,7 @@ class HeapWalker {
   void note_list(const List& list, ListId id, CacheNumber owner, test::HeapWalk& out) {
     for (SpanNumber number = list.first(); number != SpanNumber::kNone;) {
       const SpanRef span = pages_.span(number);
-      places_[span.record] += kSmallClasses;
+      places_[span.record] += kListed;
       number = span->next;
       if (span->list != id || span->load_word().owner() != owner || !heap_.has(span)) ++out.broken;
     }

@@ -1,5 +1,4 @@
-// What a free needs to know of the span that a block goes back to, and nothing else: one test of the address,
-// one list, one count.
+// All that a free must know of the span or batch that takes the block: one address test, one list, one count.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +9,12 @@
 
 namespace spanalloc::standard {
 
-/// Tells the starts of a span's blocks from all other addresses: (a - base) * magic < limit, modulo 2^64.
-/// That is exact for every address (multiple_limit), so it also tells whether `a` lies in the span, whatever
-/// led here. Zero-initialised: nobody's block passes.
+/// Tells the starts of a span's blocks from all other addresses: (a - base) * magic < limit, modulo 2^64. The
+/// test is exact for every address (multiple_limit): it also tells whether `a` lies in the span at all.
+/// Zero-initialised, it accepts no address.
 struct BlockTest {
-  OwnersWord base;   ///< address of the span; of a span of one block, in Span::shown alone, of the block
-  OwnersWord magic;  ///< divisibility_magic of the block size; of a span of one block 1
+  OwnersWord base;   ///< address of the span; in Span::shown of a span of one block: address of the block
+  OwnersWord magic;  ///< divisibility_magic of the block size; 1 for a span of one block
   OwnersWord limit;  ///< multiple_limit of the blocks that were ever handed out, or are about to be
 
   bool is_block(std::uintptr_t a) const {
@@ -31,22 +30,22 @@ struct BlockTest {
   }
 };
 
-/// Takes in freed blocks of one span, by one thread at a time.
+/// Takes in freed blocks of one span, from one thread at a time.
 struct FreeTarget {
   BlockTest blocks;
-  Atomic<Block*> free_list;    ///< freed blocks; if there is none no_block()
+  Atomic<Block*> free_list;    ///< the freed blocks; no_block() if there is none
   Atomic<std::uint32_t> left;  ///< the free that brings it to 0 is an event
 };
 
-/// The owner frees `block`, one of the span's that is out, with `link` to the list as it is. No lock and no
-/// read-modify-write. True: an event, to be looked at. From here on, if the span is parked, it may be claimed
-/// by another thread and is the owner's only if the protocol says so. `Pointer`: to an FreeTarget.
+/// The owner frees `block`, a block of the span that is out; `link` leads to the list as it is. No lock, no
+/// read-modify-write. True: an event, for the caller to look at. From here on another thread may claim a
+/// shared span; the owner has it only if the protocol says so. `Pointer`: to a FreeTarget.
 template <class Pointer>
 SPANALLOC_INLINE bool push_freed(Pointer& target, Block* block, std::uint64_t link) {
   set_link(block, link);
   // Release: a fork's child that counts the list finds the link.
   target->free_list.store_release(block);
-  // Release: who finds the span empty by this count hands its memory on, after all that we did to it.
+  // Release: a thread that finds the span empty by this count passes its memory on, after all that we did.
   return target->left.count_down_release();
 }
 

@@ -1,35 +1,34 @@
-// One word a span, which decides what two threads could disagree about: who owns the span, in which state it
-// is, how many of its blocks are out, and the list of blocks freed by other threads. Every transition is one
-// compare-and-swap on it, so "the last free" and "the span is free now" are the same atomic step.
+// One word a span: who owns it, its state, how many of its blocks are out, and where the list of blocks freed
+// by other threads begins. Each change of these is one compare-and-swap of the word, so the last free of a
+// shared span and the span's becoming free are one atomic step.
 //
-//   bits 63..40  owner: number of the thread cache, a thread's or an abandoned list; kNobody of spans of one
-//   block bits 39..38  state bit  37      always 0 bit  36      listed: a remote free has happened since the
-//   owner last settled the span, that is, counted
-//                its own frees into the word
-//   bits 35..16  remote head: the mark of the block that another thread freed last (none: there is no list)
+//   bits 63..40  owner: the number of a cache or abandoned list; kNobody for a span of one block
+//   bits 39..38  state
+//   bit  37      always 0
+//   bit  36      delayed: another thread has freed a block since the owner last collected
+//   bits 35..16  remote head: the mark of the block that another thread freed last (none: no remote list)
 //   bits 15..0   outstanding: blocks that count as out
 //
-// What a word says that is not of a hot or parked span of several blocks:
+// Words that are not of an owned or shared span of several blocks:
 //
-//   all bits 0                        never used, or its heap was destroyed
-//   of a thread cache, free                    emptied: the thread cache that it was in; the remote list
-//   stays with it of nobody, parked, 1 outstanding  a span of one block, whose block is out (kSingleInUse) of
-//   nobody, free                   the same, freed: of whoever has taken it, in a pool, or the arena's;
-//                                     and what a fork's child finds free (kCachedTaken)
-//   of a thread cache, free, listed, no head   the same, freed: a spare of that thread cache (cached_of)
+//   all bits 0                         the span was never used, or its heap was destroyed
+//   a cache's, free                    emptied while it was that cache's; the remote list stays with it
+//   nobody's, shared, 1 outstanding    a span of one block, whose block is out (kSingleInUse)
+//   nobody's, free                     such a span, freed: its taker's, in a pool, or the arena's; also what
+//                                      a fork's child makes of one that it finds free (kCachedTaken)
+//   a cache's, free, delayed, no head  such a span, freed: a cached large span of that cache (cached_of)
 //
-// spare_spans.hpp has the last three. (An emptied span may be listed, too. Then it has a head: whoever sets
-// that bit frees a block.)
+// cached_large_spans.hpp defines the last three. (An emptied span may have the delayed bit, too; then it has
+// a head, because the thread that sets the bit frees a block.)
 //
-// Equation, for a span that is not free:
-//   capacity = outstanding + length(remote list) + published
-// where `published` are the blocks that the owner has freed and folded in. In the hands of the program are
-//   outstanding - uncollected            (parked; `uncollected`: owner's frees not folded in yet; of an
-//                                        `uncounted` orphan less what is on its lists or never carved)
-//   outstanding - blocks on the owner's lists - blocks never carved     (hot)
+// Equation, for a span that is not free: capacity = outstanding + length(remote list) + collected, where
+// `collected` are the blocks that the owner has freed and counted into the word. The program holds
+//   shared span:  outstanding - uncollected (the owner's frees that the word does not count yet); of an
+//                 abandoned span that is `uncounted` less the blocks on its lists and those never carved
+//   owned span:   outstanding - blocks on the owner's lists - blocks never carved
 //
-// No ABA: every transition is a function of the word alone. A push that is overtaken by changes which bring
-// the same word back links to the same head block in the same span, and is right again.
+// There is no ABA problem: every change is a function of the word alone. Other changes may overtake a push
+// and bring back the word that it began with; then its link leads to the right head block all the same.
 #pragma once
 
 #include <cstdint>
@@ -42,9 +41,9 @@
 namespace spanalloc::standard {
 
 enum class SpanState : std::uint64_t {
-  kFree = 0,    ///< never used, with the arena, in a pool, a spare, or on its way to one of these
-  kOwned = 1,   ///< the owner allocates from it, or has just used it up (warm)
-  kShared = 2,  ///< on one of the owner's lists; of nobody: its one block is out
+  kFree = 0,    ///< never used, the arena's, in a pool, a cached large span, or on its way to one of these
+  kOwned = 1,   ///< the owner takes blocks from it, or has just used it up
+  kShared = 2,  ///< on one of the owner's lists; if nobody owns it, its one block is out
 };
 
 struct SpanWord {
@@ -55,7 +54,7 @@ struct SpanWord {
   static constexpr unsigned kOwnerShift = 40;
   static constexpr std::uint64_t kDelayedBit = std::uint64_t{1} << 36;
   static constexpr std::uint64_t kHeadMask = 0xfffff;
-  static constexpr CacheNumber kMaxOwner{(1u << 24) - 2};  // all ones is no thread cache's number
+  static constexpr CacheNumber kMaxOwner{(1u << 24) - 2};  // all ones is no cache record's number
 
   static constexpr SpanWord make(CacheNumber owner, SpanState state, std::uint64_t outstanding) {
     return {std::uint64_t{index_of(owner)} << kOwnerShift |
@@ -69,7 +68,7 @@ struct SpanWord {
   constexpr bool is_delayed() const { return (bits & kDelayedBit) != 0; }
   constexpr SpanState state() const { return static_cast<SpanState>(bits >> kIdentityShift & 3); }
   constexpr CacheNumber owner() const { return CacheNumber{static_cast<std::uint32_t>(bits >> kOwnerShift)}; }
-  /// Owner and state together: one comparison tells "parked, and mine".
+  /// Owner and state together: one comparison answers "is it shared, and mine?".
   constexpr std::uint64_t identity() const { return bits >> kIdentityShift; }
   constexpr bool is(CacheNumber owner, SpanState state) const {
     return identity() == identity_of(owner, state);
@@ -98,15 +97,15 @@ struct SpanWord {
   friend constexpr bool operator==(SpanWord, SpanWord) = default;
 };
 
-/// Owner of spans of one block: no thread cache. They stand on no list and leave without a lock.
+/// Owner of spans of one block: no cache. They are on no list, and become free without a lock.
 inline constexpr CacheNumber kNobody = SpanWord::kMaxOwner;
 
-/// What a remote free leaves to do.
+/// What the caller must do after a remote free.
 enum class RemoteFree {
   kDone,     ///< nothing, as far as the word tells
-  kEmptied,  ///< parked -> free: the caller claimed the span; it unlinks it and gives it to the pool
-  kDelayed,  ///< first one since the owner settled: the caller puts the span on the owner's delayed list
-  kBadFree,  ///< the span is free, or all its blocks are: the pointer was freed before
+  kEmptied,  ///< shared -> free: the caller has claimed the span; it unlinks it and puts it into the pool
+  kDelayed,  ///< first one since the owner collected: the caller puts the span on its delayed list
+  kBadFree,  ///< nothing was freed: the span is free, or has fewer blocks out: some block was freed before
 };
 
 struct RemotelyFreed {
@@ -114,9 +113,9 @@ struct RemotelyFreed {
   SpanWord after;
 };
 
-/// Any thread that does not own the span frees a run of `count` blocks of it, linked up from the one marked
-/// `newest`. `link(head)` writes the oldest one's link to the block marked `head` before the run is
-/// published.
+/// A thread that does not own the span frees a batch of `count` of its blocks. They are linked from the
+/// newest, with the mark `newest`, to the oldest. `link(head)` makes the oldest one lead to the block marked
+/// `head`; that happens before the batch is published.
 template <class Link>
 SPANALLOC_INLINE RemotelyFreed free_remotely(Atomic<std::uint64_t>& cell, BlockOffset newest,
                                              std::uint32_t count, Link&& link) {
@@ -129,7 +128,7 @@ SPANALLOC_INLINE RemotelyFreed free_remotely(Atomic<std::uint64_t>& cell, BlockO
     }
     SPANALLOC_ASSERT(count != 0 && newest != BlockOffset::kNone && index_of(newest) <= SpanWord::kHeadMask);
     link(before.head());
-    after = SpanWord{before.bits - count}.with_head(newest);  // outstanding are the lowest bits
+    after = SpanWord{before.bits - count}.with_head(newest);  // `outstanding` is in the lowest bits
     result = RemoteFree::kDone;
     if (before.state() == SpanState::kShared) {
       if (after.outstanding() == 0) {
@@ -140,14 +139,14 @@ SPANALLOC_INLINE RemotelyFreed free_remotely(Atomic<std::uint64_t>& cell, BlockO
         result = RemoteFree::kDelayed;
       }
     }
-    // Release: whoever takes the list or the span sees the links and the program's last writes to the blocks.
-    // Acquire: who claims the span hands its memory on, after everything that earlier freers did.
+    // Release: a thread that takes the list or the span sees the links and the program's last writes to the
+    // blocks. Acquire: a thread that claims the span passes its memory on, after all that earlier freers did.
   } while (!cell.compare_exchange_weak_acq_rel(before.bits, after.bits));
   return {result, after};
 }
 
-/// The same for one block of a span that `word` says is hot, whose owner sees to what follows. False: the
-/// word has changed meanwhile, and nothing else.
+/// free_remotely() of one block of a span that is owned according to `word`; the owner sees to what follows.
+/// False: the word has changed meanwhile; nothing was freed.
 template <class Link>
 SPANALLOC_INLINE bool free_into_owned(Atomic<std::uint64_t>& cell, SpanWord word, BlockOffset block,
                                       Link&& link) {
@@ -164,7 +163,7 @@ struct RemoteList {
   std::uint32_t count = 0;
 };
 
-/// Owner, span hot: takes the whole remote list.
+/// Takes the whole remote list of an owned span: the owner, or a borrower that holds the owner's lock.
 inline RemoteList take_remotes(Atomic<std::uint64_t>& cell, std::uint32_t capacity) {
   SpanWord before{cell.load_relaxed()};
   SpanWord after{};
@@ -174,8 +173,8 @@ inline RemoteList take_remotes(Atomic<std::uint64_t>& cell, std::uint32_t capaci
     SPANALLOC_ASSERT((count == 0) == (before.head() == BlockOffset::kNone));
     if (count == 0) return {};
     after = before.with_outstanding(capacity).with_head(BlockOffset::kNone);
-    // Acquire: the links and contents of the blocks. Nothing to release: the word only loses its list, but
-    // the release half keeps the freers' release sequence intact for a later claimer.
+    // Acquire: the links and contents of the blocks. Release is not needed for our own writes, since the word
+    // only loses its list, but it keeps the freers' release sequence whole for a later claimer.
   } while (!cell.compare_exchange_weak_acq_rel(before.bits, after.bits));
   return {before.head(), capacity - before.outstanding()};
 }
