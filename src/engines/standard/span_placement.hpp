@@ -1,11 +1,11 @@
-// On which list of its thread cache a parked span stands, and getting it there and off again.
+// On which list of its owner a shared span is, and how it gets there and off again.
 //
-//   delayed   another thread's free has pointed it out: its owner settles it
-//   nearly full    few of its blocks are free
-//   reusable    enough are; of an abandoned list: any is
-//   full        none is, and memory was out when its owner last looked
+//   delayed       another thread has freed a block: the owner must collect
+//   nearly full   few of its blocks are free
+//   partial       enough are free; on an abandoned list: any is
+//   full          none is, and memory was out when its owner last looked
 //
-// Everything here is done under the lock of the thread cache concerned.
+// Everything here happens under the lock of the owner, a cache or an abandoned list.
 #pragma once
 
 #include <cstdint>
@@ -17,36 +17,35 @@
 
 namespace spanalloc::standard {
 
-/// Spans that are free and their finder's alone, linked through `next`: to be put into the pool when no lock
-/// is held.
+/// Free spans of their finder alone, linked through `next`: for the pool, when the finder holds no lock.
 struct SpanChain {
   SpanNumber first = SpanNumber::kNone;
   std::uint32_t count = 0;
-  SpanNumber damaged = SpanNumber::kNone;  ///< the last one that was lost on the way: to be told after that
+  SpanNumber damaged = SpanNumber::kNone;  ///< the last span retired on the way; reported at the end
 
   bool has_nothing() const { return first == SpanNumber::kNone && damaged == SpanNumber::kNone; }
 };
 
-/// The places where a heap's abandoned spans are, and where to look: the thread caches that own what nobody
-/// owns, as many as threads can end at once on this machine, 64 at most.
+/// A heap's abandoned lists: cache records without a thread, which own the spans of ended threads. There are
+/// as many as threads can end at once on this machine, at most 64.
 struct AbandonedLists {
   static constexpr unsigned kMost = 64;
 
-  CacheNumber numbers[kMost] = {};  ///< constant once there is a thread cache
-  std::uint32_t mask = 0;           ///< "; how many there are, a power of two, less one
-  /// By class; bit n: abandoned list numbers[n] may have a reusable span. Apart from what others read all the
-  /// time.
+  CacheNumber numbers[kMost] = {};  ///< constant once the heap has a cache
+  std::uint32_t mask = 0;  ///< constant once the heap has a cache: the number of lists, 2^n, less one
+  /// By class; bit n: abandoned list numbers[n] may have a partial span. Apart from the members above, which
+  /// are read all the time.
   Atomic<std::uint64_t>* of_class = nullptr;
 
-  /// Where a thread cache leaves its spans.
+  /// Where a cache leaves its spans when its thread ends.
   CacheNumber home_of(CacheNumber cache) const { return numbers[index_of(cache) & mask]; }
 };
 
-/// `Pages` (page_layer.hpp; in models a handful of spans):
-///   SpanRef span(SpanNumber), Lists& cache(CacheNumber)        their records
-///   std::uint32_t capacity(ClassId)                        blocks of a span of that class
-///   BlockOffset cut_lists(SpanRef, BlockOffset)                PartialPurge::cut_lists()
-///   std::uint32_t partial_outstanding(ClassId)               how many may be out of a reusable one
+/// What `Pages` must offer (page_layer.hpp; in models a few spans):
+///   SpanRef span(SpanNumber), Lists& cache(CacheNumber)  their records
+///   std::uint32_t capacity(ClassId)                      blocks of a span of that class
+///   BlockOffset cut_lists(SpanRef, BlockOffset)          PartialPurge::cut_lists()
+///   std::uint32_t partial_outstanding(ClassId)           how many blocks of a partial span may be out
 template <class Pages>
 class SpanPlacement {
  public:
@@ -54,8 +53,7 @@ class SpanPlacement {
 
   constexpr explicit SpanPlacement(Pages& pages) : pages_(pages) {}
 
-  /// A parked span that is on no list, with the word that it has now: puts it where its fill belongs, under
-  /// the lock of word.owner().
+  /// Puts a shared span with this word, on no list, on the right one. Under the lock of word.owner().
   void place(SpanRef span, SpanWord word) {
     Lists& cache = pages_.cache(word.owner());
     const ClassId c = span->class_id();
@@ -63,7 +61,7 @@ class SpanPlacement {
     SPANALLOC_ASSERT(word.state() == SpanState::kShared && word.outstanding() != 0);
     SPANALLOC_ASSERT(word.outstanding() <= capacity && capacity > 1);
     const bool is_abandoned = cache.is_abandoned_list();
-    // Orphans serve whoever needs a block: any free block makes them reusable.
+    // An abandoned span serves any thread that needs a block: one free block makes it partial.
     const std::uint32_t limit = is_abandoned ? capacity - 1 : pages_.partial_outstanding(c);
     if (word.outstanding() <= limit || span->uncounted) {
       span->expect_frees(word.outstanding());
@@ -75,7 +73,7 @@ class SpanPlacement {
     }
   }
 
-  /// Unless the span is on the delayed list already it is on no list.
+  /// The span is on the delayed list already, or on none.
   void push_delayed(Lists& cache, SpanRef span) {
     if (span->list != ListId::kDelayed) push(cache, span, ListId::kDelayed);
     cache.has_delayed.store_relaxed(1);  // the lock orders it
@@ -97,7 +95,7 @@ class SpanPlacement {
     span->list = ListId::kNone;
   }
 
-  /// f(SpanRef) for every span on a list; f may unlink it, or chain it up.
+  /// Calls f(SpanRef) for every span on a list. f may unlink the span or chain it up.
   template <class List, class F>
   void for_each_on(const List& list, F f) {
     for (SpanNumber number = list.first(); number != SpanNumber::kNone;) {
@@ -122,18 +120,17 @@ class SpanPlacement {
   };
   Links links() const { return {pages_}; }
 
-  // Lists are changed under their thread cache's lock; in a fork's child also for one whose lock's owner
-  // vanished.
+  // Lists change under their owner's lock; in a fork's child also when the lock's holder vanished.
   static bool may_change(const Lists& cache) { return cache.lock.is_mine() || cache.lock.owner_died(); }
 
-  // The look first: most of the time the bit is set, and the line stays shared. Relaxed: the bit says nothing
-  // but where to look, and the lock orders it with the list (I5).
+  // Looks first: mostly the bit is set, and the cache line stays shared. Relaxed: the bit only says where to
+  // look, and the lock orders it with the list (I5).
   void show_abandoned(const Lists& cache, ClassId c) {
     const std::uint64_t bit = std::uint64_t{1} << (cache.abandoned_list - 1);
     Atomic<std::uint64_t>& abandoned = cache.abandoned_of_class[index_of(c)];
     if ((abandoned.load_relaxed() & bit) == 0) abandoned.fetch_or_relaxed(bit);
   }
-  // I5, of an abandoned list whose lock the calling thread has.
+  // I5, of an abandoned list whose lock the calling thread holds.
   bool abandoned_are_shown(const Lists& cache) const {
     if (!cache.is_abandoned_list()) return true;
     unsigned c = 0;

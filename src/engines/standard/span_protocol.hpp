@@ -1,29 +1,26 @@
-// How a span moves between its thread cache's lists, its owners and its heap. The words in span_word.hpp
-// decide; this file adds the lists (span_placement.hpp), which are guarded by the owning thread cache's lock.
+// How a span moves between the lists of caches, its owners and its heap. The words of span_word.hpp decide;
+// this file adds the lists (span_placement.hpp), which the lock of the owning cache guards.
 //
-// Nothing here puts a span into the pool: a call that has made one free says so, and it is the caller's,
-// whole and on no list.
+// Nothing here puts a span into the pool. A call that makes a span free gives it to its caller, on no list.
 //
-// Invariants (checked by the models, argued in docs/concurrency.md; tests/unit/assertions violates each):
-//  I1  word.state == parked and capacity > 1: the span stands on exactly one list of thread cache word.owner,
-//  or the
-//      thread that is moving it holds that thread cache's lock. The change hot -> parked and the linking are
-//      one critical section, and so are unlinking and parked -> hot.
-//  I2  parked -> free happens once: by the compare-and-swap that brings `outstanding` to 0, or, under the
-//      thread cache's lock, by one that finds outstanding == uncollected. Whoever succeeded claims the span:
-//      it takes the lock, unlinks the span if somebody had it linked, and gives it to the pool. Others leave
-//      a free span on a list alone: its claimer is on the way.
-//  I3  While a span stays parked its owner changes only under the locks of both thread caches (old before
-//  abandoned list). I4  A parked span that is empty but unclaimed (outstanding == uncollected > 0, both last
-//  freers looked too
-//      early) has been listed since its owner last settled it, so it stands on the delayed list, or the
-//      freer that set the listed bit is about to put it there. The owner's next slow path settles that list.
-//  I5  Whoever leaves an abandoned list's lock leaves its bit in AbandonedLists::of_class of a class set, if
-//  it has a
-//      reusable span of that class.
+// Invariants (the models check them, docs/concurrency.md argues them, tests/unit/assertions violates each):
+// I1  A span whose word says shared and that has several blocks is on exactly one list of the cache that the
+//     word names, or the thread that moves it holds that cache's lock. The change owned -> shared and the
+//     linking are one critical section; so are the unlinking and shared -> owned.
+// I2  A span changes shared -> free once: by the compare-and-swap that brings `outstanding` to 0, or by one
+//     under the cache's lock that finds outstanding == uncollected. The thread that succeeds has claimed the
+//     span: it takes the lock, unlinks the span if it is still linked, and puts it into the pool. Other
+//     threads leave a free span on a list alone, because its claimer is on the way.
+// I3  While a span stays shared its owner changes only under the locks of both owners (the cache's is taken
+//     before the abandoned list's).
+// I4  A shared span can be empty but unclaimed (outstanding == uncollected > 0), if both last freers looked
+//     too early. Then its delayed bit was set since its owner last collected: it is on the delayed list, or
+//     the freer that set the bit is about to put it there. The owner's next slow path collects that list.
+// I5  A thread that leaves an abandoned list's lock leaves the list's bit in AbandonedLists::of_class of a
+//     class set, if the list has a partial span of that class.
 //
-// A caller that may be given a span is inside the heap, for a fork's child (HeapCall), from before the
-// call.
+// A caller that may be given a span has entered the heap (HeapCall) before the call: so a fork's child knows
+// that a vanished thread may have had one.
 #pragma once
 
 #include <bit>
@@ -39,22 +36,21 @@
 
 namespace spanalloc::standard {
 
-/// What has become of a free of somebody else's block.
+/// The outcome of a free into another thread's span.
 enum class Freed : std::uint8_t {
   kDone,
-  kEmptied,  ///< and the span is the caller's now, to be put into the pool
-  kRefused,  ///< nothing has changed: the span says that the blocks cannot all be out
+  kEmptied,  ///< done, and the span is the caller's, who must put it into the pool
+  kRefused,  ///< nothing has changed: by the span's word the blocks cannot all be out
 };
 
-/// What has become of a span whose owner has counted its own frees into the word.
+/// The outcome for a span when its owner has counted its own frees into the word.
 enum class Collected : std::uint8_t {
-  kPlaced,   ///< it is on the list that its fill asks for; or it is free, and its claimer waits for the lock
+  kPlaced,   ///< it is on the list that its free blocks ask for; or another thread has claimed it
   kEmpty,    ///< it is free, and the caller's
-  kDamaged,  ///< more was freed than had been out: it is lost, which the caller tells, with nothing in its
-             ///< hands
+  kDamaged,  ///< more was freed than was out: retired; the caller reports it when it holds nothing else
 };
 
-/// A span that has become the caller's hot one; `remotes`: the first block of the remote list that came with
+/// A span that the caller owns from now on; `remotes` is the first block of the remote list that came with
 /// it. The blocks on its free_list and those never carved are the caller's as well.
 struct OwnedSpan {
   SpanRef span;
@@ -72,7 +68,7 @@ class SpanProtocol : public SpanRepair<Pages> {
   using typename Base::CacheGuard;
   using typename Base::Lists;
 
-  /// A thread that does not own the span frees a run of `count` blocks, linked up from the one marked
+  /// A thread that does not own the span frees a batch of `count` blocks, linked from the one marked
   /// `newest`; link(head) writes the oldest one's link.
   template <class Link>
   SPANALLOC_INLINE Freed free_remote(SpanRef span, BlockOffset newest, std::uint32_t count, Link&& link) {
@@ -86,8 +82,8 @@ class SpanProtocol : public SpanRepair<Pages> {
       case RemoteFree::kDelayed:
         return note_delayed(span, freed.after.owner());
       case RemoteFree::kDone:
-        // Acquire: with the owner's release store; a hint, confirmed under the lock. After our free the span
-        // may be anything already: the record stays readable.
+        // A hint, confirmed under the lock. Acquire: pairs with the owner's release store. After our free the
+        // span may be anything already, but the record stays readable.
         if (freed.after.state() == SpanState::kShared &&
             freed.after.outstanding() == span->uncollected_acquire()) {
           return note_delayed(span, freed.after.owner());
@@ -97,11 +93,10 @@ class SpanProtocol : public SpanRepair<Pages> {
     return Freed::kDone;
   }
 
-  /// After a free of the owner's that was an event (FreeTarget::push_freed). True: the span is empty, and the
-  /// caller's.
+  /// The owner's call after a free that was an event (push_freed). True: the span is empty, and the caller's.
   bool collect_after_free(SpanRef span, CacheNumber me) {
     CacheGuard guard(*this, me);
-    // Our own free may have let another thread claim the span: then it is no longer ours to look at.
+    // Our own free may have let another thread claim the span; then we must not touch it any more.
     const SpanWord now{span->word.load_acquire()};
     if (!now.is(me, SpanState::kShared)) return false;
     const Collected collected = collect_and_place(pages_.cache(me), span, span->uncollected());
@@ -109,7 +104,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     return collected == Collected::kEmpty;
   }
 
-  /// Owner's slow path: settles every span that other threads pointed out. Cheap when there is none.
+  /// Owner, on a slow path: collects every span on its delayed list. Cheap when there is none.
   SpanChain collect_delayed(CacheNumber me) {
     Lists& cache = pages_.cache(me);
     SpanChain emptied;
@@ -124,9 +119,9 @@ class SpanProtocol : public SpanRepair<Pages> {
     return emptied;
   }
 
-  /// Any thread, on a pool miss or trim: claims the spans on a thread cache's delayed list that are empty
-  /// already. Their owner may be asleep. Does not wait for a busy lock. `may_steal` is asked under it: a
-  /// thread cache may have become another heap's.
+  /// Any thread, on a pool miss or in malloc_trim: claims the spans on a cache's delayed list that are empty
+  /// already, because their owner may not run for long. Does not wait for a busy lock. Asks `may_steal` under
+  /// the lock: the cache may have become another heap's.
   template <class MaySteal>
   SpanChain claim_hidden_empties(CacheNumber owner, MaySteal&& may_steal) {
     Lists& cache = pages_.cache(owner);
@@ -143,7 +138,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     return emptied;
   }
 
-  /// Owner: hot -> parked. `free_blocks` of the span are on the owner's list or were never carved.
+  /// Owner: owned -> shared. `free_blocks` of its blocks are on the owner's list or were never carved.
   Collected owned_to_shared(SpanRef span, CacheNumber me, std::uint32_t free_blocks) {
     CacheGuard guard(*this, me);
     SPANALLOC_ASSERT(span->load_word().is(me, SpanState::kOwned));
@@ -153,9 +148,9 @@ class SpanProtocol : public SpanRepair<Pages> {
     return collect_and_place(pages_.cache(me), span, free_blocks);
   }
 
-  /// Any thread but the owner: takes what others have freed of a span that is hot with thread cache `owner`,
-  /// if that is of class c and holds so much, as blocks that are out. Does not wait for a busy lock.
-  /// `may_borrow` is asked under it.
+  /// Any thread but the owner: takes the remote list of a span that cache `owner` owns, if the span is of
+  /// class c and the list has at least so many blocks, which go on counting as out. Does not wait for a busy
+  /// lock; asks `may_borrow` under it.
   template <class MayBorrow>
   RemoteList borrow(SpanRef span, CacheNumber owner, ClassId c, std::uint32_t at_least,
                     MayBorrow&& may_borrow) {
@@ -166,7 +161,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     };
     if (!is_worth_it(span->load_word()) || !cache.lock.try_lock()) return {};
     RemoteList list;
-    // Acquire: the class that was written before the word said hot. It stays as long as that is so, since the
+    // Acquire: the class was written before the word said owned. It stays while the word says so, since the
     // owner gives up a current span only under this lock.
     if (is_worth_it(SpanWord{span->word.load_acquire()}) && span->class_id() == c && may_borrow()) {
       list = take_remotes(span->word, capacity);
@@ -175,19 +170,20 @@ class SpanProtocol : public SpanRepair<Pages> {
     return list;
   }
 
-  /// Hot -> parked, with abandoned list `new_owner`, under the lock of thread cache `me`. At the owner's end:
-  /// what is free in the span, on its lists or never carved, is not counted.
+  /// Owned -> shared, into abandoned list `new_owner`, under the lock of cache `me`, when its thread ends.
+  /// The blocks that are free in the span, on its lists or never carved, are not counted.
   void owned_to_abandoned(SpanRef span, CacheNumber me, CacheNumber new_owner) {
     give_to_abandoned_list(span, me, new_owner, 0, true);
   }
-  /// Where that was counted later: `free_blocks` of it are. True: the span is empty, and the caller's.
+  /// The change of owned_to_abandoned() for a span whose free blocks were counted: there are `free_blocks`.
+  /// True: the span is empty, and the caller's.
   bool counted_to_abandoned(SpanRef span, CacheNumber me, CacheNumber new_owner, std::uint32_t free_blocks) {
     CacheGuard guard(*this, me);
     return give_to_abandoned_list(span, me, new_owner, free_blocks, false);
   }
 
-  /// A reusable span of abandoned list `from` whose free blocks nobody has counted becomes the caller's hot
-  /// one; one of the first `look_at` of its class.
+  /// The caller becomes owner of a partial span of abandoned list `from` whose free blocks nobody has
+  /// counted; one of the first `look_at` of its class.
   OwnedSpan uncounted_to_owned(CacheNumber from, ClassId c, CacheNumber me, std::uint32_t look_at) {
     Lists& cache = pages_.cache(from);
     if (cache.uncounted.load_relaxed() == 0 || cache.partial[index_of(c)].is_empty()) return {};
@@ -202,28 +198,28 @@ class SpanProtocol : public SpanRepair<Pages> {
     return {};
   }
 
-  /// Takes a reusable span of a class off the owner's list and makes it hot for it.
+  /// Makes the caller owner of a partial span on its own cache's list of the class.
   OwnedSpan partial_to_owned(ClassId c, CacheNumber me) {
     Lists& cache = pages_.cache(me);
-    if (cache.partial[index_of(c)].is_empty()) return {};  // our own: nobody else puts one there
+    if (cache.partial[index_of(c)].is_empty()) return {};  // our own list: nobody else puts a span there
     CacheGuard guard(*this, me);
     return take_partial(cache, c, me);
   }
 
-  /// The same from the abandoned_lists: adoption. Threads that begin and end all the time keep to the
-  /// abandoned list of their own, and to a busy one of the others they come back when they need it (`wait`):
-  /// nobody waits there for a span that the pool may have. What becomes an orphan meanwhile serves the next
-  /// call.
+  /// Adoption: makes the caller owner of a partial span of the class on an abandoned list. The caller's own
+  /// abandoned list comes first, and threads that begin and end all the time get on with it alone. A busy one
+  /// of the others is skipped unless `wait`, since the pool may have a span, too. Spans abandoned meanwhile
+  /// serve the next call.
   OwnedSpan abandoned_to_owned(const AbandonedLists& abandoned_lists, ClassId c, CacheNumber me,
                                bool wait = false) {
-    // No abandoned list shows any (I5).
+    // No abandoned list shows a partial span (I5).
     if (abandoned_lists.of_class[index_of(c)].load_relaxed() == 0) return {};
     const CacheNumber home = abandoned_lists.home_of(me);
     if (!pages_.cache(home).partial[index_of(c)].is_empty()) {
       CacheGuard guard(*this, home);
       if (const OwnedSpan owned = take_partial(pages_.cache(home), c, me)) return owned;
     }
-    // The home's own bit is left to the others: the next thread to end here would only set it again.
+    // The bit of its own list is left to others: the next thread that ends here would set it again.
     const auto home_bit = static_cast<unsigned>(pages_.cache(home).abandoned_list - 1);
     Atomic<std::uint64_t>& abandoned = abandoned_lists.of_class[index_of(c)];
     std::uint64_t holders = abandoned.load_relaxed();
@@ -239,7 +235,7 @@ class SpanProtocol : public SpanRepair<Pages> {
       }
       const OwnedSpan owned = take_partial(abandoned_list, c, me);
       if (abandoned_list.partial[index_of(c)].is_empty()) {
-        // Relaxed: as where it is set.
+        // Relaxed, as where it is set: nothing but the way to the list is read from it.
         abandoned.fetch_and_relaxed(~(std::uint64_t{1} << bit));
       }
       Base::unlock_cache(abandoned_list);
@@ -248,9 +244,10 @@ class SpanProtocol : public SpanRepair<Pages> {
     return {};
   }
 
-  /// The same when memory is out: any span of the owner's with a free block, however few. Those without step
-  /// aside, so that the next search does not meet them again: the first block that is freed into one brings
-  /// it back, freed by the owner as the event that is set here, by another thread over the delayed list.
+  /// When memory is out: makes the caller owner of any span of its nearly full list with a free block,
+  /// however few. Spans without one move to the full list, so that the next search does not meet them again.
+  /// The first block that is freed into such a span brings it back: the owner's free is the event that is set
+  /// here, another thread's puts the span on the delayed list.
   OwnedSpan nearly_full_to_owned(ClassId c, CacheNumber me) {
     Lists& cache = pages_.cache(me);
     CacheGuard guard(*this, me);
@@ -269,17 +266,15 @@ class SpanProtocol : public SpanRepair<Pages> {
     return {};
   }
 
-  /// Owner: false: no span is parked with thread cache `me`, and none can come to be meanwhile. (Only its
-  /// owner parks one there, which notes the class until abandon_all(); what a fork's child lists anew waits
-  /// for delayed.)
+  /// Asked by the owner. False: cache `me` has no shared span, and gets none meanwhile. (Only its owner makes
+  /// a span shared there, and notes its class until abandon_all(). A fork's child lists them as delayed.)
   bool may_have_shared(CacheNumber me) {
     Lists& cache = pages_.cache(me);
     bool any = cache.has_delayed.load_relaxed() != 0;
     for (const std::uint64_t classes : cache.classes) any = any || classes != 0;
     return any;
   }
-  /// Owner's end: gives every parked span of thread cache `me` to abandoned list `new_owner`. Empty ones are
-  /// the caller's.
+  /// When the owner ends: gives the shared spans of cache `me` to `new_owner`, and empty ones to the caller.
   SpanChain abandon_all(CacheNumber me, CacheNumber new_owner) {
     Lists& cache = pages_.cache(me);
     SPANALLOC_ASSERT(!cache.is_abandoned_list() && pages_.cache(new_owner).is_abandoned_list());  // I3
@@ -302,9 +297,9 @@ class SpanProtocol : public SpanRepair<Pages> {
     return emptied;
   }
 
-  /// Any thread: f(lists, word) with the lock of the thread cache that the span is parked with, if it is on
-  /// one of its lists. Without `wait` not if that is busy. Until f returns nobody makes the span hot; it may
-  /// be claimed (I2), but its claimer waits for the lock.
+  /// Any thread: calls f(lists, word) under the lock of the cache that has the shared span, if the span is on
+  /// one of its lists. Without `wait` not if the lock is busy. Nobody becomes the span's owner until f
+  /// returns. The span may be claimed (I2), but its claimer waits for the lock.
   template <class F>
   SPANALLOC_COLD void with_shared(SpanRef span, bool wait, F&& f) {
     const SpanWord word = span->load_word();
@@ -320,24 +315,24 @@ class SpanProtocol : public SpanRepair<Pages> {
     Base::unlock_cache(cache);
   }
 
-  /// Who claimed the span (I2) takes it off its last owner's lists.
+  /// The thread that claimed the span (I2) takes it off its last owner's lists.
   [[gnu::noinline]] void take_off_lists(SpanRef span, CacheNumber owner) {
     SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree);  // I2: nobody else may claim it
-    // A span of one block is never on a list. The class is still ours to read: the span is claimed.
+    // A span of one block is never on a list. We may still read the class, because we have claimed the span.
     if (pages_.capacity(span->class_id()) == 1) return;
     CacheGuard guard(*this, owner);
     if (span->list != ListId::kNone) unlink(pages_.cache(owner), span);
   }
 
-  /// In a fork's child: a span on a list, with the `listed` bit, whose freer may not have come as far as the
-  /// delayed list (I4). True: it was empty, and is the caller's. One of the calling thread's own is only
-  /// pointed out to it: it may be in the middle of collect_after_free(), which nobody else's steps may
-  /// come between.
+  /// In a fork's child, of a span on a list with the delayed bit: the thread that set the bit may have
+  /// vanished before it put the span on the delayed list (I4). True: the span was empty, and is the caller's.
+  /// If it is the calling thread's own, it only goes on the delayed list: the thread may be in the middle of
+  /// collect_after_free(), and no other step may come between.
   SPANALLOC_COLD bool collect_on_list(SpanRef span) {
     const CacheNumber owner = span->load_word().owner();
     Lists& cache = pages_.cache(owner);
     CacheGuard guard(*this, owner);
-    // (A damaged one is lost without a word: the child is not whole yet.)
+    // (A damaged span is retired without a report: the child's recovery is not complete yet.)
     if (!pages_.is_mine(owner)) {
       return collect_and_place(cache, span, span->uncollected()) == Collected::kEmpty;
     }
@@ -347,7 +342,7 @@ class SpanProtocol : public SpanRepair<Pages> {
   }
 
  private:
-  // Of what an ended thread cache had only spans that wait for their claimers are still on its lists (I2).
+  // Whether the lists of a cache whose thread has ended hold only spans that wait for their claimers (I2).
   bool only_claimed_are_left(const Lists& cache) {
     bool all = true;
     const auto check = [&](SpanRef span) { all = all && span->load_word().state() == SpanState::kFree; };
@@ -358,13 +353,13 @@ class SpanProtocol : public SpanRepair<Pages> {
     return all;
   }
 
-  // Puts a span that a remote free was first to touch before its owner's eyes; or claims it, if it is empty.
+  // After a remote free into a shared span: puts it on its owner's delayed list, or claims it if it is empty.
   [[gnu::noinline]] Freed note_delayed(SpanRef span, CacheNumber owner) {
     Lists& cache = pages_.cache(owner);
     CacheGuard guard(*this, owner);
-    // We no longer hold a block of it: it may have gone anywhere. If it says that it is parked with this
-    // thread cache then, under this thread cache's lock, it is on its lists (I1), in this life or another:
-    // both are served.
+    // We hold no block of the span any more, so anything may have become of it. If its word says shared, and
+    // names this cache, then it is on one of this cache's lists (I1), because we hold the lock. It may live
+    // another life by now; then the delayed list does no harm.
     const SpanWord now{span->word.load_acquire()};
     if (!now.is(owner, SpanState::kShared) || span->list == ListId::kNone) return Freed::kDone;
     if (cache.is_abandoned_list()) {
@@ -381,20 +376,20 @@ class SpanProtocol : public SpanRepair<Pages> {
     return Freed::kEmptied;
   }
 
-  // Under the owner's lock: outstanding == uncollected means that no block is out, and that stays so: only
-  // frees of blocks that are out, and owner's steps under this lock, change either.
+  // Under the owner's lock: outstanding == uncollected means that no block is out. It stays so, because only
+  // frees of blocks that are out and the owner's steps under this lock change either number.
   static bool claim_if_hidden_empty(SpanRef span) {
     SPANALLOC_ASSERT(span->list != ListId::kNone);
     SpanWord now{span->word.load_acquire()};
     while (now.state() == SpanState::kShared && now.outstanding() != 0 &&
-           now.outstanding() == span->uncollected_acquire()) {  // acquire: after the owner's last free
+           now.outstanding() == span->uncollected_acquire()) {  // acquire: sees the owner's last free
       const SpanWord after = now.with_outstanding(0).with_state(SpanState::kFree);
       if (span->word.compare_exchange_weak_acq_rel(now.bits, after.bits)) return true;
     }
     return false;
   }
 
-  // Under the thread cache's lock.
+  // Under the lock of `cache`.
   OwnedSpan take_partial(Lists& cache, ClassId c, CacheNumber me) {
     for (SpanNumber number = cache.partial[index_of(c)].first(); number != SpanNumber::kNone;) {
       const SpanRef span = pages_.span(number);
@@ -404,13 +399,13 @@ class SpanProtocol : public SpanRepair<Pages> {
     return {};
   }
 
-  // Under the lock of the thread cache on whose lists the span stands. None: it is claimed already.
+  // Under the lock of the cache that has the span on its lists. None: another thread has claimed the span.
   [[gnu::noinline]] OwnedSpan shared_to_owned(Lists& cache, SpanRef span, ClassId c, CacheNumber me) {
     SpanWord before = span->load_word();
     const SpanWord after = SpanWord::make(me, SpanState::kOwned, pages_.capacity(c));
     bool taken = false;
     while (before.state() != SpanState::kFree && !taken) {
-      // Acquire: links and contents of remotely freed blocks, and what a former owner did to the record.
+      // Acquire: links and contents of remotely freed blocks, and the record as a former owner left it.
       taken = span->word.compare_exchange_weak_acq_rel(before.bits, after.bits);
     }
     if (!taken) return {};  // its claimer waits for this lock to unlink it (I2)
@@ -422,14 +417,14 @@ class SpanProtocol : public SpanRepair<Pages> {
     return {span, pages_.cut_lists(span, before.head())};
   }
 
-  // I4, by a thread that has the thread cache's lock, of a span on another list than the delayed list. (A
-  // handler that forked in the middle of an owner's free finds what that free was about to settle.)
+  // I4, checked under the cache's lock, for a span on another list than the delayed list. (A signal handler
+  // may have forked in the middle of an owner's free, just before that free would have collected the span.)
   static bool is_empty_only_if_delayed(const Span& span, SpanWord word) {
     return word.outstanding() != span.uncollected() || word.is_delayed() || SpinLock::generation() != 0;
   }
 
-  // Owner, under its lock: folds its uncollected frees into the word; hot becomes parked on the way. Then the
-  // span goes onto the list that its fill asks for. An empty one is claimed and unlinked.
+  // Owner, under its lock: counts its uncollected frees into the word, and changes an owned span to shared.
+  // Then puts the span on the list that its free blocks ask for; claims and unlinks an empty one.
   Collected collect_and_place(Lists& cache, SpanRef span, std::uint32_t uncollected) {
     SpanWord before = span->load_word();
     SpanWord after{};
@@ -443,7 +438,7 @@ class SpanProtocol : public SpanRepair<Pages> {
       after = before.with_outstanding(before.outstanding() - uncollected).with_state(SpanState::kShared);
       after = after.with_delayed(false);
       if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
-      // Release: a later claimer or adopter sees our lists and record. Acquire: we may be that claimer.
+      // Release: a later claimer or adopter sees our lists and the record. Acquire: we may be the claimer.
     } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
     if (span->list != ListId::kNone) unlink(cache, span);
     if (after.state() == SpanState::kFree) return Collected::kEmpty;
@@ -469,7 +464,7 @@ class SpanProtocol : public SpanRepair<Pages> {
                   .with_owner(new_owner)
                   .with_delayed(false);
       after = after.with_state(after.outstanding() == 0 ? SpanState::kFree : SpanState::kShared);
-      // Release: who adopts or claims it sees our lists and record. Acquire: we may be that claimer.
+      // Release: an adopter or claimer sees our lists and the record. Acquire: we may be the claimer.
     } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
     span->list = ListId::kNone;
     if (after.state() == SpanState::kFree) return true;
@@ -480,22 +475,21 @@ class SpanProtocol : public SpanRepair<Pages> {
     return false;
   }
 
-  // Under the lock of the thread cache that the span was parked with.
+  // Under the lock of the cache that shared the span.
   static void forget_uncounted(Lists& cache, SpanRef span) {
     if (!span->uncounted) return;
     span->uncounted = false;
     cache.uncounted.store_relaxed(cache.uncounted.load_relaxed() - 1);
   }
 
-  // Under both thread caches' locks.
+  // Under both owners' locks.
   void abandon_span(Lists& cache, CacheNumber new_owner, SpanRef span, SpanChain& emptied) {
     SPANALLOC_ASSERT(Base::may_change(cache) && Base::may_change(pages_.cache(new_owner)));  // I3
     const std::uint32_t uncollected = span->uncollected();
     SpanWord before = span->load_word();
     SpanWord after{};
     do {
-      if (before.state() == SpanState::kFree)
-        return;  // its claimer will unlink it from this thread cache's list
+      if (before.state() == SpanState::kFree) return;  // its claimer will unlink it from this cache's list
       if (SPANALLOC_UNLIKELY(uncollected > before.outstanding())) {
         Base::lose(cache, span);
         emptied.damaged = span.number;

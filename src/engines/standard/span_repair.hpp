@@ -1,8 +1,8 @@
-// What a fork leaves behind in thread caches' lists, and putting it right.
+// Repairs caches' lists after a fork, and takes damaged spans out of use.
 //
-// A child finds every thread but one vanished at any step of span_protocol.hpp (docs/concurrency.md). Words
-// are the truth about spans; a list is only believed while its lock's owner lives, and is made anew from the
-// words by the next one who takes the lock of a dead one.
+// In a fork's child all threads but one have vanished, each at any step of span_protocol.hpp
+// (docs/concurrency.md). The spans' words are always true. A list is true only while its lock's holder lives:
+// the next thread that takes a vanished holder's lock makes the list anew from the words.
 #pragma once
 
 #include <cstdint>
@@ -14,18 +14,18 @@
 
 namespace spanalloc::standard {
 
-/// `Pages` besides:
-///   CacheNumber end_of_caches(), SpanNumber end_of_spans()   numbers below these have records, if
-///   bool has_cache(CacheNumber), bool has_record(SpanNumber)  nothing foreign stands in their place
+/// What `Pages` must offer besides:
+///   CacheNumber end_of_caches(), SpanNumber end_of_spans()    numbers below these have records, unless
+///   bool has_cache(CacheNumber), bool has_record(SpanNumber)  a foreign mapping is in their place
 ///   void set_torn(CacheNumber, bool), bool is_torn(CacheNumber)
-///   void note_repair()                                   lists were made anew
-///   bool is_mine(CacheNumber)                              of the calling thread
+///   void note_repair()                                 lists were made anew
+///   bool is_mine(CacheNumber)                          the calling thread's
 ///   Block* block_at_offset(SpanRef, BlockOffset)
-///   void unlink_purged(SpanRef, BlockOffset)              PartialPurge, of its remote list, too
-///   std::uint32_t purged_blocks(SpanRef)                how many are free and on no list
-///   std::uint32_t list_length(SpanRef, Block*)           of a parked one; more than its blocks: damaged
-///   [[noreturn]] void corrupted(SpanRef)                 more blocks were freed than allocated
-///   void has_left(const Lists&, SpanRef)                 the span is no longer that thread cache's
+///   void unlink_purged(SpanRef, BlockOffset)           PartialPurge; also of the remote list
+///   std::uint32_t purged_blocks(SpanRef)               how many are free and on no list
+///   std::uint32_t list_length(SpanRef, Block*)         of a shared span; more than it has: damaged
+///   [[noreturn]] void corrupted(SpanRef)               more blocks were freed than allocated
+///   void has_left(const Lists&, SpanRef)               the span is no longer that cache's
 template <class Pages>
 class SpanRepair : public SpanPlacement<Pages> {
   using Base = SpanPlacement<Pages>;
@@ -37,7 +37,7 @@ class SpanRepair : public SpanPlacement<Pages> {
   using Base::Base, Base::place, Base::push_delayed, Base::unlink;
   using typename Base::Lists;
 
-  /// Holds a thread cache's lock; its lists are whole.
+  /// Holds the lock of a cache or abandoned list, whose lists are whole.
   class [[nodiscard]] CacheGuard {
    public:
     CacheGuard(SpanRepair& repair, CacheNumber number)
@@ -61,28 +61,27 @@ class SpanRepair : public SpanPlacement<Pages> {
     cache.lock.unlock();
   }
 
-  /// A damaged span of thread cache `cache`, whose lock the caller has, parked or hot with the calling
-  /// thread. What is free in it is handed out no more, and it never becomes empty; frees into it go on to
-  /// work. A parked one is lost: on no list, in forks' children, too. From a hot one its thread goes on to
-  /// allocate what was never carved, and what comes back. Or it is free as a whole: then it is who claimed it
-  /// that has it, and looks at its blocks.
+  /// Stops the use of what is free in a damaged span. The caller holds the lock of `cache`, which shares the
+  /// span, or which is the calling thread's and owns it. The span's free blocks are not handed out any more,
+  /// and it never becomes empty; frees into it still work. A shared span is retired: it is on no list, in
+  /// forks' children, too. An owned one still serves its thread with blocks never carved and blocks that come
+  /// back. A free span is left to its claimer, who checks its blocks.
   SPANALLOC_COLD void take_out_of_use(Lists& cache, SpanRef span) {
     end_lists(cache, span,
               span->load_word().state() == SpanState::kOwned ? SpanState::kOwned : SpanState::kShared);
   }
-  /// The same of one that, if it is hot, stands in no place of its thread's any more: it is lost in any case.
+  /// Retires a damaged span in any case, also an owned one; that is in none of its thread's places any more.
   SPANALLOC_COLD void lose(Lists& cache, SpanRef span) { end_lists(cache, span, SpanState::kShared); }
-  /// A damaged list of what others have freed of a span, whoever has that; `newest` begins it, or somebody
-  /// has taken it since. Its blocks count as out from here on, as much else of the span as needed with them:
-  /// it never becomes empty. What its owner has freed itself stays the owner's, who may be in the middle of a
-  /// free.
+  /// Takes a damaged remote list out of use; it begins with `newest`, or another thread has taken it
+  /// meanwhile. Its blocks count as out from here on, and others of the span with them, so that the span
+  /// never becomes empty. What its owner freed stays the owner's, who may be in the middle of a free.
   SPANALLOC_COLD void lose_remotes(SpanRef span, BlockOffset newest) {
     for (CacheNumber owner = span->load_word().owner(); owner != kNobody;) {
       const CacheGuard guard(*this, owner);
       SpanWord before{span->word.load_acquire()};
       SpanWord after{};
       do {
-        // Claimed: its claimer waits for this lock, or has had it.
+        // The span is claimed: its claimer waits for this lock, or has had it.
         if (before.state() == SpanState::kFree || before.head() != newest) return;
         after = before.with_outstanding(pages_.capacity(span->class_id())).with_head(BlockOffset::kNone);
       } while (before.owner() == owner &&
@@ -91,7 +90,7 @@ class SpanRepair : public SpanPlacement<Pages> {
         owner = before.owner();
         continue;
       }
-      // Where it stood followed from its fill.
+      // Its list followed from its number of free blocks.
       if (after.state() != SpanState::kShared || span->list == ListId::kNone) return;
       Lists& cache = pages_.cache(owner);
       unlink(cache, span);
@@ -99,10 +98,9 @@ class SpanRepair : public SpanPlacement<Pages> {
     }
   }
 
-  // --- The calling thread is alone, and none of its own calls is in the middle of the thread cache concerned
-  // --
+  // --- The calling thread is alone, and none of its own calls is in the middle of this cache ---------------
 
-  /// Takes every span that is free off thread cache `owner`'s lists: their claimers did not come along.
+  /// Takes every free span off the lists of cache `owner`: the threads that claimed them have vanished.
   SPANALLOC_COLD void unlink_claimed(CacheNumber owner) {
     Lists& cache = pages_.cache(owner);
     const auto unlink_if_free = [&](SpanRef span) {
@@ -115,8 +113,8 @@ class SpanRepair : public SpanPlacement<Pages> {
     for (const auto& list : cache.partial) Base::for_each_on(list, unlink_if_free);
   }
 
-  /// With the lock of thread cache `owner`, whose last holder vanished: makes its lists anew, and those of
-  /// all others whose lock's owner did, in one pass over the records; these locks it lets go of.
+  /// The caller holds the lock of `owner`, whose last holder vanished. Makes the lists of `owner` anew, and
+  /// of all others whose lock's holder vanished, in one pass over the records. Frees the others' locks.
   SPANALLOC_COLD void remake_lists(CacheNumber owner) {
     for (std::uint32_t n = 0; n < index_of(pages_.end_of_caches()); ++n) {
       if (!pages_.has_cache(CacheNumber{n})) continue;
@@ -126,9 +124,8 @@ class SpanRepair : public SpanPlacement<Pages> {
       if (torn) cache.forget();
     }
     for (std::uint32_t n = 1; n < index_of(pages_.end_of_spans()); ++n) {
-      // Most records have never been used. Spans of one block have no thread cache. Free ones still name the
-      // thread cache that they were in: whoever has claimed one and waits for this lock must not find it on
-      // the lists as they were.
+      // Most records have never been used. Spans of one block have no cache. A free span still names the
+      // cache that it was in: a claimer that waits for this lock must not find it on the old lists.
       if (!pages_.has_record(SpanNumber{n})) continue;
       const SpanRef span = pages_.span(SpanNumber{n});
       const SpanWord word = span->load_word();
@@ -145,7 +142,7 @@ class SpanRepair : public SpanPlacement<Pages> {
  private:
   static constexpr std::uint32_t kNeverLooked = UINT32_MAX / 2;
 
-  // A damaged span, which is in this state from here on, unless it is free. What is not hot is lost.
+  // Ends a damaged span's lists and gives it this state, unless it is free. Not owned, it is retired.
   SPANALLOC_COLD void end_lists(Lists& cache, SpanRef span, SpanState state) {
     span->free_list.store_release(no_block());
     span->rest.store_release(no_block());
@@ -161,25 +158,25 @@ class SpanRepair : public SpanPlacement<Pages> {
         return;
       }
       after = before.with_outstanding(pages_.capacity(span->class_id())).with_head(BlockOffset::kNone);
-      after = after.with_state(state).with_delayed(true);  // nobody points it out
+      after = after.with_state(state).with_delayed(true);  // so that nobody puts it on the delayed list
       // Release: as in collect_and_place().
     } while (!span->word.compare_exchange_weak_acq_rel(before.bits, after.bits));
     span->expect_frees(kNeverLooked);
   }
 
-  // For every span of a thread cache whose lists were forgotten, the free ones too: links it up if it belongs
-  // there. What is free in it is counted from its lists: if its owner vanished with the lock, a fold that was
-  // cut short has changed the word and not the count, or neither. An empty one becomes free, on no list; of a
-  // lost one nothing is known. Of the calling thread's own spans word and count are right, as it was somebody
-  // else who had the lock.
+  // For every span of a cache whose lists were forgotten, free ones too: puts it on its list, if it belongs
+  // on one. Counts its free blocks from its lists: if its owner vanished with the lock, an interrupted
+  // collection has changed the word and not yet the count, or neither. An empty span becomes free and is on
+  // no list; of a retired one nothing is known. The calling thread's own spans have the right word and count,
+  // because another thread held the lock.
   SPANALLOC_COLD void relist(SpanRef span) {
     const SpanWord word = span->load_word();
     const CacheNumber owner = word.owner();
     span->list = ListId::kNone;
     if (word.state() != SpanState::kShared || span->lost) return;
-    // Where it stood follows from the event that was set for it, which is not to be touched: its owner may be
-    // in the middle of a free. It will settle the span.
-    pages_.unlink_purged(span, word.head());  // whoever had the lock was thinning it, perhaps
+    // Its list followed from the event that was set for the span. That must stay, because the owner may be in
+    // the middle of a free. The owner will collect the span.
+    pages_.unlink_purged(span, word.head());  // the lock's last holder may have been purging its pages
     if (pages_.is_mine(owner)) return push_delayed(pages_.cache(owner), span);
     const std::uint32_t capacity = pages_.capacity(span->class_id());
     std::uint32_t free = capacity - span->carved.load_relaxed() + pages_.purged_blocks(span) +
@@ -189,8 +186,8 @@ class SpanRepair : public SpanPlacement<Pages> {
       free += pages_.list_length(span, pages_.block_at_offset(span, word.head()));
     }
     span->uncounted = false;
-    // Its program has damaged it. Nobody is told: the other lists are not whole yet, and whoever came for the
-    // lock may have a span in its hands.
+    // The program has damaged the span. There is no report, because the other lists are not whole yet, and
+    // the caller may have a span in its hands.
     if (free > capacity) return lose(pages_.cache(owner), span);
     SpanWord after = word.with_outstanding(capacity - free).with_delayed(false);
     if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
