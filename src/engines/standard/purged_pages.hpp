@@ -1,11 +1,11 @@
-// The pages of a span that were given back while some of its blocks are out: a bit each in the span's record.
+// Which pages of a span were purged while some of its blocks are out: a mask of pages in the span's record.
 //
-// A block that touches a dropped page is *dropped*: it is free, was carved, and is on none of the span's
-// lists, because its link is gone with the page. Nothing else is kept of it; so of a span in any state
-//   carved = blocks out + blocks on lists + dropped blocks
-// where a dropped block is one of the first `carved` that touches a page of the mask. Pages that have no
-// carved block may be given back without a bit. A page that ends in blocks that were never carved never has
-// one: what is carved later must not be taken for dropped.
+// A block that touches a purged page is *purged*: it is free, was carved, and is on none of the span's lists,
+// because its link is gone with the page. Only the mask remembers it. So in every state of a span
+//   carved = blocks out + blocks on lists + purged blocks
+// where a purged block is one of the first `carved` that touches a page of the mask. Pages without a carved
+// block may be purged without a bit. A page that ends in blocks that were never carved never has a bit: what
+// is carved later must not be taken for purged.
 #pragma once
 
 #include <bit>
@@ -16,7 +16,7 @@
 
 namespace spanalloc::standard {
 
-/// Bit n: bytes n * 4 KiB .. of the span. Where the kernel's pages are larger their bits go together.
+/// Bit n: the 4 KiB from byte n * 4 KiB on. Where the kernel's pages are larger, their bits change together.
 struct PageMask {
   static constexpr unsigned kBits = 12;
   static constexpr std::uint32_t kBytes = 1u << kBits;
@@ -29,7 +29,7 @@ struct PageMask {
   static constexpr std::uint64_t of_block(std::uint32_t i, std::uint32_t size) {
     return range(i * size >> kBits, (i * size + size - 1) >> kBits);
   }
-  /// f(first, last) of each run of pages.
+  /// Calls f(first, last) for each run of pages.
   template <class F>
   static void for_each_run(std::uint64_t mask, F&& f) {
     while (mask != 0) {
@@ -43,7 +43,7 @@ struct PageMask {
 };
 static_assert(PageMask::range(0, 63) == ~std::uint64_t{0} && PageMask::range(3, 3) == 8);
 
-/// f(i) of each dropped block, in address order.
+/// Calls f(i) for each purged block, in address order.
 template <class F>
 inline void for_each_purged(std::uint64_t mask, std::uint32_t size, std::uint32_t carved, F&& f) {
   std::uint32_t next = 0;  // a block may touch two runs
