@@ -1,4 +1,4 @@
-// What a heap keeps that is large and zero at first: in a table of the page layer's, between guard pages.
+// What a heap keeps that is large and zero at first: in a table of the page layer, between guard pages.
 #pragma once
 
 #include <cstdint>
@@ -11,23 +11,23 @@
 
 namespace spanalloc::standard {
 
-/// Zero-initialised; as good as that again after forget().
+/// Zero-initialised; forget() makes it as good as that again.
 template <class Config>
 struct HeapStorage {
   using Classes = SizeClasses<Config>;
-  // Of each row two stacks a core: of this tick of the decay clock, and of the one before.
+  // Each row has two stacks a shard: one for this decay epoch, one for the epoch before.
   using Pool = SpanPool<SpanNumber, Classes::kPoolStacks, 256, true, 2>;
 
   Pool pool{};
   alignas(kCacheLine) Atomic<std::uint64_t> abandoned[Classes::kSmallClasses];  ///< see AbandonedLists
 
-  /// In a fork's child, or while nobody uses it: what is in the pool is somebody else's, or lost.
+  /// In a fork's child, or while nobody uses the heap: what is in the pool belongs to others, or is lost.
   void forget_pool() {
     for (unsigned stack = 0; stack < Classes::kPoolStacks; ++stack) {
       for (unsigned shard = 0; shard < pool.shards(); ++shard) pool.forget_all(stack, shard);
     }
   }
-  /// While nobody uses it, of a heap that has none of its spans in the pool any more (or has lost them).
+  /// While nobody uses the heap, which has none of its spans in the pool any more (or has lost them).
   void forget() {
     forget_pool();
     for (Atomic<std::uint64_t>& bits : abandoned) bits.store_relaxed(0);

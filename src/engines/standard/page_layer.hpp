@@ -1,11 +1,10 @@
-// The ground that heaps stand on: one arena, one table of span records beside it, one table of thread caches,
-// one of what heaps keep.
+// The memory that heaps share: one arena, and beside it tables of span records, of caches, and of what heaps
+// keep.
 //
-// One base and one table, so that any pointer finds its span's record with one subtraction and one
-// comparison, whichever heap it belongs to; the record names the heap. Any number of heaps (kMaxHeaps) stand
-// on a page layer, and share its memory: what one gives back serves every other.
-//
-// A process has one for its default heaps; tests own theirs.
+// There is one base address and one table, so that any pointer leads to its span's record by one subtraction
+// and one comparison, whichever heap it belongs to; the record names the heap. Up to kMaxHeaps heaps share a
+// page layer's memory: what one gives back serves all. A process has one page layer for its default heaps;
+// tests own theirs.
 #pragma once
 
 #include <cstddef>
@@ -39,7 +38,7 @@ namespace spanalloc::standard {
 template <class Config>
 class Heap;
 
-/// All functions but destroy(): thread-safe. Zero-initialised but for the functions it is given.
+/// All functions but destroy() are thread-safe. Zero-initialised but for the functions it is given.
 template <class Config>
 class PageLayer : public thread::ForkWatch {
  public:
@@ -50,14 +49,14 @@ class PageLayer : public thread::ForkWatch {
   using Arena = CoalescingArena<Config::kSliceBits, Config::kHugePages>;
 
   static constexpr unsigned kMaxHeaps = 1024;
-  /// One for each living thread and heap.
+  /// A thread has one for each heap that it uses.
   static constexpr std::uint32_t kMaxCaches = 1u << 18;
-  /// Threads beyond these find their own spans by their records only, which takes longer.
+  /// Threads beyond these find their own spans by the records alone, which takes longer.
   static constexpr std::size_t kMaxMaps = 1u << 14;
 
-  /// `put_right`: what a fork's child does first of all, `at_misuse`: what a thread does before it reports a
-  /// misuse; see fork_recovery.hpp. `background`: the body of its background thread, if it may have one: it
-  /// must never be destroyed then.
+  /// A fork's child calls `put_right` first of all; a thread calls `at_misuse` before it reports a misuse;
+  /// see fork_recovery.hpp. `background`: the body of the background thread, if there may be one: such a
+  /// layer is never destroyed.
   constexpr explicit PageLayer(void (*put_right)(thread::ForkWatch*),
                                void (*at_misuse)(thread::ForkWatch*) = nullptr,
                                void (*background)() = nullptr)
@@ -65,8 +64,7 @@ class PageLayer : public thread::ForkWatch {
 
   // --- Start and end ---------------------------------------------------------------------------------------
 
-  /// Finds places for the arena and the tables; idempotent. False: there are none, or no memory to begin
-  /// with.
+  /// Finds places for the arena and the tables; idempotent. False: no address space, or no memory.
   bool start() {
     if (SPANALLOC_LIKELY(is_started())) return true;
     return start_slow();
@@ -100,18 +98,17 @@ class PageLayer : public thread::ForkWatch {
   SPANALLOC_INLINE char* address(SpanNumber number) const {
     return pointer_to<char>(arena.base() + (std::size_t{index_of(number)} << Config::kSliceBits));
   }
-  /// Which slice of the arena `a` lies in; of an address outside a number that none has.
+  /// Which slice of the arena `a` lies in. An address outside gives a number that no slice has.
   SPANALLOC_INLINE std::size_t slice_of(std::uintptr_t a) const {
     return (a - arena.base()) >> Config::kSliceBits;  // below the base: wraps to a huge number
   }
-  /// Whether that slice has a record, as those have up to where the arena's are handed out, or to the
-  /// records' first gap. (Slice 0 is never handed out; its record says so.) Relaxed: who holds a live block
-  /// got it after the record.
+  /// Whether the slice has a record. Records reach to where the arena has handed slices out, or to the first
+  /// gap among them. (Slice 0 is never handed out; its record says so.) Relaxed: a thread that holds a live
+  /// block got it after the record was made.
   SPANALLOC_INLINE bool has_plain_slice(std::size_t number) const {
     return SPANALLOC_LIKELY(number < plain_end_.load_relaxed());
   }
-  /// The record of the slice that `a` lies in, if that has one, behind gaps, too: something foreign stands
-  /// in their place.
+  /// The record of the slice that `a` lies in, if it has one; also behind gaps, where foreign mappings are.
   SpanRef any_slice_at(std::uintptr_t a) {
     const std::size_t number = slice_of(a);
     if (number >= known_end_.load_relaxed()) return {};
@@ -122,17 +119,17 @@ class PageLayer : public thread::ForkWatch {
   SpanRef span_of(SpanRef slice) {
     return span(SpanNumber{index_of(slice.number) & ~((1u << slice->order) - 1)});
   }
-  /// Slices below have records. Acquire: the table is open so far.
+  /// Slices below this have records, but for gaps. Acquire: the table is open so far.
   SpanNumber end_of_spans() const {
     return SpanNumber{static_cast<std::uint32_t>(known_end_.load_acquire())};
   }
-  /// Of a number below end_of_spans(). False: something foreign stands in the record's place.
+  /// Asked of a number below end_of_spans(). False: a foreign mapping is in the record's place.
   bool has_record(SpanNumber number) const { return spans_.has(index_of(number)); }
-  /// For the arena, under its lock, before slices below `end` are handed out: makes their records.
+  /// The arena calls it under its lock before it hands out slices below `end`: makes their records.
   auto records_reach() {
     return [this](std::size_t end) { return make_records(end); };
   }
-  /// Where a free span says which is behind it in its stack of a pool.
+  /// The link from a free span to the next one in its stack of a pool.
   auto pool_links() {
     return [this](SpanNumber number) -> Atomic<std::uint32_t>& { return span(number)->pool_link; };
   }
@@ -146,7 +143,7 @@ class PageLayer : public thread::ForkWatch {
     arena.give(index_of(span.number), zero);
   }
 
-  /// The same of one whose range is the arena's no more.
+  /// give() of a span whose range is not the arena's any more.
   void has_no_range(SpanRef span, SliceCount slices) {
     dirty_bound.given(slices.count, true);
     count_idle(span, 0);
@@ -154,20 +151,19 @@ class PageLayer : public thread::ForkWatch {
 
   // --- Blocks outside the arena ----------------------------------------------------------------------------
 
-  /// What a block outside gets that is to have so many bytes: one that grows will grow again. Nothing of the
-  /// room is in memory before it is used. Under a limit others need it.
+  /// How many bytes a block outside gets that needs `bytes`: more, because a block that grows will grow
+  /// again. The room takes no memory before it is used. At a limit others need it.
   std::size_t with_room(std::size_t bytes) const { return arena.is_at_limit() ? bytes : bytes + bytes / 4; }
-  /// False: p is none, and nothing has changed.
+  /// False: p is no such block, and nothing has changed.
   SPANALLOC_COLD bool free_outside(void* p) {
     const std::size_t bytes = outside.free(p);
     if (bytes == 0) return false;
     comes_back_from_outside(bytes);
     return true;
   }
-  /// Blocks of this size come and go, outside: up to so many bytes, and in the last few ticks of the decay
-  /// clock.
+  /// Notes, for a few decay epochs, that the program frees blocks outside of this size.
   void comes_back_from_outside(std::size_t bytes) {
-    // Relaxed: a hint, of which a lower value may win.
+    // Relaxed: a hint; a lower value may win.
     const std::size_t most = min_of(bytes, kMostThatComesBack);
     if (most > came_back_.load_relaxed()) came_back_.store_relaxed(most);
   }
@@ -175,14 +171,14 @@ class PageLayer : public thread::ForkWatch {
   void forget_some_that_came_back() {
     if (came_back_.load_relaxed() != 0) came_back_.store_relaxed(came_back_.load_relaxed() / 2);
   }
-  /// Of larger ones memory counts more than time.
+  /// Larger blocks do not count: for them memory matters more than time.
   static constexpr std::size_t kMostThatComesBack = 32 * kMiB;
 
-  /// Of a span that the caller has: so many pages of it are idle from now on.
+  /// From now on `pages` of the span's pages are idle. The caller has the span.
   void count_idle(SpanRef span, std::size_t pages) {
     if (SPANALLOC_LIKELY(span->idle == pages)) return;
     const std::size_t before = span->idle;
-    // The record first: a fork's child that counts it again counts too much, not below nothing.
+    // The record first: a fork's child that counts anew may count too much, but never below 0.
     span->idle = static_cast<std::uint8_t>(pages);
     slack_bound.changed(before, pages);
   }
@@ -199,23 +195,22 @@ class PageLayer : public thread::ForkWatch {
     const ClassInfo& info = Classes::info(span->class_id());
     return count_purged(span->purged.load_relaxed(), info.block_size, span->carved.load_relaxed());
   }
-  /// In a fork's child, with the lock of the thread cache that the span is parked with.
+  /// In a fork's child, under the lock of the span's owner.
   SPANALLOC_COLD void unlink_purged(SpanRef span, BlockOffset remotes) {
     partial_purge_of(span).unlink_purged(first_of(span, remotes), !is_mine(span->load_word().owner()));
   }
-  /// In a fork's child, of a vanished thread's current span.
+  /// In a fork's child, of a current span of a vanished thread.
   SPANALLOC_COLD void clear_links_of_purged(SpanRef span) { partial_purge_of(span).clear_links_of_purged(); }
-  /// The caller's lists of a span that has become hot end before what is dropped.
+  /// For the new owner of a span: ends its lists before the first purged block. Returns the remote list.
   SPANALLOC_INLINE BlockOffset cut_lists(SpanRef span, BlockOffset remotes) {
     if (SPANALLOC_LIKELY(span->purged.load_relaxed() == 0)) return remotes;
     return cut_lists_slow(span, remotes);
   }
-  /// Blocks of a list of a parked span, or more than it has.
+  /// How many blocks a list of a shared span has; more than the span has: the list is damaged.
   std::uint32_t list_length(SpanRef span, Block* list) {
     return partial_purge_of(span).length(list, Classes::info(span->class_id()).blocks);
   }
-  /// Gives back what it can of the pages of a parked span, with the lock of that thread cache. Returns the
-  /// cost; see PartialPurge.
+  /// Purges what it can of a shared span's pages, under the lock of its owner `cache`. Returns the cost.
   SPANALLOC_COLD std::uint32_t thin(SpanRef span, const Lists& cache, SpanWord word) {
     const bool still = cache.is_abandoned_list() || is_mine(word.owner());
     Block* const remotes = first_of(span, word.head());
@@ -232,8 +227,8 @@ class PageLayer : public thread::ForkWatch {
     const CacheRecord& cache = caches_[index_of(number)];
     return cache.thread.load_relaxed() == address_of(os::thread_id()) && cache.forks.load_relaxed() == forks;
   }
-  /// A fork has left its thread behind, and nobody has buried it yet; see fork_recovery.hpp. Acquire: the
-  /// forks of whoever has begun with it.
+  /// The cache's thread has vanished in a fork, and nobody has taken its spans over yet; see
+  /// fork_recovery.hpp. Acquire: sees the `forks` that the thread wrote when it took the cache.
   bool has_vanished(const CacheRecord& cache) const {
     return cache.thread.load_acquire() != 0 && cache.forks.load_relaxed() != forks;
   }
@@ -243,13 +238,13 @@ class PageLayer : public thread::ForkWatch {
 
   // --- Maps of threads' own spans ------------------------------------------------------------------------
 
-  /// The map that a thread cache has; kNoMap: none yet.
+  /// The map that a cache has; kNoMap: none yet.
   ThreadMap& map_of(CacheRecord& cache) {
     ThreadMap* map = cache.map.load_relaxed();
     return map != nullptr ? *map : kNoMap;
   }
-  /// For the thread of a thread cache that has none; it stays with the thread cache for ever. Without memory
-  /// or a mapping for one, or where memory is locked and all of it would be resident at once: kNoMap.
+  /// Makes the map of a cache, for its thread; it stays with the cache for ever. kNoMap: no memory or mapping
+  /// for one, or memory is locked, so that all of the map would be resident at once.
   SPANALLOC_COLD ThreadMap& make_map(CacheRecord& cache) {
     if (os::memory_is_locked()) return kNoMap;
     LockGuard guard(heaps_lock_);
@@ -264,16 +259,17 @@ class PageLayer : public thread::ForkWatch {
         cache.map.store_release(&map);  // release: pairs with has_left()
         return map;
       }
-      // Something foreign in the way is stepped over; what is refused may be granted to a later thread.
+      // A foreign mapping in the way is stepped over. What is refused now may be granted to a later thread.
       if (reach.next == end_of_maps_) {
-        maps_.give_reservation_back();  // threads do without maps; the heap needs its mappings to grow
+        maps_.give_reservation_back();  // threads can do without maps; the heap needs its mappings to grow
         break;
       }
     }
     return kNoMap;
   }
-  /// The thread's: from now on a free of the span's blocks finds this target. Of its own span the record,
-  /// from when it becomes its own, and whenever the entry is found overwritten.
+  /// The thread that has the map: from now on its frees of the span's blocks find this target. For a span of
+  /// its own that is the record; the thread sets it when it becomes the owner, and when it finds it
+  /// overwritten.
   void show_in_map(ThreadMap& map, SpanRef span, FreeTarget& target) {
     if (SPANALLOC_UNLIKELY(&map == &kNoMap)) return;
     for_each_slice(span, [&](std::uintptr_t a) { map.set(a, target); });
@@ -281,13 +277,13 @@ class PageLayer : public thread::ForkWatch {
   void hide_in_map(ThreadMap& map, SpanRef span, FreeTarget& target) {
     for_each_slice(span, [&](std::uintptr_t a) { map.clear(a, target); });
   }
-  /// The span was the thread cache's and is nobody else's yet.
+  /// The span was the cache's, and is nobody else's yet.
   void has_left(Lists& lists, SpanRef span) {
     ThreadMap* map =
         static_cast<CacheRecord&>(lists).map.load_acquire();  // acquire: the table is open so far
     if (map != nullptr) hide_in_map(*map, span, *span.record);
   }
-  /// All spans have left the thread cache, whose thread has vanished or is done with its heap.
+  /// All spans have left the cache; its thread has vanished, or is done with the heap.
   SPANALLOC_COLD void clear_map(CacheRecord& cache) {
     ThreadMap* map = cache.map.load_relaxed();
     const bool whole_pages = sizeof(MapPlace) % os::page_size() == 0;
@@ -297,17 +293,16 @@ class PageLayer : public thread::ForkWatch {
     }
   }
 
-  // --- thread caches
-  // ------------------------------------------------------------------------------------------------
+  // --- Cache records ---------------------------------------------------------------------------------------
 
-  /// A thread cache for the calling thread, or an abandoned list, of a heap; nullptr when there is none left.
+  /// A cache record of a heap, for the calling thread or an abandoned list; nullptr when there is none left.
   SPANALLOC_COLD CacheRecord* take_cache(HeapNumber heap) {
     SPANALLOC_ASSERT(is_started());
     CacheRecord* cache = cache_registry_.take([this](bool) { return make_cache(); });
     if (cache == nullptr) return nullptr;
     SPANALLOC_ASSERT(cache->thread.load_relaxed() == 0 && !cache->is_abandoned_list() &&
                      cache->has_no_current_span());
-    // Who steals from sleeping thread caches looks under the lock whether it still is its heap's.
+    // A thread that steals from other caches looks under the lock whether a cache still is its heap's.
     if (cache->heap.load_relaxed() != heap) {
       LockGuard guard(cache->lock);
       cache->heap.store_relaxed(heap);
@@ -322,22 +317,21 @@ class PageLayer : public thread::ForkWatch {
   }
   CacheRecord& cache_at(CacheNumber number) { return caches_[index_of(number)]; }
   bool has_cache(CacheNumber number) const { return caches_.has(index_of(number)); }
-  /// thread caches below were used at some time, if there is such a one. Acquire: the table is open so far.
+  /// Records with lower numbers were used at some time, but for gaps. Acquire: the table is open so far.
   CacheNumber end_of_caches() const { return CacheNumber{end_of_caches_.load_acquire()}; }
-  /// Nobody is not.
+  /// False for kNobody.
   bool was_used(CacheNumber number) const { return number < end_of_caches() && has_cache(number); }
   template <class F>
   void for_each_cache(F f) {
     const std::uint32_t end = index_of(end_of_caches());
-    const bool all_are_there = caches_.is_without_gaps();  // gaps before `end` came before it
+    const bool all_are_there = caches_.is_without_gaps();  // gaps before `end` were noted before it
     for (std::uint32_t number = 0; number < end; ++number) {
       if (all_are_there || caches_.has(number)) f(caches_[number]);
     }
   }
   auto& cache_registry() { return cache_registry_; }
 
-  /// Room for what the thread of a thread cache keeps for a heap that is not a default one. nullptr: no
-  /// memory.
+  /// Memory for what a cache's thread keeps for a heap that is not a default one. nullptr: there is none.
   static constexpr std::size_t kSlotBytes = 1024;
   void* slot_of(CacheNumber number) {
     LockGuard guard(heaps_lock_);
@@ -348,8 +342,8 @@ class PageLayer : public thread::ForkWatch {
 
   // --- Heaps -----------------------------------------------------------------------------------------------
 
-  /// Gives the heap a number, under which records name it; if it has one, that stays. False: there are
-  /// kMaxHeaps already, or no memory.
+  /// Gives the heap a number, by which records name it; one that it has stays. False: kMaxHeaps heaps, or no
+  /// memory.
   bool enter(Heap* heap) {
     LockGuard guard(heaps_lock_);
     for (std::uint32_t n = 0; n < end_of_heaps_.load_relaxed(); ++n) {
@@ -357,7 +351,7 @@ class PageLayer : public thread::ForkWatch {
     }
     if (!storages_.start(kMaxHeaps, arena.table_region())) return false;
     for (std::uint16_t n = 0; n < kMaxHeaps; ++n) {
-      // For a page layer's first heap one word is enough.
+      // The first heap's place is a member.
       if (n != 0 &&
           (!more_heaps_.start(kMaxHeaps, &arena.table_region()) || !more_heaps_.ensure(n + std::size_t{1}))) {
         return false;
@@ -367,12 +361,13 @@ class PageLayer : public thread::ForkWatch {
       const TableReach reach = reach_place(storages_, n);
       if (reach.end == n) {
         if (reach.next == n) return false;
-        continue;  // something foreign is in the way: this number is nobody's
+        continue;  // a foreign mapping is in the way: this number is nobody's
       }
       heap->take_place(HeapNumber{n}, storages_[n]);
-      // Release: the table is open so far. Before the heap stands there: a fork's child looks at all that do.
+      // Release: the table is open so far. Before the heap is in its place: a fork's child looks below it.
       if (n >= end_of_heaps_.load_relaxed()) end_of_heaps_.store_release(n + 1u);
-      place.store_release(heap);  // release: who finds the heap finds it constructed, and with its number
+      place.store_release(heap);  // release: a thread that finds the heap finds it constructed, with its
+                                  // number
       return true;
     }
     return false;
@@ -382,10 +377,10 @@ class PageLayer : public thread::ForkWatch {
   void leave_locks() {
     for (WakingLock* lock : {&start_lock, &purge_lock, &heaps_lock_}) lock->unlock_if_mine();
   }
-  /// In a fork's child, first of all.
+  /// A fork's child calls this first of all.
   void abandon_heaps_lock() { heaps_lock_.abandon_if_owner_died(); }
   Heap& heap_at(HeapNumber number) { return *place_of(number).load_relaxed(); }
-  /// The same of a number that may be nobody's by now.
+  /// For a number that may be nobody's by now.
   Heap* heap_or_none(HeapNumber number) { return place_of(number).load_acquire(); }
   /// The heap that a span in use belongs to.
   Heap& heap_of(SpanRef span) { return heap_at(span->heap.load_relaxed()); }
@@ -400,23 +395,25 @@ class PageLayer : public thread::ForkWatch {
 
   // --- The background thread -------------------------------------------------------------------------------
 
-  /// In a malloc that has not begun with anything: has a thread make the ticks of the decay clock when nobody
-  /// passes by, if the user wants one, there is something to give back, and there is none yet.
+  /// Called at the start of a malloc, before that has changed anything. Starts the thread that makes the
+  /// steps of the decay clock when no other thread does, if the user wants one, it does not run yet, and
+  /// there is memory to give back.
   void want_background() {
-    // Acquire: the arena that is asked then.
+    // Acquire: the arena, which is asked next.
     if (SPANALLOC_UNLIKELY(may_start_background_.load_acquire() != 0)) start_background();
   }
-  /// The thread's: waits for the next tick; `idle`: how many had nothing to do. False: no thread of the
-  /// program's is left that uses a heap. It ends then, and a later want_background() starts another one.
+  /// The background thread waits for the next decay epoch; `idle` epochs before it had nothing to do. False:
+  /// no thread of the program uses a heap any more. Then it ends, and a later want_background() starts
+  /// another.
   SPANALLOC_COLD bool wait_for_epoch(unsigned idle) {
     if (live_caches() == 0) {
       background_.store_release(0);
       return false;
     }
-    // Ticks are counted by a coarse clock. Memory is given back with the second one that finds it unused.
+    // The clock of the epochs is coarse. The second epoch that finds memory unused gives it back.
     const std::uint64_t tick = decay_ms / 2 + 10;
     const std::uint64_t longer = idle < 3 ? tick : min_of(tick << min_of(idle - 2, 4), kLongestWaitMs);
-    // In parts: it is to end soon after the program's last thread, however long a tick is.
+    // In parts, so that it ends soon after the program's last thread, however long an epoch is.
     for (std::uint64_t left = max_of(longer, tick); left != 0 && live_caches() != 0;) {
       const std::uint64_t part = min_of(left, kLongestWaitMs);
       os::sleep_ms(part);
@@ -424,7 +421,7 @@ class PageLayer : public thread::ForkWatch {
     }
     return true;
   }
-  /// In a fork's child: it has not come along.
+  /// In a fork's child: the thread has vanished.
   void forget_background() { background_.store_relaxed(0); }
 
   // --- Shared by the heaps ---------------------------------------------------------------------------------
@@ -435,45 +432,45 @@ class PageLayer : public thread::ForkWatch {
   DirtyBound<Classes::kSlice> dirty_bound;
   SlackBound slack_bound;
   LargeHabits large_habits{32 * kMiB / Classes::kSlice};
-  WakingLock purge_lock;                ///< whoever purges or ages
+  WakingLock purge_lock;                ///< held to purge or to age memory
   Atomic<std::uint64_t> next_purge{0};  ///< milliseconds
-  bool in_epoch = false;                ///< under purge_lock: a tick has begun and is not done
-  /// Changed under purge_lock, as a tick begins: 0 or 1, which stack of each row of the heaps' pools is that
-  /// of this tick. The others are to be given down until it is done. Relaxed: a hint, spans may be in either.
+  bool in_epoch = false;                ///< under purge_lock: an epoch has begun and is not done
+  /// Changes under purge_lock when an epoch begins: 0 or 1, the stack of each pair in the heaps' pools that
+  /// takes spans in this epoch. The epoch empties the other. Relaxed: a hint, spans may be in either.
   Atomic<std::uint32_t> pool_epoch{0};
-  /// Bytes that ticks and trims have purged, ever; written under purge_lock.
+  /// Bytes that epochs and trims have purged so far; written under purge_lock.
   Atomic<std::size_t> given_back{0};
-  std::size_t purge_cursor = 0;  ///< under purge_lock: the next record that is looked at
+  std::size_t purge_cursor = 0;  ///< under purge_lock: the next record to look at
   std::uint64_t decay_ms = 0;    ///< constant after start
-  // In a fork's child; see fork_recovery.hpp.
-  Atomic<std::uint32_t> inside_without_cache{0};  ///< calls that are inside without a thread cache,
-  std::uint16_t counted_since = 0;  ///< of those that began in this SpinLock::generation() or later
+  // For a fork's child; see fork_recovery.hpp.
+  Atomic<std::uint32_t> inside_without_cache{0};  ///< calls that have entered a heap without a cache,
+  std::uint16_t counted_since = 0;                ///< if they began in this SpinLock::generation() or later
   /// Forks between the first process and this one. Written while there is one thread.
   std::uint32_t forks = 0;
-  static constexpr std::uint32_t kRecoveryIsDue = 1;  ///< while the child has one thread
-  static constexpr std::uint32_t kAbandonIsDue = 2;   ///< at any time
+  static constexpr std::uint32_t kRecoveryIsDue = 1;  ///< to be done while the child has one thread
+  static constexpr std::uint32_t kAbandonIsDue = 2;   ///< may be done at any time
   Atomic<std::uint32_t> recovery_is_due{0};  ///< read by every slow path, written in a fork's child only
   bool lists_repaired = false;               ///< in a child, before its recovery
-  WakingLock start_lock;                     ///< the start of the layer, and of each heap
+  WakingLock start_lock;                     ///< guards the start of the layer, and of each heap
 
  private:
-  // Of most maps little is touched.
+  // Most maps are touched in few places only.
   bool forbids_huge_maps() const {
     const HugePageUse use = arena.huge_page_use();
     if (use == HugePageUse::kNever) return true;
     return use != HugePageUse::kSystem && arena.limit() << Config::kSliceBits >= kLeastAdvised;
   }
-  // Below that so little can be free that nobody need watch it.
+  // Below that so little can be free that no thread need watch it.
   static constexpr std::size_t kWorthBackground = 4 * kMiB;
-  // How long the background thread outlives the last thread of the program, at most, but for one tick.
+  // The longest time, but for one epoch, that the background thread outlives the program's last thread.
   static constexpr std::uint64_t kLongestWaitMs = 1000;
 
-  // Its start may call malloc, which comes here again.
+  // Starting a thread may call malloc, which comes here again.
   SPANALLOC_COLD void start_background() {
     if (background_.load_relaxed() != 0 || arena.limit() << Config::kSliceBits < kWorthBackground) return;
     std::uint32_t none = 0;
     if (!background_.compare_exchange_strong_acq_rel(none, 1)) return;
-    // If there is none to be had, that stays so.
+    // If no thread can be started, this stays so.
     thread::start_background(background_body_);
   }
   SPANALLOC_COLD std::size_t live_caches() {
@@ -495,13 +492,13 @@ class PageLayer : public thread::ForkWatch {
   }
 
   SPANALLOC_COLD bool start_slow() {
-    // Before anything else: a fork may find another thread in the middle of it. With the first allocation: a
-    // library without the constructor's help (static, or an engine in a test) forks too.
+    // First, because a fork may find another thread in the middle of this. Here rather than in the library's
+    // constructor, because a static library, or an engine in a test, has none and forks, too.
     thread::watch_forks(*this);
     LockGuard guard(start_lock);
     if (started_.load_relaxed() != 0) return true;
     link_key.choose(os::random_bits());
-    // As the spans of several blocks are aligned, so must the arena be, whatever the page size.
+    // The arena must be aligned like the spans of several blocks, whatever the page size.
     if (!arena.start(Classes::kSlice << Config::kMaxOrder)) return false;
     if (!spans_.start(arena.capacity(), &arena.table_region()) || !spans_.ensure(1)) return false;
     if (!caches_.start(kMaxCaches, &arena.table_region())) return false;
@@ -515,16 +512,17 @@ class PageLayer : public thread::ForkWatch {
   }
 
   SPANALLOC_COLD TableReach make_records(std::size_t end) {
-    // What the arena has lost for want of records is behind it.
+    // The arena's limit may lie behind `known`: the arena skips slices whose records could not be made.
     const std::size_t known = known_end_.load_relaxed();
     const TableReach reach = spans_.reach(max_of(known, arena.limit()), end);
     if (reach.end <= known) return reach;
     if (spans_.is_without_gaps()) plain_end_.store_release(reach.end);  // release: the table is open so far
-    known_end_.store_release(reach.end);                                // "
+    known_end_.store_release(reach.end);                                // release: the table is open so far
     return reach;
   }
 
-  // Place n of a table beside the arena. What is free in there may be what the table was refused.
+  // Makes place n of a table beside the arena. If it is refused memory, decommits the arena's free memory and
+  // tries again.
   template <class Table>
   SPANALLOC_COLD TableReach reach_place(Table& table, std::size_t n) {
     const TableReach reach = table.reach(n, n + 1);
@@ -540,12 +538,12 @@ class PageLayer : public thread::ForkWatch {
 
   // Under the registry's lock.
   CacheRecord* make_cache() {
-    const std::uint32_t number = end_of_caches_.load_relaxed();  // of the next one
+    const std::uint32_t number = end_of_caches_.load_relaxed();  // the next one's
     if (number >= kMaxCaches) return nullptr;
     const TableReach reach = reach_place(caches_, number);
     if (reach.end == number) {
       if (reach.next == number) return nullptr;
-      // Something foreign is in the way: these numbers are nobody's.
+      // A foreign mapping is in the way: these numbers are nobody's.
       end_of_caches_.store_release(static_cast<std::uint32_t>(reach.next));
       return make_cache();
     }
@@ -562,22 +560,22 @@ class PageLayer : public thread::ForkWatch {
     unsigned char bytes[kSlotBytes];
   };
   GrowingTable<Slot> slots_;  // grown under heaps_lock_
-  // Whole pages, where these are of 4 KiB.
+  // Whole pages, where a page has 4 KiB.
   struct alignas(4 * kKiB) MapPlace {
     ThreadMap map;
   };
-  FrontedTable<MapPlace, 1> maps_;  // "
-  std::size_t end_of_maps_ = 0;     // "
+  FrontedTable<MapPlace, 1> maps_;  // grown under heaps_lock_
+  std::size_t end_of_maps_ = 0;     // changed under heaps_lock_
   thread::RecordRegistry<CacheRecord> cache_registry_;
   Atomic<std::uint32_t> end_of_caches_{0};  // written under the registry's lock
-  Atomic<std::size_t> known_end_{0};        // written under the arena's lock
-  Atomic<std::size_t> plain_end_{0};        // "; the same, up to the first gap
+  Atomic<std::size_t> known_end_{0};        // written under the arena's lock: records end here
+  Atomic<std::size_t> plain_end_{0};        // written under the arena's lock: their first gap
   Atomic<std::uint32_t> started_{0};
   Atomic<std::size_t> came_back_{0};  // bytes
   void (*const background_body_)();
   Atomic<std::uint32_t> may_start_background_{0};  // constant after start: the user wants one
-  Atomic<std::uint32_t> background_{0};  // 1: the background thread runs, or is being started, or cannot be
-  WakingLock heaps_lock_;                // guards changes of what follows, and of slots_
+  Atomic<std::uint32_t> background_{0};            // 1: there is a background thread, or can be none
+  WakingLock heaps_lock_;                          // guards changes of what follows, and of slots_ and maps_
   FrontedTable<HeapStorage<Config>, 1> storages_;  // by the heap's number
   Atomic<std::uint32_t> end_of_heaps_{0};
   Atomic<Heap*> first_heap_{nullptr};
