@@ -1,18 +1,19 @@
-// A heap: the spans of its threads' thread caches, and the pool where empty ones wait, on a page layer.
+// A heap: the spans of its threads' caches, and the pool where empty spans wait, on a page layer.
 //
-//   thread cache (per thread)  ->  span_protocol.hpp (per thread cache, locks)      says which spans are
-//   empty
-//                          ->  Heap::take_span / put_in_pool           -> pool (lock-free)
-//                                                                      -> page layer's arena (lock-free)
+//   thread cache (per thread)   -> span_protocol.hpp (lists and locks per cache): says which spans are empty
+//                               -> Heap::take_span / put_in_pool -> pool (lock-free)
+//                                                                -> page layer's arena (lock-free)
 //
-// A pool is a bounded cache of warm spans, by size and core; what does not fit goes down to the arena,
-// which merges it with its neighbours, so that memory freed at one size, in one heap, serves every other. A
-// miss looks for warm memory first: in the pool, in the arena's dirty ranges, in what sleeping threads have
-// not noticed to be free; then for clean memory that is open; then the pools of all heaps are drained, and
-// only then new address space opened. What nobody wanted for the decay time is purged by whoever passes by a
-// slow path (or by a background thread, if the user asks for it). Objects above the largest class come from
-// the arena directly; one that grows and has no room there may move out, and is a mapping of its own from
-// then on (PageLayer::outside).
+// A pool is a bounded cache of spans, by size and shard, whose memory is dirty. Spans that it has no room for
+// go down to the arena. The arena merges them with their neighbours, so that memory freed at one size, in one
+// heap, serves every other. A request that the pool cannot serve looks for dirty memory first: in the arena,
+// in large spans that other threads keep, in this heap's pool for other sizes, in spans whose owners have not
+// noticed that they are empty. Then it takes clean memory that needs no system call, then drains the pools of
+// all heaps, and only then takes new address space. Memory that nobody wanted for the decay time is purged by
+// any thread that runs a slow path (or by a background thread, if the user asks for it).
+//
+// Objects above the largest class come from the arena directly. One that grows without room behind it may
+// move out; it is a mapping of its own from then on (PageLayer::outside).
 #pragma once
 
 #include <cstddef>
@@ -33,17 +34,17 @@
 
 namespace spanalloc::standard {
 
-/// A free span that nobody else has; its record is that of an earlier life until begin_life().
+/// A free span that the caller has alone. Its record is that of an earlier life until begin_life().
 struct FreshSpan {
   SpanRef span;
   bool zero = false;        ///< all its memory reads as zero
   bool is_pooled = false;   ///< it comes from the pool
-  bool same_class = false;  ///< it was emptied as one of the class
+  bool same_class = false;  ///< its last life was in the class asked for
   bool has_blocks = false;  ///< and its blocks are on its lists
   explicit operator bool() const { return static_cast<bool>(span); }
 };
 
-/// All functions: thread-safe, and for callers that are inside (HeapCall), but for the first two groups.
+/// Thread-safe. Callers have entered the heap (HeapCall), but for the first two groups of functions.
 template <class Config>
 class Heap {
  public:
@@ -62,32 +63,30 @@ class Heap {
 
   // --- Start and end ---------------------------------------------------------------------------------------
 
-  /// Idempotent. False: the page layer has no room for another heap, or no memory at all.
+  /// Idempotent. False: the page layer has no room for another heap, or there is no memory at all.
   bool start() {
     if (SPANALLOC_LIKELY(is_started())) return true;
     return start_slow();
   }
-  bool is_started() const { return started_.load_acquire() != 0; }  // acquire: what start() wrote
+  bool is_started() const { return started_.load_acquire() != 0; }  // acquire: sees what start() wrote
 
-  /// Gives all its spans back to the page layer, with every block that is still out, and its thread caches.
-  /// Nobody uses the heap or a block of it, and never will again. (Other heaps may be in use.) The caller is
-  /// inside the heap, for a fork's child (HeapCall), which finds the heap as it was, or gone.
+  /// Gives all spans of the heap back to the page layer, with every block that is still out, and its caches.
+  /// Nobody uses the heap or a block of it, now or later. (Other heaps may be in use.) The caller has entered
+  /// the heap (HeapCall): a fork's child finds it whole, or completes its end.
   void destroy() {
     if (!is_started()) return;
     take_all_large_spans(0);
     {
-      // Under this lock other heaps' threads come here: to drain the pool, to steal from sleeping thread
-      // caches.
+      // Other heaps' threads come here only under this lock: to drain the pool, or steal from idle caches.
       LockGuard guard(pages_.purge_lock);
-      // First: from here on a child goes on with it.
+      // First: from here on a fork's child goes on with it.
       started_.store_release(0);
       give_pool_back();
     }
-    // Before the spans go, which other heaps then have: a child takes the lists for true.
+    // Before the spans go to other heaps, because a fork's child takes the lists for true.
     pages_.for_each_cache([this](CacheRecord& cache) { forget_lists(cache); });
-    // What is in use says so by its word. (The record of a free one may be another heap's by now.) The word
-    // first, with acquire: a record that another heap is just beginning to use names that heap before its
-    // word says so.
+    // Spans in use are told by their words. (A free span's record may be another heap's by now.) The word is
+    // read first, with acquire: a heap that begins to use a record writes its number there before the word.
     pages_.arena.walk([this](std::uint32_t first, std::size_t slices, bool free) {
       const SpanRef span = pages_.span(SpanNumber{first});
       if (free || first + slices > index_of(pages_.end_of_spans())) return;
@@ -97,14 +96,14 @@ class Heap {
       pages_.give(span);
     });
     pages_.outside.free_all_of(index_of(number_));
-    // After them: while a span names a thread cache nobody else has it.
+    // After the spans: while a span names a cache, nobody else may have the cache.
     return_caches();
     exit_key.remove();
     LockGuard guard(pages_.purge_lock);
     leave();
   }
-  /// In a fork's child, when none of its spans is in use: ends what a vanished thread's destroy() has left,
-  /// or undoes its start, which is made anew.
+  /// In a fork's child, when none of the heap's spans is in use: completes the destroy() of a vanished
+  /// thread, or undoes a start, which is made anew.
   void leave_if_not_started() {
     if (is_started()) return;
     pages_.for_each_cache([this](CacheRecord& cache) { forget_lists(cache); });
@@ -113,7 +112,7 @@ class Heap {
     exit_key.remove();
     leave();
   }
-  /// The page layer's, before anybody finds the heap there.
+  /// Called by the page layer, before anybody finds the heap there.
   void take_place(HeapNumber number, Storage& storage) {
     number_ = number;
     storage_ = &storage;
@@ -125,7 +124,7 @@ class Heap {
   /// In a fork's child.
   void forget_pool() { storage_->forget_pool(); }
   const AbandonedLists& abandoned_lists() const { return abandoned_lists_; }
-  /// A hint. (Without a thread cache there has never been an orphan.)
+  /// A hint. (Without a cache nothing was ever abandoned.)
   bool has_uncounted_abandoned() {
     if (has_abandoned_lists_.load_acquire() == 0) return false;
     for (std::uint32_t i = 0; i <= abandoned_lists_.mask; ++i) {
@@ -176,34 +175,33 @@ class Heap {
 
   // --- Taking spans ----------------------------------------------------------------------------------------
 
-  /// A span for class `c`; none: out of memory. `core`: whose stack to try first.
+  /// A span for class `c`; none: out of memory. The stacks of `shard` are tried first.
   FreshSpan take_span(ClassId c, unsigned shard);
   /// A span of kHuge for `slices` at a multiple of `alignment` slices; none: out of memory.
   FreshSpan take_large(SliceCount slices, std::size_t alignment, Reuse reuse);
 
-  /// For calloc: has a large span that was just taken read as zero without touching it, if that is cheaper
+  /// For calloc: makes a large span that was just taken read as zero without touching it, if that is cheaper
   /// than to clear it. False: clear it.
   bool zero_by_purging(const FreshSpan& fresh, SliceCount slices);
 
-  /// What a span of one block has in memory around the `bytes` that its block is asked to hold, and is more
-  /// than a quarter of these, is counted, or given back if much is counted already. The caller has the span.
+  /// In a span of one block, looks at the memory around the `bytes` of the block. If that is more than a
+  /// quarter of them, it is counted as idle, or purged if much is counted already. The caller has the span.
   void give_slack_back(SpanRef span, const char* block, std::size_t bytes, bool all_is_dirty);
-  /// Writes the record of a span that was just taken, all that a life begins with, at last what it is: from
-  /// there on it is in use. Hot with all its blocks still to be carved, or parked with its one block out.
+  /// Begins a life: writes the record of a span that was just taken, at last its word; from there on the span
+  /// is in use. It is owned and none of its blocks is carved, or it is shared and its one block is out.
   /// Blocks begin at `offset` in the span.
   void begin_life(const FreshSpan& fresh, ClassId c, SpanWord word, std::size_t offset = 0);
-  /// A span that was emptied as one of the same class goes on with the lists that it has.
+  /// begin_life() of an owned span; one whose last life was in the same class keeps its lists.
   OwnedSpan begin_owned_life(const FreshSpan& fresh, ClassId c, CacheNumber owner);
-  /// Whoever frees the block brings the word to free and gives the span back.
+  /// begin_life() of a span of one block. Freeing the block sets the word to free.
   void begin_single_life(const FreshSpan& fresh, ClassId c, std::size_t offset);
-  /// The same of one whose record says all of that already.
+  /// begin_single_life() of a span whose record says all of that already.
   void begin_same_life(SpanRef span) {
     SPANALLOC_ASSERT(has(span) && span->load_word().state() == SpanState::kFree);
     span->word.store_release(kSingleInUse.bits);  // release: as in begin_life()
   }
 
-  /// Makes a span of one block, of `old` slices, fit `slices` where it stands. False: nothing has
-  /// changed.
+  /// Makes a span of one block, of `old` slices, fit `slices` in its place. False: nothing has changed.
   bool resize_in_place(SpanRef span, SliceCount old, SliceCount slices) {
     const std::uint32_t first = index_of(span.number);
     const bool done = pages_.arena.resize_in_place(first, slices.count) ||
@@ -212,7 +210,7 @@ class Heap {
     if (done && slices < old) pages_.dirty_bound.given(old.count - slices.count, false);
     return done;
   }
-  /// Another size for a span of one block that is in use: in its record alone.
+  /// Another class for a span of one block that is in use; only its record changes.
   static void change_class(SpanRef span, ClassId c) {
     set_room(span, c);
     span->size_class = static_cast<std::uint8_t>(index_of(c));
@@ -222,29 +220,28 @@ class Heap {
     span->room = static_cast<std::uint32_t>(Classes::info(c).virtual_span -
                                             span->shown.base.load_relaxed() % Classes::kSlice);
   }
-  /// Makes the block of a span of one block, of `old` slices, one of at least n bytes (which the span has
-  /// not) outside the arena, by moving its pages, and frees the span. nullptr: refused, or copying is
-  /// cheaper; then nothing has changed.
+  /// Moves the block of a span of one block, of `old` slices, out of the arena, by moving its pages, so that
+  /// it has n bytes or more (the span has fewer), and frees the span. nullptr: refused, or a copy is cheaper.
   void* move_out(SpanRef span, SliceCount old, std::size_t n);
 
   // --- Returning spans -------------------------------------------------------------------------------------
 
-  /// A span whose word says free, the caller's alone, goes to the stack of `core`.
+  /// Puts a span whose word says free, and which the caller has alone, on the stack of `shard`.
   void put_in_pool(SpanRef span, unsigned shard);
   void put_in_pool(SpanChain chain, unsigned shard);
   /// Purges all dirty free memory. False: there was none.
   bool purge_all_free();
-  /// Purges if it is time. True: a tick has more to do.
+  /// Purges if it is time. True: the decay epoch has more to do.
   bool pass_by_clock(std::uint64_t now) {
     purge_by_decay(now);
     return now >= pages_.next_purge.load_relaxed();
   }
-  /// Claims what other thread caches' owners have not noticed to be empty; looks at up to `at_most` thread
-  /// caches, in turn. Returns how many spans it put into the pool.
+  /// Puts empty spans whose owners have not noticed it into the pool, from up to `at_most` caches; says how
+  /// many.
   std::uint32_t claim_empty_of_others(std::uint32_t at_most, unsigned shard);
 
-  /// Blocks of class c that others have freed into spans hot with other thread caches: a list of at least so
-  /// many, all that one of them has. Looks at some thread caches, in turn.
+  /// Takes a loan: the remote list of a span of class c that another cache owns, if it has so many blocks as
+  /// `at_least` says. Looks at some caches, in turn.
   struct Borrowed {
     SpanRef span;
     BlockOffset first = BlockOffset::kNone;
@@ -255,7 +252,7 @@ class Heap {
   bool may_have_lenders() {
     return index_of(pages_.end_of_caches()) > std::size_t{abandoned_lists_.mask} + 2;
   }
-  /// A hint: of the cores nearest to this one.
+  /// A hint, from the nearest shards only.
   bool looks_out_of_spans(ClassId c, unsigned shard) const {
     const unsigned row = Classes::info(c).pool_row;
     const unsigned shards = storage_->pool.shards();
@@ -268,37 +265,35 @@ class Heap {
     return true;
   }
 
-  /// What a thread cache has of this heap's cached large spans goes to the pool.
+  /// Puts the cached large spans of a cache, if they are this heap's, into the pool.
   void take_large_spans(CacheRecord& cache, unsigned shard) {
     cache.large_spans.for_each([&](Span& span) {
       if (owns_record(span) && cache.large_spans.take_away(span)) put_in_pool(cached_of_record(span), shard);
     });
   }
-  /// The same of half of what the calling thread's thread cache has, the older half. The caller passes by the
+  /// Puts the older half of the calling thread's cached large spans into the pool. The caller keeps the
   /// clock.
   void pool_older_large_spans(CacheRecord& cache, unsigned shard);
-  /// A span for class `c` of one block, from the core's own stack alone; and the calling thread's thread
-  /// cache gets large_spans of that class at once, up to half of what it may have. None: the stack is empty.
+  /// A span for class `c` of one block, from the shard's own stacks only. The calling thread's cache gets
+  /// more spans of that class at once, up to half of what it may have. None: the stacks are empty.
   FreshSpan take_pooled_singles(ClassId c, CacheRecord& cache, unsigned shard);
-  /// take_large_spans() of all thread caches, or of `at_most` of them, in turn, but of the thread with this
-  /// mark.
+  /// take_large_spans() of all caches, or of `at_most` of them in turn, except those of thread `but_of`.
   void take_all_large_spans(unsigned shard, std::uint32_t at_most = UINT32_MAX, const void* but_of = nullptr);
 
-  /// Of the thread that has `cache` (nullptr: of one without).
+  /// The shard of the thread that has `cache` (nullptr: of a thread without one).
   unsigned shard_of(const CacheRecord* cache) const {
     return storage_->pool.shard_of(cache == nullptr ? 0 : index_of(cache->number));
   }
 
-  // --- thread caches
-  // ------------------------------------------------------------------------------------------------
+  // --- Caches ----------------------------------------------------------------------------------------------
 
-  /// A thread cache of this heap for the calling thread; nullptr when there is none left.
+  /// A cache of this heap for the calling thread; nullptr when there is none left.
   CacheRecord* begin_cache() {
     if (!start()) return nullptr;
-    // The first thread cache is the starting thread's: what a process with one thread writes to is together.
+    // The starting thread gets the first record: so a process with one thread writes to few pages.
     CacheRecord* cache = pages_.take_cache(number_);
     if (cache == nullptr) return nullptr;
-    // Acquire: the abandoned_lists' numbers, for whatever this thread cache's thread does.
+    // Acquire: the abandoned lists' numbers, for all that this cache's thread does.
     if (has_abandoned_lists_.load_acquire() == 0 && !make_abandoned_lists()) {
       pages_.return_cache(cache);
       return nullptr;
@@ -318,52 +313,51 @@ class Heap {
   void (*const on_thread_exit)(void*);
   Atomic<std::size_t> live_caches{0};
   Atomic<std::size_t> lost_to_fork{0};  ///< spans
-  /// Whether slow paths are to count some abandoned spans: nobody may have adopted them for long.
+  /// Slow paths are to count some abandoned spans, which nobody may have adopted for long.
   Atomic<std::uint32_t> count_abandoned_due{0};
 
  private:
-  // thread caches that a pool miss looks at: a thousand sleeping threads must not make every fresh span
-  // expensive.
+  // Caches that a pool miss looks at: a thousand idle threads must not make each fresh span expensive.
   static constexpr std::uint32_t kVictimsAMiss = 16;
-  // thread caches at whose current spans a miss looks for a loan: "
+  // Caches whose owned spans a miss looks at for a loan; bounded like kVictimsAMiss.
   static constexpr std::uint32_t kLendersAMiss = 16;
   static constexpr unsigned kShardsALook = 4;
-  // thread caches whose cached large spans a tick takes: "
+  // Caches whose cached large spans a decay epoch takes; bounded like kVictimsAMiss.
   static constexpr std::uint32_t kEmptiedAnEpoch = 64;
-  // Cores whose stacks a miss looks at, to drain them: "
+  // Shards whose stacks a miss looks at, to drain them; bounded like kVictimsAMiss.
   static constexpr unsigned kShardsAMiss = 4;
-  // What must wait in a core's stacks to be given down for another size.
+  // What a shard's stacks must hold before they are drained for another size.
   static constexpr std::size_t kWorthDraining = 2 * kMiB;
-  // What a tick, or a miss, gives down at a time, in units of give_some_back(), of some 250 instructions: "
+  // What a decay epoch drains at a time, in units of give_some_back() of some 250 instructions; bounded, too.
   static constexpr std::size_t kDrainedAnEpoch = 16;
-  // (a miss a slice that is wanted; of large objects more, whose slices must lie in a row)
+  // What a miss drains for each slice that it wants; more for large objects, whose slices must lie in a row.
   static constexpr std::size_t kDrainedAMiss = 12;
   static constexpr std::size_t kDrainedForLarge = 32;
-  // A record, and the arena's word of it, that are in no cache, as PartialPurge counts.
+  // In PartialPurge's units: a record, and the arena's word for it, that are in no CPU cache.
   static constexpr std::size_t kCostOfRecord = 8;
-  // What one call spends on the pages of parked spans, as PartialPurge counts: half a millisecond.
+  // In PartialPurge's units: what one call spends on the pages of shared spans; half a millisecond.
   static constexpr std::size_t kPurgedAnEpochPartial = 1u << 16;
-  // Blocks outside the arena, each a mapping: of the 65,530 that a process may have.
+  // Blocks outside the arena: each is one of the 65,530 mappings that a process may have.
   static constexpr std::size_t kMostOutside = 16384;
-  // Large blocks from this size on are looked at: is little of them in memory? (Some 2 us.)
+  // From this size on large blocks are looked at: is little of them in memory? (That takes some 2 us.)
   static constexpr std::size_t kLookAtLeast = 8 * kMiB / Classes::kSlice;
-  // What exceeds the bound on warm memory is purged with the frees that follow, at least so much at a time.
+  // What exceeds the bound on dirty memory is purged by the frees that follow, at least so much at a time.
   static constexpr std::size_t kPurgedAFree = 4 * kMiB / Classes::kSlice;
   // Slices that one free may purge: a bound on its time.
   static constexpr std::size_t kPurgedARound = 64 * kMiB / Classes::kSlice;
 
   bool start_slow();
   void leave() {
-    storage_->forget();  // it is the next heap's of this number
+    storage_->forget();  // for the next heap of this number
     pages_.leave(number_);
   }
   bool make_abandoned_lists();
-  // At the heap's end, under the thread cache's lock: an idle one becomes another heap's at any time.
+  // At the heap's end, under the cache's lock. An idle cache may become another heap's at any time.
   bool is_of_this_heap(const CacheRecord& cache) const {
     return cache.heap.load_relaxed() == number_ &&
            (cache.thread.load_relaxed() != 0 || cache.is_abandoned_list());
   }
-  // Not under the lock yet: another heap's, for sure. (There may be many; those of this heap stay its own.)
+  // Asked without the lock: true is certain. (There may be many such caches. This heap's stay its own.)
   bool is_of_another_heap(const CacheRecord& cache) const { return cache.heap.load_relaxed() != number_; }
   void forget_lists(CacheRecord& cache) {
     if (is_of_another_heap(cache)) return;
@@ -382,7 +376,7 @@ class Heap {
         cache.abandoned_list = 0;
       }
       pages_.clear_map(cache);
-      pages_.return_cache(&cache);  // ours until then: it was not idle
+      pages_.return_cache(&cache);  // it was not idle, and so ours until here
     });
   }
   static FreshSpan as_fresh(Pages& pages, const typename Arena::Taken& taken) {
@@ -390,7 +384,7 @@ class Heap {
     SPANALLOC_ASSERT(SpanNumber{taken.first} < pages.end_of_spans());
     return {pages.span(SpanNumber{taken.first}), taken.zero};
   }
-  // Of one block.
+  // Of a span of one block: counted as live.
   FreshSpan counted(const FreshSpan& fresh, std::size_t slices) {
     if (fresh) count_taken(index_of(fresh.span.number), slices);
     return fresh;
@@ -399,7 +393,7 @@ class Heap {
     pages_.dirty_bound.taken(slices, pages_.arena.dirty_slices(first, slices));
   }
   static std::size_t alignment_of(ClassId c) { return std::size_t{1} << Classes::info(c).order; }
-  // A span of one block whose record this is, which is of this heap.
+  // The span of one block that this record, one of this heap, belongs to.
   SpanRef cached_of_record(const Span& span) {
     const std::size_t number = pages_.slice_of(span.shown.base.load_relaxed());
     return pages_.span(SpanNumber{static_cast<std::uint32_t>(number)});
@@ -417,10 +411,10 @@ class Heap {
   void drain_pool() {
     if (is_started()) give_pool_back();
   }
-  // Of a span that counts as empty: a block of it that is none on a list. nullptr: all are free.
+  // In a span that counts as empty: a block that is on no list. nullptr: all are free.
   using InUse = const char*;
   InUse pool_or_lose(SpanRef span, unsigned shard);
-  // Of one block, which there is nothing wrong with. Nor is it time for anything else.
+  // For an intact span of one block, when the caller must not come to a decay epoch.
   void pool_single(SpanRef span, unsigned shard) {
     const InUse none = pool_or_lose(span, shard);
     SPANALLOC_ASSERT(none == nullptr);
@@ -437,7 +431,7 @@ class Heap {
   void lose(SpanRef span);
   [[noreturn]] static void block_in_use(InUse block);
   void give_pool_back();
-  // Of a row of the pool: what this tick has put there, and what was there before it.
+  // The stacks of a row of the pool: for spans put there in this decay epoch, and in the one before.
   unsigned young_stack(unsigned row) const { return 2 * row + pages_.pool_epoch.load_relaxed(); }
   unsigned old_stack(unsigned row) const { return 2 * row + (pages_.pool_epoch.load_relaxed() ^ 1); }
   SpanNumber get_local(unsigned row, unsigned shard) {
@@ -445,7 +439,7 @@ class Heap {
     if (young != SpanNumber::kNone) return young;
     return pool().get_local(old_stack(row), shard, pages_.pool_links());
   }
-  // So that both stacks together hold no more than the bound. (A hint, as the counts are.)
+  // The room that both stacks together have under the bound. (A hint, as the counts are.)
   std::uint32_t most_young(const ClassInfo& info, unsigned shard) {
     const std::uint32_t old = pool().count_hint(old_stack(info.pool_row), shard);
     return old < info.pool_most ? info.pool_most - old : 0;
@@ -467,14 +461,14 @@ class Heap {
   Pages& pages_;
   Protocol protocol_;
   Storage* storage_ = nullptr;  // constant after start
-  HeapNumber number_{};         // "
+  HeapNumber number_{};         // constant after start
   Atomic<std::uint32_t> started_{0};
-  // Under the page layer's start lock: how many there are, if memory was too short for all.
+  // Under the page layer's start lock: how many are made so far, if memory was too short for all.
   std::uint32_t abandoned_lists_made_ = 0;
-  AbandonedLists abandoned_lists_;  // constant once there is a thread cache
+  AbandonedLists abandoned_lists_;  // constant once there is a cache
   Atomic<std::uint32_t> has_abandoned_lists_{0};
-  // Whose turn it is to be stolen from. Apart from what others read all the time: every thread that misses
-  // the pool turns it.
+  // Which cache is the next to be stolen from. Apart from what is read all the time: each pool miss changes
+  // it.
   alignas(kCacheLine) Atomic<std::uint32_t> next_victim_{0};
 };
 

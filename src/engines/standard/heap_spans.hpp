@@ -19,13 +19,13 @@ SPANALLOC_COLD inline bool Heap<Config>::start_slow() {
   return true;
 }
 
-// With the first thread cache, not with the heap: a process that never allocates writes to no thread cache.
+// With the first cache rather than with the heap: a process that never allocates writes to no cache record.
 template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::make_abandoned_lists() {
   LockGuard guard(pages_.start_lock);
   if (has_abandoned_lists_.load_relaxed() != 0) return true;
-  // As many as threads can end at once on this machine: they must not wait for each other. Those that a
-  // refusal has left half made serve the next try.
+  // As many as threads can end at once on this machine, so that they do not wait for each other. Those that
+  // were made before a refusal serve the next try.
   const std::uint32_t wanted =
       1u << min_of(log2_ceil(max_of(os::cpu_count(), 1)), log2_floor(AbandonedLists::kMost));
   for (; abandoned_lists_made_ < wanted; ++abandoned_lists_made_) {
@@ -56,8 +56,8 @@ inline FreshSpan Heap<Config>::take_pooled(ClassId c, unsigned shard) {
   if (number == SpanNumber::kNone) return {};
   return as_pooled(number, c);
 }
-// One that was just taken out of the pool for class c. A damaged one is lost and told first of all: it counts
-// as what it was.
+// A span that was just taken out of the pool for class c. A damaged one is retired and told first of all, and
+// counts as what it was.
 template <class Config>
 inline FreshSpan Heap<Config>::as_pooled(SpanNumber number, ClassId c) {
   FreshSpan fresh{pages_.span(number)};
@@ -84,7 +84,7 @@ inline FreshSpan Heap<Config>::take_pooled_singles(ClassId c, CacheRecord& cache
     if (!first) {
       first = as_pooled(number, c);
     } else if (span->class_id() != c || !cache.large_spans.add(*span.record, info.slices)) {
-      // (No tick: that may end in a report, and `first` is in the caller's hands.)
+      // No decay epoch, which may end in a report: the caller already has `first`.
       if (const InUse block = pool_or_lose(span, shard); SPANALLOC_UNLIKELY(block != nullptr)) {
         pool_single(first.span, shard);
         block_in_use(block);
@@ -95,8 +95,8 @@ inline FreshSpan Heap<Config>::take_pooled_singles(ClassId c, CacheRecord& cache
   return first;
 }
 
-// A span that was emptied leaves its class. (Of a span of one block nothing is ever carved; of one carved
-// block it is clear that it is back.)
+// A span that was emptied leaves its class. (Nothing is ever carved in a span of one block; where one block
+// was carved, it is clear that it is back.)
 template <class Config>
 inline typename Heap<Config>::InUse Heap<Config>::forget_blocks_or_lose(SpanRef span) {
   if (span->carved.load_relaxed() > 1) {
@@ -119,8 +119,8 @@ inline FreshSpan Heap<Config>::take_open(ClassId c, Reuse reuse) {
 template <class Config>
 inline FreshSpan Heap<Config>::take_dirty_or_open(ClassId c, unsigned shard) {
   if (const FreshSpan fresh = take_open(c, Reuse::kDirtyOnly)) return fresh;
-  // Before memory is touched that was not: what other threads keep that have freed such blocks, and may be
-  // asleep; what the pool keeps for other rows.
+  // Before clean memory is touched: what other threads keep that have freed such blocks, and may not run for
+  // long; and what the pool keeps for other sizes.
   if (Classes::has_one_block(c)) {
     take_all_large_spans(shard, kVictimsAMiss, os::thread_id());
     if (const FreshSpan fresh = take_pooled(c, shard)) return fresh;
@@ -160,7 +160,7 @@ inline FreshSpan Heap<Config>::take_large(SliceCount slices, std::size_t alignme
     };
     if (reuse == Reuse::kDirtyFirst) {
       if (const FreshSpan fresh = take(Reuse::kDirtyOnly)) return counted(fresh, slices.count);
-      // Before memory is touched that was not: what threads and the pool keep for other sizes.
+      // Before clean memory is touched: what threads and the pool keep for other sizes.
       take_all_large_spans(0, kVictimsAMiss);
       if (drain_for(slices, 0, kDrainedForLarge * slices.count)) {
         if (const FreshSpan fresh = take(Reuse::kDirtyOnly)) return counted(fresh, slices.count);
@@ -171,8 +171,9 @@ inline FreshSpan Heap<Config>::take_large(SliceCount slices, std::size_t alignme
   return counted(take_anyhow(slices, alignment), slices.count);
 }
 
-// The arena has no open range of this size: drains the pools into it, then opens more, at last at any price.
-// The second time nobody else may be draining, purging or closing: what they hold would be missing.
+// For when the arena has no range of this size at hand. Drains the pools into it and takes more memory from
+// the system; if that is refused, tries everything else. That second time no other thread may drain, purge or
+// decommit: what it holds would be missing.
 template <class Config>
 SPANALLOC_COLD inline FreshSpan Heap<Config>::take_anyhow(SliceCount slices, std::size_t alignment) {
   Arena& arena = pages_.arena;
@@ -196,7 +197,7 @@ SPANALLOC_COLD inline FreshSpan Heap<Config>::take_anyhow(SliceCount slices, std
   return as_fresh(pages_, taken);
 }
 
-// To clear what is not in memory would bring it there.
+// To clear pages that are not in memory would bring them there.
 template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::zero_by_purging(const FreshSpan& fresh, SliceCount slices) {
   if (slices.count < kLookAtLeast) return false;
@@ -207,10 +208,10 @@ SPANALLOC_COLD inline bool Heap<Config>::zero_by_purging(const FreshSpan& fresh,
   return habits.clears_by_purging(slices.count, used) && pages_.arena.purge_taken(first, slices.count);
 }
 
-// A span of 64 KiB slices may be almost twice as large as its block. In clean memory that costs nothing; in
-// memory that others had used, what no block covers would stay for as long as the block. To give it back
-// takes as long as to write to a page, and whoever has the span next finds it gone: so it is done where there
-// is much of it only.
+// A span of 64 KiB slices may be almost twice as large as its block. In clean memory that costs nothing. In
+// memory that others had used, the part around the block would stay for as long as the block. To purge it
+// takes as long as to write to a page, and the next block of the span must do without those pages: so it
+// happens only where there is much of it.
 template <class Config>
 [[gnu::noinline]] inline void Heap<Config>::give_slack_back(SpanRef span, const char* block,
                                                             std::size_t bytes, bool all_is_dirty) {
@@ -223,7 +224,7 @@ template <class Config>
   const std::uintptr_t tail = align_up(address_of(block) + bytes, os::page_size());
   std::size_t before = head_end - begin;
   std::size_t behind = end - tail;
-  // In what was never used, or is purged, nothing is in memory.
+  // What was never used, or is purged, is not in memory.
   if (!all_is_dirty && arena.dirty_slices(first, 1) == 0) before = 0;
   if (!all_is_dirty && arena.dirty_slices(first + slices - 1, 1) == 0) behind = 0;
   std::size_t idle = before + behind;
@@ -265,12 +266,12 @@ inline void Heap<Config>::begin_life(const FreshSpan& fresh, ClassId c, SpanWord
   span->lost = false;
   span->expect_frees_while_owned();
   span->list = ListId::kNone;
-  // Release: a stale freer of an earlier life may look at the record under a lock.
+  // Release: a late freer of an earlier life may look at the record under a lock.
   span->word.store_release(word.bits);
 }
 
-// Of the record of one that was of the same class nothing else changes: while the block is out only what a
-// change of its class would write (change_class).
+// Nothing else changes in the record of a span of the same class: while the block is out, only a change of
+// its class writes there (change_class).
 template <class Config>
 inline void Heap<Config>::begin_single_life(const FreshSpan& fresh, ClassId c, std::size_t offset) {
   SPANALLOC_ASSERT(Classes::has_one_block(c));
@@ -296,10 +297,11 @@ inline OwnedSpan Heap<Config>::begin_owned_life(const FreshSpan& fresh, ClassId 
   return {fresh.span, pages_.cut_lists(fresh.span, was.head())};
 }
 
-// A block that grows by a quarter and more is copied a few times in all, whatever becomes of it. Into warm
-// memory that costs less than the page faults behind moved pages. (Not a second time: each copy dirties as
-// much as it leaves behind.) Nor does it pay to move it out where such a one has come back: what is outside
-// goes back to the kernel when it is freed, and the next one would have all of its page faults again.
+// Whether to copy a growing block rather than to move its pages out. A block that grows by a quarter or more
+// is copied a few times in all. Into dirty memory that costs less than the page faults behind moved pages.
+// (Into clean memory it does not pay: such a copy dirties as much as it leaves behind.) Copying is also
+// better if a block of this size came back from outside: memory outside goes back to the kernel when it is
+// freed, and the next block would have all the page faults again.
 template <class Config>
 inline bool Heap<Config>::is_better_copied(SliceCount old, SliceCount slices) {
   if (slices.count <= old.count + old.count / 4) return false;
@@ -346,7 +348,7 @@ template <class Config>
     block_in_use(block);
   purge_by_decay(os::now_ms());
 }
-// A report may be left by a jump: it comes when nothing is in the caller's hands any more.
+// A handler may leave a report by a jump: reports come when the caller holds nothing any more.
 template <class Config>
 inline void Heap<Config>::put_in_pool(SpanChain chain, unsigned shard) {
   if (chain.has_nothing()) return;
@@ -370,9 +372,9 @@ inline typename Heap<Config>::InUse Heap<Config>::pool_or_lose(SpanRef span, uns
   if (const CacheNumber owner = span->load_word().owner(); owner != kNobody) {
     pages_.has_left(pages_.cache(owner), span);
   }
-  // (Only of spans of one block: to ask for the size of others costs the common case 15 instructions.)
+  // (Only for spans of one block: to ask for the size of others costs the common case 15 instructions.)
   const auto slices = [&] { return pages_.slices_of(span).count; };
-  // Spans of kHuge have no row; nor has one that a thread was resizing when a fork left it behind.
+  // Spans of kHuge have no row; nor has a span that a vanished thread was resizing at the fork.
   const bool odd = info.blocks == 1 && slices() != info.slices;
   if (odd || pages_.arena.is_at_limit() ||
       !pool().put_bounded(young_stack(info.pool_row), shard, span.number, most_young(info, shard),
@@ -388,7 +390,7 @@ inline typename Heap<Config>::InUse Heap<Config>::pool_or_lose(SpanRef span, uns
   return nullptr;
 }
 
-// Those of one row in a row are put at once.
+// Spans of one row that follow each other go into the pool in one step.
 template <class Config>
 [[gnu::noinline]] inline void Heap<Config>::pool_older_large_spans(CacheRecord& cache, unsigned shard) {
   SpanNumber first = SpanNumber::kNone;
@@ -431,7 +433,7 @@ SPANALLOC_COLD inline void Heap<Config>::give_large(SpanRef span, SliceCount sli
   keep_dirty_bound(slices.count);
 }
 
-// True: it is to be given back as clean memory.
+// True: give it back as clean memory, after purging it.
 template <class Config>
 inline bool Heap<Config>::comes_back_sparse(SpanRef span, SliceCount slices) {
   if (slices.count < kLookAtLeast || !pages_.large_habits.wants_look(slices.count)) return false;
@@ -439,8 +441,8 @@ inline bool Heap<Config>::comes_back_sparse(SpanRef span, SliceCount slices) {
   return pages_.large_habits.gives_back(slices.count, used);
 }
 
-// After a free of so many. Twice as much can be purged: the bound is reached, even as it sinks with what is
-// live, and one free takes no longer than the kernel would to take its block back.
+// After a free of so many slices. Twice as much can be purged, so that the bound is reached even while it
+// sinks with the live memory; and one free takes no longer than the kernel would to take the block back.
 template <class Config>
 inline void Heap<Config>::keep_dirty_bound(std::size_t slices) {
   const std::size_t excess = pages_.dirty_bound.excess();
@@ -452,9 +454,9 @@ inline void Heap<Config>::keep_dirty_bound(std::size_t slices) {
   pages_.purge_lock.unlock();
 }
 
-// Of a span that counts as empty. A block that was freed twice, unnoticed because its link had been
-// overwritten or because it was freed into two lists, was counted twice: then another block may still be out,
-// which has no link.
+// Of a span that counts as empty. If a block was freed twice, and that was not noticed because its link was
+// overwritten or because it went on two lists, it counts twice. Then another block may still be out; it has
+// no link.
 template <class Config>
 [[gnu::noinline]] inline typename Heap<Config>::InUse Heap<Config>::look_for_use(SpanRef span) {
   const std::size_t size = Classes::info(span->class_id()).block_size;
@@ -463,7 +465,7 @@ template <class Config>
   const auto link_at = [](const char* at) { return link_of(reinterpret_cast<const Block*>(at)); };
   std::uint32_t left = span->carved.load_relaxed();
   if (SPANALLOC_UNLIKELY(span->purged.load_relaxed() != 0)) return look_for_use_but_purged(span);
-  // Most blocks are right: one test for four.
+  // Most blocks are right: one test serves four.
   for (; left != 0; --left, block += size) {
     for (; left >= 4; left -= 4, block += 4 * size) {
       const std::uint64_t all =
@@ -477,8 +479,8 @@ template <class Config>
   return nullptr;
 }
 
-// The same where some have no link: their pages are gone, and nobody can be using them but who has freed them
-// once too often.
+// look_for_use() where some blocks have no link because their pages are purged: only a wrong program uses
+// those.
 template <class Config>
 SPANALLOC_COLD inline typename Heap<Config>::InUse Heap<Config>::look_for_use_but_purged(SpanRef span) {
   const ClassInfo& info = Classes::info(span->class_id());
@@ -492,8 +494,9 @@ SPANALLOC_COLD inline typename Heap<Config>::InUse Heap<Config>::look_for_use_bu
   return nullptr;
 }
 
-// Whoever has the block may free it yet. So the span, which the caller has alone, is what a fork may leave
-// behind, too: nobody allocates from it, an abandoned list owns it, on no list, and it never becomes empty.
+// Retires a span that the caller has alone: the program may still free the block in use. The span becomes
+// what a fork may leave behind, too: owned by an abandoned list, on no list, served from by nobody, never
+// empty.
 template <class Config>
 SPANALLOC_COLD inline void Heap<Config>::lose(SpanRef span) {
   const SpanWord lost =
@@ -502,7 +505,7 @@ SPANALLOC_COLD inline void Heap<Config>::lose(SpanRef span) {
   span->rest.store_relaxed(no_block());
   span->expect_frees(1);
   span->lost = true;
-  span->word.store_release(lost.with_delayed(true).bits);  // release: who frees into it finds it so
+  span->word.store_release(lost.with_delayed(true).bits);  // release: a thread that frees into it finds it so
 }
 template <class Config>
 SPANALLOC_COLD [[noreturn]] inline void Heap<Config>::block_in_use(InUse block) {
@@ -518,8 +521,8 @@ SPANALLOC_COLD inline void Heap<Config>::give_pool_back() {
 }
 template <class Config>
 inline void Heap<Config>::give_stack_back(unsigned stack, unsigned shard) {
-  // (One at a time: a report is left by a jump, perhaps.) As many as it holds, or more: what others put there
-  // meanwhile need not be waited for.
+  // (One at a time: a handler may leave a report by a jump.) As many as the stack holds, or more; spans that
+  // others put there meanwhile need not be waited for.
   for (std::uint32_t left = pool().count_hint(stack, shard); left != 0; --left) {
     const SpanNumber number = pool().get_local(stack, shard, pages_.pool_links());
     if (number == SpanNumber::kNone) return;
@@ -528,7 +531,7 @@ inline void Heap<Config>::give_stack_back(unsigned stack, unsigned shard) {
   }
 }
 
-// A bounded part of one stack. Returns what it has cost: a look at 64 blocks, or a call of the arena, is one.
+// Gives back a bounded part of one stack. Returns the cost: 1 for 64 blocks looked at or a call of the arena.
 template <class Config>
 inline std::size_t Heap<Config>::give_some_back(unsigned stack, unsigned shard, std::size_t at_most) {
   std::size_t cost = 0;
@@ -542,7 +545,7 @@ inline std::size_t Heap<Config>::give_some_back(unsigned stack, unsigned shard, 
   }
   return cost;
 }
-// Of what was in the pool as this tick began.
+// Gives back some of what was in the pool when this decay epoch began.
 template <class Config>
 SPANALLOC_COLD inline std::size_t Heap<Config>::give_some_old_back(std::size_t at_most) {
   if (!is_started()) return 0;
@@ -555,8 +558,8 @@ SPANALLOC_COLD inline std::size_t Heap<Config>::give_some_old_back(std::size_t a
   return cost;
 }
 
-// Some of the stacks of the first core, from `core` on, that has much. (More of it where several slices in
-// a row are wanted.) False: none has, or not as much as is wanted.
+// Drains `units` of the first shard, from `shard` on, that holds kWorthDraining and the slices wanted. False:
+// none.
 template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::drain_for(SliceCount wanted, unsigned shard, std::size_t units) {
   if (!is_started()) return false;
@@ -592,15 +595,15 @@ SPANALLOC_COLD inline bool Heap<Config>::purge_all_free() {
   return purged;
 }
 
-// A tick every half decay time: what the pools hold goes down to the arena, what was free there at the last
-// tick and still is is purged, and what is free now will be old at the next tick. So dirty memory that nobody
-// wants is purged after half the decay time at least and the whole of it at most, if somebody passes by; a
-// bounded part of it at a call. A tick that is not done with one call goes on with the next; it is done for
-// certain, because what comes into the pools meanwhile goes onto other stacks, which are the next tick's.
-// (But for what a thread was just about to put onto the old ones.)
+// One step of the decay clock; an epoch is half the decay time. In each epoch the pools' older spans go down
+// to the arena, what was free there in the last epoch and still is gets purged, and what is free now will be
+// old in the next one. So dirty memory that nobody wants is purged after half the decay time at least and the
+// whole of it at most, if threads come by. One call does a bounded part, and the next one goes on. An epoch
+// ends for certain: spans that come into the pools meanwhile go onto the other stacks, which are the next
+// epoch's. (But for a span that a thread was just about to put onto an old one.)
 template <class Config>
 SPANALLOC_COLD inline void Heap<Config>::purge_now(std::uint64_t now) {
-  if (!pages_.purge_lock.try_lock()) return;  // somebody is at it: another free will see to the rest
+  if (!pages_.purge_lock.try_lock()) return;  // another thread is at it: another free will see to the rest
   if (now >= pages_.next_purge.load_relaxed()) {
     if (!pages_.in_epoch) {
       pages_.in_epoch = true;
@@ -628,18 +631,18 @@ SPANALLOC_COLD inline void Heap<Config>::purge_now(std::uint64_t now) {
       pages_.forget_some_that_came_back();
       pages_.in_epoch = false;
     }
-    // With more to do the next one who comes here goes on.
+    // If there is more to do, the next thread that comes here goes on.
     pages_.next_purge.store_relaxed(pages_.in_epoch ? now : now + pages_.decay_ms / 2 + 1);
   }
   pages_.purge_lock.unlock();
 }
 
-// Gives back the pages of parked spans in which no block is out: of all of them, or of those in which nothing
-// was freed since the last tick, as far as `at_most` of cost reaches, from the cursor on. True: that is at
-// the end. Of all heaps: the records are gone through, because lists change while nobody holds their lock.
+// Purges pages of shared spans on which no block is out: of all shared spans, or of those in which nothing
+// was freed since the last epoch. Goes on from the cursor until the cost reaches `at_most`. True: it came to
+// the end. Goes through the records of all heaps, because lists change while nobody holds their locks.
 //
-// Under purge_lock: so no heap's destroy() begins meanwhile, and one that has begun shows the heap as not
-// started. A record says who owns its span, which is asked again under that thread cache's lock.
+// Under purge_lock: so no heap's destroy() begins meanwhile, and a heap whose destroy() has begun is not
+// started. A record says who owns its span; that is asked again under the owner's lock.
 template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::purge_shared(Thin which, std::size_t at_most) {
   const std::size_t end = index_of(pages_.end_of_spans());
@@ -648,16 +651,16 @@ SPANALLOC_COLD inline bool Heap<Config>::purge_shared(Thin which, std::size_t at
     if (cost >= at_most) return false;
     cost += kCostOfRecord;
     const SpanNumber number{static_cast<std::uint32_t>(pages_.purge_cursor)};
-    // A range in use is one span: nothing is to be thought of its other slices. (Of none: a free range,
-    // which is gone through, or one that was just given back.)
+    // A range in use is one span: its other slices' records do not matter. (Count 0: a free range, which is
+    // gone through, or one that was just given back.)
     next = pages_.purge_cursor + max_of(pages_.arena.count_of(index_of(number)), 1);
     if (!pages_.has_record(number)) continue;
     const SpanRef span = pages_.span(number);
     protocol_.with_shared(span, which == Thin::kAll, [&](auto& cache, SpanWord word) {
       const Heap* owner = pages_.heap_or_none(span->heap.load_relaxed());
       if (owner == nullptr || !owner->is_started()) return;
-      // What is out only becomes less while the span is parked. (Of what is not counted nothing is known but
-      // what others have freed.)
+      // The number of blocks out only falls while the span is shared. (If it is `uncounted`, only by others'
+      // frees.)
       const std::uint32_t out = word.outstanding() - span->uncollected();
       const std::uint32_t seen = Watch::seen(out);
       const bool thinned = span->watched == Watch::thinned(out);
@@ -689,7 +692,7 @@ SPANALLOC_COLD inline void Heap<Config>::take_all_large_spans(unsigned shard, st
   }
 }
 
-// AbandonedLists and other heaps' thread caches are passed by, a bounded number of them.
+// Passes by a bounded number of abandoned lists and other heaps' caches.
 template <class Config>
 SPANALLOC_COLD inline std::uint32_t Heap<Config>::claim_empty_of_others(std::uint32_t at_most,
                                                                         unsigned shard) {
@@ -703,7 +706,7 @@ SPANALLOC_COLD inline std::uint32_t Heap<Config>::claim_empty_of_others(std::uin
     const CacheNumber number{static_cast<std::uint32_t>(victim % count)};
     if (!pages_.has_cache(number)) continue;
     CacheRecord& other = pages_.cache_at(number);
-    // AbandonedLists are nobody's.
+    // Abandoned lists have no thread.
     if (other.heap.load_relaxed() != number_ || other.thread.load_relaxed() == 0) continue;
     ++looked_at;
     const SpanChain chain =
@@ -729,7 +732,7 @@ template <class Config>
       continue;
     }
     ++looked_at;
-    // Which spans are hot there may have changed since: the protocol looks again.
+    // The lender may have other spans by now: the protocol looks again.
     const auto borrowed_from = [&](SpanNumber owned) -> Borrowed {
       if (owned == SpanNumber::kNone) return {};
       const SpanRef span = pages_.span(owned);
