@@ -1,13 +1,13 @@
-// What a fork's child does about the threads that did not come along: their thread caches end, what they had
-// in their hands is found or lost, and counted.
+// What a fork's child does about the threads that vanished: it ends their caches, finds or retires the spans
+// that they were working on, and counts these.
 //
-// A fork takes no lock and waits for nobody (sync/spin_lock.hpp), so that every other thread vanishes at any
-// step. Mostly none of them was inside a call. Then a thread cache of theirs is in the state of one whose
-// thread sleeps, and may stay so: it is buried by the first call that comes into a slow path, of whatever
-// thread. A child that executes another program, or ends, does without: each page that it writes to is one
-// that the kernel must copy. So nothing is written to these thread caches; the calling thread's own say that
-// their thread has come along (PageLayer::forks). Where one was inside, all is put right at once, with a walk
-// over the records for what it had in its hands.
+// A fork takes no lock and waits for nobody (sync/spin_lock.hpp), so every other thread may vanish at any
+// step. Mostly none of them was in a call. Then their caches are like those of threads that rest, and may
+// stay so: the first call of any thread that comes into a slow path abandons their spans. A child that
+// executes another program, or ends, never does it, because the kernel must copy each page that the child
+// writes to. So nothing is written to these caches; instead the calling thread's own say that their thread is
+// still there (PageLayer::forks). If a thread was in a call, all is put right at once, with a walk over the
+// records for the spans that it was working on.
 #pragma once
 
 #include <cstddef>
@@ -24,10 +24,10 @@
 
 namespace spanalloc::standard {
 
-/// The page layer in whose heaps the calling thread is in a call without a thread cache; read by its signal
-/// handlers, too. The innermost one: what such a call calls of libc may use another page layer's heap
-/// (pthread_setspecific may allocate), and a handler that forks there recovers the outer one at once. That is
-/// no harm: the outer call has nothing in its hands then.
+/// The page layer in whose heaps the calling thread is in a call without a cache; its signal handlers read
+/// it, too. Of nested calls the innermost counts: a libc function called there may use another page layer's
+/// heap (pthread_setspecific may allocate), and a handler that forks in there recovers the outer layer at
+/// once. That does no harm: the outer call works on no span then.
 SPANALLOC_TLS inline constinit thread_local Atomic<const void*> inside_without_cache{nullptr};
 
 template <class Config>
@@ -37,8 +37,7 @@ class ForkRecovery {
   using Heap = standard::Heap<Config>;
 
  public:
-  /// In the child, first of all. Puts the heaps right, or leaves that to the end of the call that the fork
-  /// has interrupted.
+  /// In the child, first of all. Puts the heaps right, or leaves that to the end of the interrupted call.
   SPANALLOC_COLD static void enter_child(thread::ForkWatch* watch) {
     Pages& pages = static_cast<Pages&>(*watch);
     pages.start_lock.abandon_if_owner_died();
@@ -51,9 +50,9 @@ class ForkRecovery {
     recover_if_outside(pages);
   }
 
-  /// Before a misuse is reported: wherever the calling thread is, it is outside then. It is found where what
-  /// locks guard is whole. (A call without a thread cache stays counted: the next fork's child looks for what
-  /// it had.)
+  /// Before a misuse is reported: counts the calling thread as outside, wherever it is. Misuse is found only
+  /// where what locks guard is whole. (A call without a cache stays counted: the next child looks for its
+  /// work.)
   SPANALLOC_COLD static void let_go(thread::ForkWatch* watch) {
     Pages& pages = static_cast<Pages&>(*watch);
     pages.leave_locks();
@@ -65,13 +64,13 @@ class ForkRecovery {
       if (pages.is_mine(cache.number)) cache.inside.store_release(0);
       any_vanished = any_vanished || pages.has_vanished(cache);
     });
-    // Perhaps it was at the burial. (If it was another thread the next one waits for it, thread cache by
-    // thread cache.)
+    // This thread may have been abandoning vanished threads' spans. (If another thread is at it, the next
+    // waits at each cache.)
     std::uint32_t nothing = 0;
     if (any_vanished) pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kAbandonIsDue);
   }
 
-  /// Unless a call of the calling thread has been interrupted, which does it at its end then.
+  /// Does nothing while a call of the calling thread is interrupted; that call does it at its end.
   SPANALLOC_COLD static void recover_if_outside(Pages& pages) {
     bool inside = inside_without_cache.load_relaxed() == &pages;
     pages.for_each_cache([&](CacheRecord& cache) {
@@ -80,16 +79,16 @@ class ForkRecovery {
     if (!inside) recover(pages);
   }
 
-  /// The caller is inside, in no lock. Whoever comes while another one is at it does not wait: a thread cache
-  /// that is not buried yet is a sleeping thread's.
+  /// The caller has entered the heap and holds no lock. If another thread is at it, the caller does not wait:
+  /// the caches that are left are like those of threads that rest.
   SPANALLOC_COLD static void abandon_for_vanished_threads(Pages& pages) {
-    // One at a time. A child of a fork meanwhile finds somebody inside, and puts all right at once.
+    // One thread at a time. If it forks meanwhile, the child finds one inside, and puts all right at once.
     std::uint32_t due = Pages::kAbandonIsDue;
     if (!pages.recovery_is_due.compare_exchange_strong_acq_rel(due, 0)) return;
     pages.for_each_cache([&](CacheRecord& cache) {
       if (!pages.has_vanished(cache)) return;
-      // Whoever destroys the thread cache's heap meanwhile, which nobody uses any more, waits for this lock,
-      // or has had it: then the thread cache ends with the heap.
+      // A thread that destroys this cache's heap meanwhile (nobody uses the heap any more) waits for this
+      // lock, or has had it: then the cache ended with the heap.
       const LockGuard guard(pages.purge_lock);
       Heap* const heap = pages.heap_or_none(cache.heap.load_relaxed());
       if (heap == nullptr || !heap->is_started() || !pages.has_vanished(cache)) return;
@@ -102,8 +101,8 @@ class ForkRecovery {
   // The calling thread is alone and in no call of its own.
   SPANALLOC_COLD static void recover(Pages& pages) {
     const void* outer = inside_without_cache.load_relaxed();
-    // A signal handler that forks meanwhile leaves its child's recovery to this one, which goes on in that
-    // child: there was no second thread to lose.
+    // If a signal handler forks meanwhile, its child's recovery is left to this one, which goes on in that
+    // child: there was no second thread that could vanish.
     while (pages.recovery_is_due.load_relaxed() == Pages::kRecoveryIsDue) {
       inside_without_cache.store_relaxed(&pages);
       pages.recovery_is_due.store_relaxed(0);
@@ -114,8 +113,8 @@ class ForkRecovery {
 
   SPANALLOC_COLD static void put_right(Pages& pages) {
     const bool cut_short = vanished_threads_were_inside(pages);
-    // Nothing that these two guard can be half changed in a way that matters: a start is made again, purging
-    // is the arena's affair.
+    // These two locks guard nothing that can be half changed and matter: a start is made again, the arena
+    // purges.
     for (WakingLock* lock : {&pages.start_lock, &pages.purge_lock}) {
       if (lock->owner_died()) lock->reset();
     }
@@ -123,7 +122,7 @@ class ForkRecovery {
     if (cut_short) find_what_vanished_threads_had(pages);
     pages.for_each_heap([](Heap& heap) { heap.leave_if_not_started(); });
     pages.for_each_heap([](Heap& heap) { heap.live_caches.store_relaxed(0); });
-    // A thread that the child starts may have the mark of one that vanished.
+    // A thread that the child starts may have the same mark as a vanished one.
     pages.for_each_cache([&](CacheRecord& cache) {
       if (cache.thread.load_relaxed() == 0 || !pages.is_mine(cache.number)) return;
       pages.heap_at(cache.heap.load_relaxed()).live_caches.fetch_add_relaxed(1);
@@ -135,8 +134,8 @@ class ForkRecovery {
       return cache.thread.load_relaxed() == 0 && !cache.is_abandoned_list();
     });
     pages.lists_repaired = false;
-    // At last: a burial may end in a report, and be left. What it has left is made an end of as if nobody had
-    // been inside.
+    // Last, because this may end in a report, and be left by a jump. The caches that are left then are
+    // treated as if no thread had been inside.
     pages.for_each_cache([&](CacheRecord& cache) {
       if (!pages.has_vanished(cache)) return;
       any_left = !cut_short;
@@ -144,7 +143,7 @@ class ForkRecovery {
       abandon_for_vanished_thread(pages, pages.heap_at(cache.heap.load_relaxed()), cache);
       pages.return_cache(&cache);
     });
-    // Unless a signal handler has forked meanwhile: then all of this is done once more.
+    // If a signal handler has forked meanwhile, that stays due, and all of this is done once more.
     std::uint32_t nothing = 0;
     if (any_left) pages.recovery_is_due.compare_exchange_strong_acq_rel(nothing, Pages::kAbandonIsDue);
   }
@@ -166,9 +165,8 @@ class ForkRecovery {
     return inside;
   }
 
-  // Claimed spans whose claimers vanished come off their lists. Spans that vanished threads had in their
-  // hands are in no stack of a pool: these are emptied, and every range whose record says "free" is the
-  // arena's again.
+  // Takes spans whose claimers vanished off their lists. Spans that vanished threads were working on are in
+  // no stack of a pool; so the pools are emptied, and ranges whose record says "free" are the arena's.
   SPANALLOC_COLD static void find_what_vanished_threads_had(Pages& pages) {
     SpanProtocol<Pages> protocol(pages);
     pages.for_each_cache([&](CacheRecord& cache) { protocol.unlink_claimed(cache.number); });
@@ -177,44 +175,43 @@ class ForkRecovery {
     });
     pages.arena.recover_in_child();
     pages.arena.walk([&](std::uint32_t number, std::size_t slices, bool free) {
-      // Taken by a thread that vanished before the range got a record.
+      // A thread took the range and vanished before it had a record.
       if (free || number + slices > index_of(pages.end_of_spans())) return;
       const SpanRef span = pages.span(SpanNumber{number});
       const SpanWord word = span->load_word();
       if (word.state() != SpanState::kFree && !pages.heap_of(span).is_started()) {
-        // The heap's destroy() was cut short: its lists are gone, or about to go.
+        // The heap's destroy() was interrupted: its lists are gone, or about to go.
         span->word.store_relaxed(0);
         pages.give(span);
       } else if (word.state() == SpanState::kOwned && !pages.is_mine(word.owner()) &&
                  !pages.cache_at(word.owner()).has_as_current(span.number, span->class_id())) {
         lose_current_span(pages, span);
-        // What stands on no list is a span of one block, or lost by an earlier fork.
+        // A span on no list is one of one block, or was retired by an earlier fork.
       } else if (word.state() == SpanState::kFree ||
                  (word.is_delayed() && span->list != ListId::kNone && protocol.collect_on_list(span))) {
-        // (What was never used names thread cache 0, which there may not be yet: its first thread may have
-        // vanished as it made it.)
+        // (A record that was never used names cache 0. That may not exist yet: its first thread may have
+        // vanished while it made the cache.)
         if (pages.was_used(word.owner())) pages.has_left(pages.cache(word.owner()), span);
-        // (A spare one, too, is the arena's now, whatever place may name it.)
+        // (A cached large span is the arena's now, too, whatever place may still name it.)
         if (word.state() == SpanState::kFree) span->word.store_relaxed(kCachedTaken.bits);
         pages.give(span);
       }
     });
   }
 
-  // A span that stands nowhere: its thread was about to take it or to leave it. Whatever is on its lists, it
-  // never becomes empty. Frees into it still work: an abandoned list owns it, on no list.
+  // Retires a span that is in no place: its thread was about to take or leave it. It never becomes empty,
+  // whatever is on its lists. Frees into it still work: an abandoned list owns it, but does not list it.
   SPANALLOC_COLD static void lose_current_span(Pages& pages, SpanRef span) {
     Heap& heap = pages.heap_of(span);
     const CacheNumber new_owner = heap.abandoned_lists().numbers[0];
     {
-      // Others may free into it, and borrow what was freed, which is by the lock of the thread cache that has
-      // it hot.
+      // Others may free into the span, and borrow what was freed; that happens under the lock of its owner.
       const typename Heap::Protocol::CacheGuard guard(heap.protocol(), span->load_word().owner());
       span->list = ListId::kNone;
       span->lost = true;
       span->expect_frees(1);
       SpanWord word = span->load_word();
-      // Release: whoever finds it parked finds it on no list.
+      // Release: a thread that finds the span shared finds it on no list.
       while (!span->word.compare_exchange_strong_acq_rel(
           word.bits, word.with_state(SpanState::kShared).with_owner(new_owner).bits)) {
       }
@@ -222,8 +219,7 @@ class ForkRecovery {
     heap.lost_to_fork.fetch_add_relaxed(1);
   }
 
-  // What is free in it stands on its lists, as the record has them: each block is linked before it is on a
-  // list, and off it before it loses its link.
+  // The span's lists hold all its free blocks: a block gets its link before it is listed, and loses it after.
   SPANALLOC_COLD static void share_current_span(Pages& pages, Heap& heap, CacheRecord& cache, SpanRef span) {
     const ClassInfo& info = Pages::Classes::info(span->class_id());
     const std::uint32_t carved = span->carved.load_relaxed();
@@ -232,7 +228,7 @@ class ForkRecovery {
         info.blocks - carved + count_purged(span->purged.load_relaxed(), info.block_size, carved);
     for (Atomic<Block*>* list : {&span->free_list, &span->rest}) {
       const ListLength length = length_of(list->load_relaxed(), info.virtual_span, info.blocks);
-      if (!length.whole) return lose_current_span(pages, span);  // its program has damaged it
+      if (!length.whole) return lose_current_span(pages, span);  // the program has damaged it
       free += length.blocks;
     }
     if (free > span->load_word().outstanding()) return lose_current_span(pages, span);
@@ -246,14 +242,14 @@ class ForkRecovery {
     }
   }
 
-  // Of a vanished thread. (Blocks of what it had damaged stay out.)
+  // Of a vanished thread. (Blocks of a list that the program has damaged stay out.)
   SPANALLOC_COLD static void return_loans(Pages& pages, Heap& heap, CacheRecord& cache) {
     cache.loans.for_each([&](ClassId c, Loan& loan) {
       const SpanRef span = pages.span(loan.span.load_relaxed());
       const ClassInfo& info = Pages::Classes::info(c);
       Block* const list = loan.free_list.load_relaxed();
       const ListLength length = length_of(list, info.virtual_span, info.blocks);
-      // First: a fork meanwhile must not find them twice.
+      // First: after a fork from here the child must not find them twice.
       loan.free_list.store_release(no_block());
       if (length.blocks == 0 || !length.whole) return;
       const BlockOffset mark = as_block_offset(address_of(list) - address_of(pages.address(span.number)));
@@ -266,10 +262,10 @@ class ForkRecovery {
     });
   }
 
-  // All that it does to what others may reach is what the thread would do at its end. What a second burial
-  // finds that begins where a fork has cut the first one short is done again, or was done.
+  // Does to what other threads may reach only what the thread would do at its end. If a fork interrupts this,
+  // the child does it again; steps that were done need not be done twice.
   SPANALLOC_COLD static void abandon_for_vanished_thread(Pages& pages, Heap& heap, CacheRecord& cache) {
-    // One may be in two places, if its thread was moving it.
+    // A span may be in two places, if its thread was moving it.
     const auto share = [&](SpanNumber number) {
       if (number == SpanNumber::kNone) return;
       const SpanRef span = pages.span(number);
@@ -287,16 +283,14 @@ class ForkRecovery {
   }
 };
 
-/// While it lives, the calling thread may have a span that stands nowhere else, hold a lock, or be anywhere
-/// in the arena's books. Two things follow for a fork's child: what vanished threads were inside of is looked
-/// for; and a thread that forks from a signal handler, and was interrupted inside, first comes out of it
-/// before anything is put right.
+/// While it lives, the calling thread may have a span that is in no place, hold a lock, or be changing the
+/// arena's books. A fork's child draws two conclusions. It looks for what vanished threads that were in such
+/// a call had. And if a signal handler forks in such a call, the thread first returns from the call.
 template <class Config>
 class [[nodiscard]] HeapCall {
  public:
-  // The stores are made in this order, as far as a fork's child can tell: what follows the first two begins
-  // with a compare-and-swap that releases them, or with a lock or a hold that says the same; the last is a
-  // release.
+  // A fork's child sees the stores in this order: what follows the first two begins with a compare-and-swap
+  // that releases them, or with a lock or hold that tells as much; the last one is a release.
   SPANALLOC_INLINE explicit HeapCall(ThreadState<Config>& state) : state_(state), cache_(state.cache) {
     if (SPANALLOC_LIKELY(cache_ != nullptr)) {
       outer_ = cache_->inside.load_relaxed();
@@ -315,10 +309,10 @@ class [[nodiscard]] HeapCall {
   }
   SPANALLOC_INLINE ~HeapCall() {
     if (SPANALLOC_LIKELY(cache_ != nullptr)) {
-      // A thread cache that was given back meanwhile may be somebody else's.
+      // A cache that was given back meanwhile may be another thread's.
       if (SPANALLOC_LIKELY(cache_ == state_.cache)) cache_->inside.store_release(outer_);
     } else {
-      // Unless calls have been counted anew since, in a child that was put right in the middle of this one.
+      // Unless calls were counted anew since, in a child that was put right in the middle of this call.
       if (SPANALLOC_LIKELY(static_cast<std::int16_t>(generation_ - state_.pages->counted_since) >= 0)) {
         state_.pages->inside_without_cache.fetch_sub_acq_rel(1);
       }
@@ -334,8 +328,8 @@ class [[nodiscard]] HeapCall {
  private:
   ThreadState<Config>& state_;
   CacheRecord<Config>* cache_;
-  std::uint32_t outer_ = 0;            // of the thread cache's flag
-  const void* outer_layer_ = nullptr;  // of inside_without_cache
+  std::uint32_t outer_ = 0;            // the cache's flag before
+  const void* outer_layer_ = nullptr;  // inside_without_cache before
   std::uint16_t generation_ = 0;
 };
 
