@@ -69,7 +69,7 @@ SPANALLOC_INLINE void set_link(Block* b, std::uint64_t link) {
 SPANALLOC_INLINE void clear_link(Block* b) {
   b->stored = 0;
 }
-/// For a block that the list has lost already: a fork's child finds it with its link, or on no list.
+/// For a block that is off its list already: a fork's child finds it with its link, or on no list.
 SPANALLOC_INLINE void release_link(Block* b) {
   store_in_order(b->stored, 0);
 }

@@ -236,8 +236,7 @@ class Heap {
     purge_by_decay(now);
     return now >= pages_.next_purge.load_relaxed();
   }
-  /// Puts empty spans whose owners have not noticed it into the pool, from up to `at_most` caches; says how
-  /// many.
+  /// Pools empty spans whose owners have not noticed it, from up to `at_most` caches. Returns how many.
   std::uint32_t claim_empty_of_others(std::uint32_t at_most, unsigned shard);
 
   /// Takes a loan: the remote list of a span of class c that another cache owns, if it has so many blocks as
@@ -271,8 +270,7 @@ class Heap {
       if (owns_record(span) && cache.large_spans.take_away(span)) put_in_pool(cached_of_record(span), shard);
     });
   }
-  /// Puts the older half of the calling thread's cached large spans into the pool. The caller keeps the
-  /// clock.
+  /// Puts the older half of the calling thread's cached large spans into the pool.
   void pool_older_large_spans(CacheRecord& cache, unsigned shard);
   /// A span for class `c` of one block, from the shard's own stacks only. The calling thread's cache gets
   /// more spans of that class at once, up to half of what it may have. None: the stacks are empty.
@@ -467,8 +465,7 @@ class Heap {
   std::uint32_t abandoned_lists_made_ = 0;
   AbandonedLists abandoned_lists_;  // constant once there is a cache
   Atomic<std::uint32_t> has_abandoned_lists_{0};
-  // Which cache is the next to be stolen from. Apart from what is read all the time: each pool miss changes
-  // it.
+  // Which cache is the next to be stolen from. Alone in its line: each pool miss changes it.
   alignas(kCacheLine) Atomic<std::uint32_t> next_victim_{0};
 };
 

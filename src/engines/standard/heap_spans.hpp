@@ -455,8 +455,7 @@ inline void Heap<Config>::keep_dirty_bound(std::size_t slices) {
 }
 
 // Of a span that counts as empty. If a block was freed twice, and that was not noticed because its link was
-// overwritten or because it went on two lists, it counts twice. Then another block may still be out; it has
-// no link.
+// overwritten or because it went on two lists, it counts twice: another block, without a link, may be out.
 template <class Config>
 [[gnu::noinline]] inline typename Heap<Config>::InUse Heap<Config>::look_for_use(SpanRef span) {
   const std::size_t size = Classes::info(span->class_id()).block_size;
@@ -479,8 +478,7 @@ template <class Config>
   return nullptr;
 }
 
-// look_for_use() where some blocks have no link because their pages are purged: only a wrong program uses
-// those.
+// look_for_use() where blocks on purged pages have no link; only a wrong program uses those.
 template <class Config>
 SPANALLOC_COLD inline typename Heap<Config>::InUse Heap<Config>::look_for_use_but_purged(SpanRef span) {
   const ClassInfo& info = Classes::info(span->class_id());
@@ -495,8 +493,7 @@ SPANALLOC_COLD inline typename Heap<Config>::InUse Heap<Config>::look_for_use_bu
 }
 
 // Retires a span that the caller has alone: the program may still free the block in use. The span becomes
-// what a fork may leave behind, too: owned by an abandoned list, on no list, served from by nobody, never
-// empty.
+// what a fork may leave behind, too: owned by an abandoned list, on no list, never served from, never empty.
 template <class Config>
 SPANALLOC_COLD inline void Heap<Config>::lose(SpanRef span) {
   const SpanWord lost =
@@ -558,8 +555,7 @@ SPANALLOC_COLD inline std::size_t Heap<Config>::give_some_old_back(std::size_t a
   return cost;
 }
 
-// Drains `units` of the first shard, from `shard` on, that holds kWorthDraining and the slices wanted. False:
-// none.
+// Drains `units` of the first shard, from `shard` on, with kWorthDraining and what is wanted. False: none.
 template <class Config>
 SPANALLOC_COLD inline bool Heap<Config>::drain_for(SliceCount wanted, unsigned shard, std::size_t units) {
   if (!is_started()) return false;
@@ -659,8 +655,7 @@ SPANALLOC_COLD inline bool Heap<Config>::purge_shared(Thin which, std::size_t at
     protocol_.with_shared(span, which == Thin::kAll, [&](auto& cache, SpanWord word) {
       const Heap* owner = pages_.heap_or_none(span->heap.load_relaxed());
       if (owner == nullptr || !owner->is_started()) return;
-      // The number of blocks out only falls while the span is shared. (If it is `uncounted`, only by others'
-      // frees.)
+      // The number of blocks out only falls while the span is shared. (`uncounted`: by others' frees only.)
       const std::uint32_t out = word.outstanding() - span->uncollected();
       const std::uint32_t seen = Watch::seen(out);
       const bool thinned = span->watched == Watch::thinned(out);

@@ -1,19 +1,18 @@
-// Gives back the pages of a parked span in which no block is out, while others are.
+// Purges the pages of a shared span on which no block is out, while other blocks of the span are.
 //
-// Who does it has the lock of the thread cache that the span is parked with. So nobody pops a block of the
-// span, and what others may do meanwhile is to free one that is out: its owner pushes it on `free_list`,
-// anybody else on the remote list. Either reads where the list begins, writes to the block that is freed, and
-// makes that the new beginning. Hence what stands behind the first block of a list is this thread's to
-// change; where the list begins is not. (But on `free_list` nobody pushes if the thread cache is the calling
-// thread's, or an abandoned list.)
+// The purging thread holds the lock of the span's owner. So nobody takes a block from the span. Other threads
+// may only free blocks that are out: the span's own thread pushes them on `free_list`, others push them on
+// the remote list. Each of them reads where the list begins, writes to the freed block, and makes that the
+// new beginning. So everything behind the first block of a list is the purging thread's to change, but where
+// the list begins is not. (Nobody pushes on `free_list` if this thread or an abandoned list is the owner.)
 //
-// If the first block of such a list is dropped it stays the first, without a link; what stood behind it goes
-// to `rest`, which nobody uses meanwhile. What is pushed from then on leads to the dropped block, where the
-// list is therefore at its end: cut_lists() makes it end there when the span becomes hot again.
+// If the first block of such a list is purged it stays the first, without a link; the blocks behind it go to
+// `rest`, which nobody uses meanwhile. Blocks that are pushed later lead to the purged block, where the list
+// is at its end: cut_lists() ends it there when the span becomes owned again.
 //
-// Steps, for a fork's child, which finds a lock whose owner vanished: the mask is written; the blocks that it
-// covers leave the lists; their pages go. So on a list of a child a dropped block with a link is one that
-// should have left already (unlink_purged), and one without a link is an end.
+// The order of steps serves a fork's child that finds the lock's holder vanished: first the mask is written,
+// then the blocks that it covers leave the lists, then their pages go. So a purged block with a link, on a
+// list in a child, is one that should have left already (unlink_purged); one without a link is an end.
 #pragma once
 
 #include <cstdint>
@@ -28,21 +27,21 @@
 
 namespace spanalloc::standard {
 
-/// One span as its thinner sees it; `base`: where it begins. `remotes`: the first block of its remote list,
-/// or no_block(). `still`: nobody pushes on free_list.
+/// One span, as the purging thread sees it. `base`: where the span begins. `remotes`: the first block of its
+/// remote list, or no_block(). `still`: nobody pushes on free_list.
 class PartialPurge {
  public:
   PartialPurge(Span& span, char* base, const SizeClass& info)
       : span_(span), base_(base), info_(info), carved_(span.carved.load_relaxed()) {}
 
-  /// purge(first byte, bytes): false if the old bytes stay. Returns what it has cost, in some 7 ns: a block
-  /// that was looked at is 1, a page given back 16, a call 100.
+  /// purge(first byte, bytes) returns false if the old bytes stay. Returns the cost, in some 7 ns: 1 for a
+  /// block that was looked at, 16 for a page purged, 100 for a call.
   template <class Purge>
   std::uint32_t thin(Block* remotes, bool still, std::size_t page_size, Purge&& purge) {
     const std::uint64_t old = purged();
-    // Acquire: with push_freed(), the links behind it.
+    // Acquire: pairs with push_freed(); sees the links behind it.
     Block* const first = span_.free_list.load_acquire();
-    // Damaged lists are left alone: the owner will say so.
+    // Damaged lists are left alone: the owner will report them.
     if (!count_list(first) || !count_list(span_.rest.load_relaxed()) || !count_list(remotes)) return cost_;
     for_each_purged(old, info_.block_size, carved_, [&](std::uint32_t i) { count_block(i); });
     const Pages pages = pages_to_give(old, page_size);
@@ -59,14 +58,14 @@ class PartialPurge {
       cost_ += 100 + 16 * (to - from);
       const bool purged = purge(base_ + (std::size_t{from} << PageMask::kBits),
                                 std::size_t{to - from + 1} << PageMask::kBits);
-      // A dropped block has no link.
+      // A purged block has no link.
       if (!purged) clear_links(pages.fresh & PageMask::range(from, to), 0);
     });
     return cost_;
   }
 
-  /// The span has become hot, or is about to: nobody frees into its lists as they were. They end where they
-  /// lead to dropped blocks. Returns the first block of the remote list, as thin().
+  /// Called when the span becomes owned, so that nobody frees into its lists as they were. Ends them where
+  /// they lead to purged blocks. Returns the first block of the remote list, as thin() takes it.
   Block* cut_lists(Block* remotes) {
     if (SPANALLOC_LIKELY(purged() == 0)) return remotes;
     cut(span_.free_list.load_relaxed(), &span_.free_list);
@@ -75,9 +74,8 @@ class PartialPurge {
     return remotes;
   }
 
-  /// In a fork's child: takes the dropped blocks off the lists, from where a vanished thread had got to, and
-  /// the links from those whose pages it had not given back yet. (Whose page is gone is only read: it has
-  /// none.)
+  /// In a fork's child: takes the purged blocks off the lists, from where a vanished thread had got to, and
+  /// clears the links of those whose pages it had not purged yet. (Purged pages are only read.)
   SPANALLOC_COLD void unlink_purged(Block* remotes, bool still) {
     if (purged() == 0) return;
     Block* const first = span_.free_list.load_relaxed();
@@ -88,7 +86,7 @@ class PartialPurge {
     if (!is_end(remotes)) set_aside(remotes);
     clear_links_of_purged();
   }
-  /// The same where a vanished owner was about to take dropped blocks back, which are on no list yet.
+  /// In a fork's child, where a vanished owner was about to take back purged blocks, not on a list yet.
   SPANALLOC_COLD void clear_links_of_purged() {
     for_each_purged(purged(), info_.block_size, carved_, [&](std::uint32_t i) {
       unpoison(block_at(i), sizeof(Block));
@@ -96,7 +94,7 @@ class PartialPurge {
     });
   }
 
-  /// How many blocks a list has that ends where it leads to a dropped one; more than `most`: it is damaged.
+  /// How many blocks a list has before its end or a purged block; more than `most`: the list is damaged.
   std::uint32_t length(Block* block, std::uint32_t most) const {
     std::uint32_t count = 0;
     for (; !is_end(block) && !is_purged(block); block = next_of(block)) {
@@ -109,7 +107,7 @@ class PartialPurge {
   static constexpr std::uint32_t kPages = kMostSpan >> PageMask::kBits;
 
   struct Pages {
-    std::uint64_t fresh = 0;      ///< to be dropped
+    std::uint64_t fresh = 0;      ///< to be purged, with the blocks on them
     std::uint64_t untouched = 0;  ///< without a block that was carved
   };
 
@@ -174,7 +172,7 @@ class PartialPurge {
     return pages;
   }
 
-  // Takes the dropped blocks off a list. `head`: where it begins; nullptr: the first block stays.
+  // Takes the purged blocks off a list. `head`: where it begins; nullptr: its first block stays.
   void unlink(Block* block, Atomic<Block*>* head) {
     if (is_end(block)) return;
     Block* kept = nullptr;  // the last one that stays
@@ -183,7 +181,7 @@ class PartialPurge {
       kept = block;
       block = next_of(block);
     }
-    Block* behind_kept = block;  // where it leads as it is
+    Block* behind_kept = block;  // where that one leads now
     while (!is_end(block)) {
       if (is_purged(block)) {
         if (!has_link(block)) break;
@@ -203,8 +201,8 @@ class PartialPurge {
       head->store_release(to);  // release: for a fork's child, as in push_freed()
     }
   }
-  // The first block of a list where others push. If it is dropped, what is behind it goes to `rest`. (To a
-  // fork's child that is out in between.)
+  // For the first block of a list on which others push. If it is purged, the blocks behind it go to `rest`.
+  // (In between they count as out, for a fork's child.)
   void set_aside(Block* first) {
     if (is_end(first) || !is_purged(first) || !has_link(first)) return;
     Block* const behind = next_of(first);
@@ -221,7 +219,7 @@ class PartialPurge {
       if (is_purged(block)) return lead(last, no_block(), head);
     }
   }
-  // Of the blocks that touch `pages` those whose links do not go with a page of `gone`.
+  // Of the blocks that touch `pages`, clears the links that do not go with a page of `gone`.
   void clear_links(std::uint64_t pages, std::uint64_t gone) {
     for_each_purged(pages, info_.block_size, carved_, [&](std::uint32_t i) {
       const std::uint64_t first = std::uint64_t{1} << (i * info_.block_size >> PageMask::kBits);
