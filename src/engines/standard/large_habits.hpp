@@ -1,28 +1,28 @@
-// What a program makes of its large blocks, size by size: whether one that comes back stays in memory, and
-// whether the next is cleared by giving its pages back.
+// Learns, size by size, what a program does with its large blocks. Two questions: does a freed block stay in
+// memory, and is the next one cleared by purging?
 //
-// A look tells how much of a block is used, in 256ths, by a sample: which of its pages hold anything but
-// zeroes, and so are in memory. One that comes back
+// A look tells by a sample how much of a block is used, in 256ths: which of its pages hold anything but
+// zeroes, and so are in memory. A freed block with
 //
-//   with a quarter or more  was used, and stays: there is no telling what the next one is for.
-//   with less (sparse)      may be followed by one whose program writes to the same places: then it pays for
-//                           each page that is given back; or to others: then what all of them leave in
-//                           memory adds up to the whole.
+//   a quarter or more in use    stays: it was used, and nobody can tell what the next one is for
+//   less in use (sparse)        may be followed by a block whose program writes to the same places: it pays
+//                               for each page purged. Or by blocks used in other places: then what all of
+//                               them leave in memory adds up to the whole
 //
-// So a sparse block stays once, and its look is remembered. As long as the next ones show as much, they stay,
-// and only every 2nd, 4th, 8th ... 32nd is looked at. Once there is more, the pages go, and so do those of
-// the next 1, 2, 4 ... 64 sparse ones, before one may stay again. Of huge blocks no sparse one stays, as
-// what it has in memory may be much; but zeroes may have been written, too. Where nothing else was found
-// eight times in a row, they stay, and every 64th is looked at: so who fills them with zeroes has the page
-// faults of the first few only.
+// So one sparse block stays, and its look is remembered. While the next ones show no more, they stay, and
+// only every 2nd, 4th, 8th ... 32nd is looked at. Once a look shows more, that block's pages are purged, and
+// those of the next 1, 2, 4 ... 64 sparse blocks, before one may stay again. No huge sparse block stays,
+// because it may have much in memory; but the program may have written zeroes. If looks found only zeroes
+// eight times in a row, huge blocks stay, and every 64th is looked at: so a program that fills them with
+// zeroes has page faults for the first few only.
 //
-// Clearing brings all of a block to memory: whether the program needs more than a word of it, no look can
-// tell afterwards. So the 64th clearing gives the pages back, whatever the look. Was that in vain, because so
-// much comes back that clearing would have taken less time, the next try is 128, 256 ... 1024 later. (The
-// page fault after a purge takes as long as to clear fifteen pages and more. Of huge blocks memory counts,
-// not time: the 16th is tried, and less than a quarter is not in vain. And as each look takes the page faults
-// of its sample where nothing is used, only every 64th is looked at once eight in a row held nothing; the
-// others' pages go unseen, until one that is freed holds something.)
+// Clearing brings a whole block into memory; no later look can tell whether the program needs more than a
+// word of it. So the 64th clearing purges, whatever the look says. That is in vain if so much comes back that
+// clearing would have taken less time; then the next try is 128, 256 ... 1024 clearings later. (A page fault
+// after a purge takes as long as clearing fifteen pages or more. For huge blocks memory counts, not time:
+// every 16th clearing tries, and it is in vain only if a quarter or more comes back. There each look takes
+// the page faults of its sample where nothing is used. So once eight in a row held nothing, only every 64th
+// is looked at; the others are purged unseen, until a freed block holds something.)
 #pragma once
 
 #include <cstddef>
@@ -32,17 +32,16 @@
 
 namespace spanalloc::standard {
 
-/// Thread-safe, zero-initialisable. Relaxed throughout, and of two threads that change a word at once one may
-/// be lost: nothing follows but time and memory. Sizes are in slices; some share a word, as their blocks
-/// may share their memory.
+/// Thread-safe, zero-initialisable. Relaxed throughout; of two changes at once one may be lost: only time and
+/// memory depend on it. Sizes are in slices; some share a word, as their blocks may share memory.
 class LargeHabits {
  public:
-  /// So much is a used block's.
+  /// The look at which a block counts as used.
   static constexpr std::size_t kUsed = 64;
 
   constexpr explicit LargeHabits(std::size_t huge) : huge_(huge) {}
 
-  /// A block is freed. False: it stays, whatever a look would find.
+  /// Before a block is freed. False: it stays, whatever a look would find.
   bool wants_look(std::size_t slices) {
     if (slices >= huge_) return zeroes_[place_of(slices)].wants_look();
     Word& word = freed_[place_of(slices)];
@@ -52,7 +51,7 @@ class LargeHabits {
     word.store_relaxed(habit.bits());
     return false;
   }
-  /// It was looked at. True: its pages are to go.
+  /// After that look. True: purge the block's pages.
   bool gives_back(std::size_t slices, std::size_t look) {
     const bool sparse = look < kUsed;
     if (slices >= huge_) {
@@ -80,11 +79,11 @@ class LargeHabits {
     return goes;
   }
 
-  /// A block is to read as zero. False: its pages are to go, whatever a look would find.
+  /// Before a block is cleared. False: purge it, whatever a look would find.
   bool wants_look_to_clear(std::size_t slices) {
     return slices < huge_ || cleared_zeroes_[place_of(slices)].wants_look();
   }
-  /// So much of it is in memory. True: its pages are to go.
+  /// After that look. True: purge the block's pages.
   bool clears_by_purging(std::size_t slices, std::size_t look) {
     if (slices >= huge_) (void)cleared_zeroes_[place_of(slices)].stay(look);
     Word& word = cleared_[place_of(slices)];
@@ -97,7 +96,7 @@ class LargeHabits {
     if (!in_vain || habit.tried) habit.since = 0;
     word.store_relaxed(habit.bits());
     const bool purges = !in_vain || habit.tried;
-    // What clearing brings to memory is not the program's.
+    // What clearing brings into memory is not the program's use.
     if (!purges && !huge) forget_sparse_one(slices);
     return purges;
   }
@@ -106,7 +105,7 @@ class LargeHabits {
   using Word = Atomic<std::uint32_t>;
   static constexpr std::size_t kPlaces = 16;
   static constexpr std::size_t kScatter = 8;  // looks that differ by less may have found the same
-  // In parts of memory, as looks: from there on clearing takes less time than the page faults after a purge.
+  // A look: from there on clearing takes less time than the page faults after a purge.
   static constexpr std::size_t kQuickerCleared = 10;
   static constexpr unsigned kMostRegrets = 6;
   static constexpr unsigned kMostSame = 5;
@@ -115,11 +114,11 @@ class LargeHabits {
   static constexpr unsigned kMostPatience = 4;
 
   struct Freed {
-    unsigned base = 0;     // the look at the one that stayed, + 1; 0: none did
-    unsigned same = 0;     // looks since that found no more
-    unsigned unseen = 0;   // blocks from now on that are not looked at
-    unsigned regrets = 0;  // how often pages that stayed were too many
-    unsigned to_go = 0;    // sparse ones from now on that do not stay
+    unsigned base = 0;     // the look at the block that stayed, + 1; 0: none stayed
+    unsigned same = 0;     // looks since then that found no more
+    unsigned unseen = 0;   // the next so many blocks are not looked at
+    unsigned regrets = 0;  // how often blocks that stayed were followed by fuller ones
+    unsigned to_go = 0;    // the next so many sparse blocks do not stay
 
     static Freed from(std::uint32_t bits) {
       return {bits & 0xFF, bits >> 8 & 0xF, bits >> 12 & 0x3F, bits >> 18 & 0xF, bits >> 22 & 0x7F};
@@ -129,7 +128,7 @@ class LargeHabits {
   static_assert(kUsed <= 0xFF && kMostSame <= 0xF && (1u << kMostSame) - 1 <= 0x3F && kMostRegrets <= 0xF &&
                 1u << kMostRegrets <= 0x7F);
 
-  // Of huge blocks in which looks find nothing but zeroes.
+  // For huge blocks in which looks find nothing but zeroes.
   class Zeroes {
    public:
     bool wants_look() {
@@ -152,13 +151,13 @@ class LargeHabits {
    private:
     static constexpr std::uint32_t kInARow = 8;
     static constexpr std::uint32_t kUnseen = 63;
-    Word word_{0};  // looks in a row; above kInARow: as many blocks less are not looked at
+    Word word_{0};  // looks in a row; above kInARow: the excess is how many blocks are not looked at
   };
 
   struct Cleared {
-    unsigned since;     // blocks since one was cleared by giving its pages back
+    unsigned since;     // clearings since one was done by purging
     unsigned patience;  // how often that was in vain
-    bool tried;         // the last one's pages were given back though it was used
+    bool tried;         // the last block was purged though it was used
 
     static Cleared from(std::uint32_t bits) { return {bits & 0xFFFF, bits >> 16 & 0xF, bits >> 20 != 0}; }
     std::uint32_t bits() const { return since | patience << 16 | (tried ? 1u << 20 : 0); }

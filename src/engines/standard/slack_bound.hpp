@@ -1,12 +1,12 @@
-// How much of what spans of one block have around their blocks stays in memory, though nobody can use it:
+// Bounds the idle memory around the blocks of spans of one block, which stays though nobody can use it:
 //
-//   idle <= 4 MiB + spans of one block / 16, and what there was no credit for
+//   idle <= 4 MiB + spans of one block / 16, plus what there was no credit to give back
 //
-// What is beyond is given back as a span is handed out. A program whose objects come and go within these
-// bounds never pays for that; one that lives in such objects keeps little that it has no use for. Nor does
-// one pay again and again for the same memory, which a block of another size has used meanwhile: giving back
-// takes credit. As much as the spans of one block grow beyond what they ever were is credit, and 32 MiB a
-// second are, up to 32 MiB.
+// What exceeds the bound is given back when a span is handed out. So a program whose objects come and go
+// within the bound never pays, and a program that lives in such objects keeps little memory that it has no
+// use for. Credit keeps a program from paying again and again for memory that blocks of other sizes use in
+// between. Giving back takes credit; credit grows by as much as the live spans of one block exceed their
+// former maximum, and by 32 MiB a second, up to 32 MiB.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +17,7 @@
 
 namespace spanalloc::standard {
 
-/// Thread-safe, zero-initialisable. Relaxed throughout: nothing follows from the count but what is purged.
+/// Thread-safe, zero-initialisable. Relaxed throughout: nothing depends on the counts but what is purged.
 class SlackBound {
  public:
   static constexpr std::size_t kPage = 4 * kKiB;
@@ -26,11 +26,11 @@ class SlackBound {
   /// Pages that a span's record can count.
   static constexpr std::size_t kMostOfASpan = 255;
 
-  /// Of one span.
+  /// A span had `before` idle pages and has `now`.
   void changed(std::size_t before, std::size_t now) { pages_.fetch_add_relaxed(now - before); }
   /// `live`: bytes of spans of one block that are in use.
   bool has_room(std::size_t live) const { return idle_bytes() <= kAlways + live / kPartOfLive; }
-  /// True: so many bytes may be given back.
+  /// True: so many bytes may be given back; their credit is taken.
   bool pays(std::size_t bytes, std::size_t live, std::uint64_t now_ms) {
     earn(live, now_ms);
     const std::size_t credit = credit_.load_relaxed();
@@ -44,7 +44,7 @@ class SlackBound {
   static constexpr std::size_t kEarnedAMs = 32 * kKiB;
   static constexpr std::size_t kMostByTime = 32 * kMiB;
 
-  // (Threads that come at the same time may both earn the same, or lose what one has earned.)
+  // (Threads that come at once may both earn the same credit, or lose what one has earned.)
   void earn(std::size_t live, std::uint64_t now_ms) {
     std::size_t credit = credit_.load_relaxed();
     if (const std::size_t most = most_live_.load_relaxed(); live > most) {
@@ -62,7 +62,7 @@ class SlackBound {
   }
 
   Atomic<std::size_t> credit_{0};     // bytes
-  Atomic<std::size_t> most_live_{0};  // bytes of spans of one block, as far as was seen
+  Atomic<std::size_t> most_live_{0};  // bytes of spans of one block; the maximum seen
   Atomic<std::uint64_t> earned_ms_{0};
   Atomic<std::size_t> pages_{0};
 };
