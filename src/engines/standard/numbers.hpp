@@ -1,5 +1,4 @@
-// The numbers that the engine's parts name things by, each a type of its own: what is an index of one table
-// cannot be used as an index of another.
+// The numbers that name the engine's things, each a type of its own: none is an index of another's table.
 #pragma once
 
 #include <compare>
@@ -10,18 +9,18 @@
 
 namespace spanalloc::standard {
 
-/// Every block's size and address is a multiple of it.
+/// Every block's size and address is a multiple of this.
 inline constexpr std::size_t kQuantum = 16;
 
 /// A span, by the number of its first slice in the arena. Slice 0 is never handed out.
 enum class SpanNumber : std::uint32_t { kNone = 0 };
-/// A local allocation buffer, by its place in the table of all.
+/// A cache record, by its place in the table of all.
 enum class CacheNumber : std::uint32_t {};
 /// A size class; see size_classes.hpp.
 enum class ClassId : std::uint32_t { kNone = 0 };
 /// A heap of a page layer.
 enum class HeapNumber : std::uint16_t {};
-/// A block, by its offset in its span: no division, and never 0.
+/// A block, by its offset in its span in quanta, plus one: no division, and never 0.
 enum class BlockOffset : std::uint32_t { kNone = 0 };
 
 constexpr BlockOffset as_block_offset(std::uint64_t offset) {

@@ -1,5 +1,5 @@
-// The size classes: computed from the bounds of a config, and asserted below the table. What they are for
-// `Standard` is docs/size-classes.md, which a unit test prints:
+// The size classes: computed from the bounds of a config, and asserted below the table. docs/size-classes.md,
+// printed by a unit test, lists them for `Standard`:
 //
 //   class     block sizes                       real span               virtual span
 //   1..32     16, 32, ... 512 (step 16)         64 KiB                  64 KiB
@@ -8,12 +8,12 @@
 //   81..120   36 KiB .. 1 MiB                   one block, exactly      64 KiB to 1 MiB, whole slices
 //   121       above 1 MiB                       one block               whole slices
 //
-// A virtual span of several blocks is 2^order slices of 64 KiB, naturally aligned, so that a block's
-// address leads to the span's first slice; of a span of one block that is where the block is. A real span
-// of several starts where its virtual span starts. Blocks begin at the span's start with nothing before them:
-// a block of size d at index i lies at start + i * d, so it is aligned to every power of two that divides d
-// (up to the virtual span's size). The block of a span of one begins where single_blocks.hpp says. Metadata
-// stands in a side table (span.hpp).
+// A virtual span of several blocks is 2^order slices of 64 KiB, naturally aligned, so that a block's address
+// leads to the span's first slice. In a span of one block the block itself begins in the first slice. A real
+// span of several blocks begins where its virtual span does, and its first block there, with nothing before
+// it: a block of size d at index i lies at start + i * d, so it is aligned to every power of two that divides
+// d (up to the virtual span's size). Where the block of a span of one block begins, large_block_place.hpp
+// says. Metadata is in a table of its own (span.hpp).
 #pragma once
 
 #include <array>
@@ -28,7 +28,7 @@
 namespace spanalloc::standard {
 
 inline constexpr std::size_t kPageForTail = 4 * kKiB;        // real spans end on such a boundary
-inline constexpr std::size_t kRecordBytes = 2 * kCacheLine;  // of a span: what counts as overhead
+inline constexpr std::size_t kRecordBytes = 2 * kCacheLine;  // of a span; counted as overhead
 
 /// Blocks of `block_size` bytes, `blocks` of them in a real span of `real_span` bytes, which lies at the
 /// start of a virtual span of `virtual_span` bytes (the address space it owns). Equation: blocks * block_size
@@ -43,19 +43,18 @@ struct SizeClass {
   constexpr std::size_t overhead() const { return real_span - payload(); }
 };
 
-/// Everything the slow paths ask about a class, in one record.
+/// All that slow paths ask about a class, in one record.
 struct ClassInfo : SizeClass {
   std::uint64_t magic = 0;                ///< divisibility_magic(block_size)
-  std::uint32_t partial_outstanding = 0;  ///< a parked span with at most this many blocks out is reusable
-  std::uint32_t refill_remotes =
-      0;                        ///< a current span takes its remote list when it holds at least this many
-  std::uint8_t order = 0;       ///< of the virtual span, if it has several blocks
-  std::uint8_t slices = 0;      ///< of the virtual span; 0 for kHuge: each object has its own
-  std::uint8_t pool_row = 0;    ///< kPoolRows: never pooled
-  std::uint16_t pool_most = 0;  ///< spans that a core keeps of this row
+  std::uint32_t partial_outstanding = 0;  ///< a shared span with at most this many blocks out is partial
+  std::uint32_t refill_remotes = 0;       ///< an owner takes a remote list of at least this many
+  std::uint8_t order = 0;                 ///< of the virtual span, if it has several blocks
+  std::uint8_t slices = 0;    ///< of the virtual span; 0 for kHuge, whose objects each have their own number
+  std::uint8_t pool_row = 0;  ///< kPoolRows: never pooled
+  std::uint16_t pool_most = 0;  ///< spans of this row that a shard keeps
 };
 
-/// What is counted and how a row is made.
+/// The rules by which rows are made.
 template <class Config>
 struct SizeClassRules : Config {
   using Config::kMaxLinear, Config::kStepsPerDoubling, Config::kMaxSmall, Config::kMaxBlock;
@@ -64,26 +63,26 @@ struct SizeClassRules : Config {
 
   static constexpr std::size_t kSlice = std::size_t{1} << kSliceBits;
   static constexpr unsigned kLinearClasses = kMaxLinear / kQuantum;  // classes 1 .. kLinearClasses
-  /// Rows of tables by class: classes 0 (none) .. kCount - 1, and kHuge where it has a row.
+  /// Rows of tables by class: class 0 (none) to class kCount - 1, and kHuge where it has a row.
   static constexpr unsigned kCount =
       1 + kLinearClasses + (log2_floor(kMaxBlock) - log2_floor(kMaxLinear)) * kStepsPerDoubling;
-  /// From this class on a span holds one block.
+  /// From this class on a span has one block.
   static constexpr ClassId kFirstLarge{1 + kLinearClasses +
                                        (log2_floor(kMaxSmall) - log2_floor(kMaxLinear)) * kStepsPerDoubling};
-  static constexpr unsigned kSmallClasses = index_of(kFirstLarge);  // tables of the classes with lists
+  static constexpr unsigned kSmallClasses = index_of(kFirstLarge);  // rows of tables of classes with lists
   /// The class of objects above kMaxBlock: one block in a span of as many slices as it needs.
   static constexpr ClassId kHuge{kCount};
   static constexpr std::size_t kMaxGranules = kMaxBlock / kSlice;  // of a span with a class
   /// Of the pool: spans of one slice; naturally aligned ones of 2, 4 ..; others of 2 .. kMaxGranules.
   static constexpr unsigned kPoolRows = 1 + kMaxOrder + kMaxGranules - 1;
-  /// A row has a stack for this tick of the decay clock and one for that before.
+  /// A row has one stack for this decay epoch and one for the epoch before.
   static constexpr unsigned kPoolStacks = 2 * kPoolRows;
   static constexpr unsigned row_of_stack(unsigned stack) { return stack / 2; }
   static constexpr std::size_t slices_of_row(unsigned row) {
     return row <= kMaxOrder ? std::size_t{1} << row : row - kMaxOrder + std::size_t{1};
   }
 
-  /// Class of a request of n bytes, 1 <= n <= kMaxBlock.
+  /// The class of a request of n bytes, 1 <= n <= kMaxBlock.
   static constexpr ClassId of(std::size_t n) {
     if (n <= kMaxLinear) return ClassId{static_cast<unsigned>((n + kQuantum - 1) / kQuantum)};
     // With b = floor(log2(n-1)) the steps of the doubling (2^b, 2^(b+1)] are 2^(b-3) wide: the three bits
@@ -141,7 +140,7 @@ struct SizeClassRules : Config {
         info.pool_row <= kMaxOrder ? Config::kPoolBytesARow : Config::kPoolBytesARowOfSingles;
     info.pool_most = static_cast<std::uint16_t>(max_of(pool_bytes / max_of(info.virtual_span, 1), 1));
     info.magic = divisibility_magic(info.block_size);
-    // Some block is out of a span that is not reusable, and some is free in one that is.
+    // A span that is not partial has some block out, and one that is has some block free.
     const std::uint32_t free = (info.blocks * Config::kPartialPermille + 999) / 1000;
     const auto reuse_free = static_cast<std::uint32_t>(max_of(min_of(free, info.blocks - std::size_t{1}), 1));
     info.partial_outstanding = info.blocks - reuse_free;
@@ -169,12 +168,12 @@ struct SizeClasses : SizeClassRules<Config> {
   static constexpr const ClassInfo& info(ClassId c) { return kTable[index_of(c)]; }
   static constexpr bool has_one_block(ClassId c) { return info(c).blocks == 1; }
 
-  /// Smallest class whose blocks hold n bytes and are aligned to `alignment` (a power of two); kNone when
-  /// there is none: above a slice no class is aligned.
+  /// The smallest class whose blocks hold n bytes and are aligned to `alignment` (a power of two). kNone:
+  /// there is none; above a slice no class is aligned.
   static constexpr ClassId of_aligned(std::size_t n, std::size_t alignment) {
     if (n > kMaxBlock || alignment > kSlice) return ClassId::kNone;
-    // A class below both of these has blocks that are smaller than the least multiple of the alignment, and
-    // several of them in a span: it cannot do. The rest is a few steps.
+    // A class below both of these has several blocks in a span, each smaller than the least multiple of the
+    // alignment: it does not serve. From there it takes a few steps.
     const std::size_t multiple = align_up(max_of(n, 1), alignment);
     const std::size_t dense = multiple <= kMaxBlock ? index_of(of(multiple)) : kCount;
     const std::size_t single = max_of(index_of(of(max_of(n, 1))), index_of(kFirstLarge));
@@ -184,7 +183,7 @@ struct SizeClasses : SizeClassRules<Config> {
     return ClassId::kNone;
   }
 
-  /// The first class of which something does not hold; 0: there is none.
+  /// The first class that breaks a rule; 0: none does.
   static constexpr unsigned first_bad_row() {
     for (unsigned c = 1; c < kCount; ++c) {
       if (!row_holds(c)) return c;
@@ -203,19 +202,19 @@ struct SizeClasses : SizeClassRules<Config> {
     // (block - n) / n is at most a step for every n above 128, and 1/8 where classes go by 16 bytes.
     constexpr std::size_t kSteps = min_of(Rules::kStepsPerDoubling, 128 / kQuantum);
     if (smallest > 128 && (k.block_size - smallest) * kSteps > smallest) return false;
-    // The real span ends with the page that the last block ends in.
+    // The real span ends with the page in which the last block ends.
     if (k.blocks > 1 && !Rules::has_little_overhead(k)) return false;
     if (k.real_span != align_up(k.payload(), kPageForTail)) return false;
     if (k.real_span > k.virtual_span || k.virtual_span != kSlice * k.slices) return false;
     if (k.blocks > 1 && (k.slices != 1u << k.order || k.order > kMaxOrder)) return false;
-    // A block of its own fills its slices but for less than one.
+    // A span of one block has less than a slice that is not its block.
     if (k.blocks == 1 && k.virtual_span - k.block_size >= kSlice) return false;
     if (k.pool_row >= kPoolRows || k.pool_most == 0) return false;
     // Counts of blocks are 16-bit fields of the span word, block marks 20-bit.
     if (k.blocks >= 0xffff) return false;
     if ((ClassId{c} < kFirstLarge) != (k.blocks > 1)) return false;
     if (k.blocks > 1 && k.blocks < Rules::kMinBlocks) return false;
-    // A span that parks full must not be reusable at once.
+    // A span that becomes shared with no block free must not be partial at once.
     if (k.blocks > 1 && (k.partial_outstanding >= k.blocks || k.partial_outstanding == 0)) return false;
     return true;
   }
@@ -233,7 +232,7 @@ struct SizeClasses : SizeClassRules<Config> {
   }
 };
 
-/// For whoever builds an engine of a config.
+/// Every engine that is built from a config asserts this.
 template <class Config>
 constexpr bool classes_hold() {
   using Classes = SizeClasses<Config>;
