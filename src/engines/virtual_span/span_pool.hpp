@@ -1,20 +1,20 @@
 // The span-pool: where empty spans wait for any thread that needs one (OOPSLA'15, section 3.3).
 //
-// A two-dimensional array of Treiber stacks: one row a size index (a distinct real-span size, say), in each
-// row one stack a core. A thread puts and gets at its own core's stack first, which keeps cores apart and
-// hands a thread back what it put last; only a miss looks at the other cores. Which rows a miss may look at,
-// and when the page source is asked instead, is the engine's policy.
+// It is an array of Treiber stacks in two dimensions: a row for each size index (a real-span size, say), and
+// in each row a stack for each shard. A thread has a shard by its number, never by its CPU. It puts spans on
+// its own shard's stack and gets them from there, which keeps threads apart and returns to a thread what it
+// put last; a miss looks at other shards. The engine chooses the rows, and when to ask the page source.
 //
 // Spans are numbers of the engine's own type, of which kNone is no span. A span's link is the caller's: every
 // call takes `links`, and `links(n)` returns an `Atomic<uint32_t>&` that stays readable for ever and serves
-// nothing but this pool. In particular it must not be memory that a reusable set links through: a pop may
-// read the link of a span that another thread has just popped and put to use.
+// nothing but this pool. In particular no other list may use it: a pop may read the link of a span that
+// another thread has just popped and put to use.
 //
-// Nothing is lost nor invented. A get that returns kNone found each stack empty at some instant, not all of
-// them at the same one. All functions are lock-free and may be called by any thread, except `set_shards`.
+// No span is lost or invented. A get that returns kNone found each stack empty at some instant, but not all
+// of them at one instant. All functions are lock-free and may be called by any thread, except `set_shards`.
 //
-// The array is zero-initialised and belongs where pages are zero until they are written, .bss or a mapping: a
-// stack that nothing was put into costs no memory, because only its top is read.
+// The array is zero-initialised and belongs where pages are zero until they are written, in .bss or a
+// mapping: a stack that nothing was put into costs no memory, because only its top is read.
 #pragma once
 
 #include <cstddef>
@@ -28,9 +28,8 @@
 
 namespace spanalloc {
 
-/// `Number`: a scoped enumeration of 32 bits whose kNone is 0 (base/number.hpp).
-/// kBounded: put_bounded() and the counts that it needs. kOfALine: so many sizes' stacks of a core, from a
-/// multiple of it on, share a cache line.
+/// `Number`: a scoped enumeration of 32 bits whose kNone is 0 (base/number.hpp). kBounded: put_bounded() and
+/// the counts that it needs. kOfALine: so many sizes' stacks of a shard share a cache line.
 template <class Number, std::size_t kSizeIndexes, unsigned kMaxShards = 256, bool kBounded = false,
           unsigned kOfALine = 1>
 class SpanPool {
@@ -40,31 +39,31 @@ class SpanPool {
  public:
   static constexpr std::size_t kSizes = kSizeIndexes;
 
-  /// Once, before the first span is put. More cores than the cap share stacks; 0 counts as 1.
+  /// Called once, before the first span is put. At most kMaxShards are made; 0 counts as 1.
   void set_shards(unsigned shards) noexcept {
     const std::size_t wanted = max_of(shards, 1);
     more_shards_.store_relaxed(static_cast<std::uint32_t>(min_of(wanted, kMaxShards) - 1));
   }
   unsigned shards() const noexcept { return more_shards_.load_relaxed() + 1; }
 
-  /// The core index of a thread (the paper's "thread identifier modulo number of cores").
+  /// The shard of a thread (the paper's "thread identifier modulo number of cores").
   unsigned shard_of(std::uint32_t thread_number) const noexcept { return thread_number % shards(); }
 
-  /// The caller owns `span` alone and has written all that the next owner must see.
+  /// The caller has `span` alone, and has written all that the next owner must see.
   template <class Links>
   void put(std::size_t size, unsigned shard, Number span, Links&& links) noexcept {
     stack_of(size, shard).top.push(index_of(span), by_index(links));
   }
 
-  /// put(), unless the stack holds `at_most` spans: false, and the span is still the caller's. Threads that
-  /// put at the same time may exceed the bound by one each.
+  /// put(), unless the stack holds `at_most` spans. False: the span is still the caller's. Threads that put
+  /// at the same time may exceed the bound by one each.
   template <class Links>
   bool put_bounded(std::size_t size, unsigned shard, Number span, std::uint32_t at_most,
                    Links&& links) noexcept {
     static_assert(kBounded);
     Stack& stack = stack_of(size, shard);
     if (stack.count.load_relaxed() >= at_most) return false;
-    // Before the push: a get that finds the span counts it out again, so the count never falls below zero.
+    // Before the push: a get that finds the span counts it out, so the count never falls below zero.
     stack.count.fetch_add_relaxed(1);
     stack.top.push(index_of(span), by_index(links));
     return true;
@@ -77,24 +76,24 @@ class SpanPool {
     static_assert(kBounded);
     Stack& stack = stack_of(size, shard);
     if (stack.count.load_relaxed() + count > at_most) return false;
-    stack.count.fetch_add_relaxed(count);  // before the push: as in put_bounded()
+    stack.count.fetch_add_relaxed(count);  // before the push, as in put_bounded()
     stack.top.push_chain(index_of(first), index_of(last), by_index(links));
     return true;
   }
 
-  /// The same as put() for a chain linked from `first` to `last`.
+  /// put() for a chain linked from `first` to `last`.
   template <class Links>
   void put_chain(std::size_t size, unsigned shard, Number first, Number last, Links&& links) noexcept {
     stack_of(size, shard).top.push_chain(index_of(first), index_of(last), by_index(links));
   }
 
-  /// From the caller's own stack; kNone when it was empty.
+  /// A span from the stack of this shard; kNone when it was empty.
   template <class Links>
   Number get_local(std::size_t size, unsigned shard, Links&& links) noexcept {
     return pop(stack_of(size, shard), links);
   }
 
-  /// From the other cores' stacks of this size, the next one first; kNone when each was empty.
+  /// A span from the other shards' stacks of this size, the next shard first; kNone when each was empty.
   template <class Links>
   Number get_from_other_shard(std::size_t size, unsigned shard, Links&& links) noexcept {
     const unsigned count = shards();
@@ -106,18 +105,18 @@ class SpanPool {
     return Number::kNone;
   }
 
-  /// Takes one stack's whole chain (its first span, kNone if empty); the caller then owns every span of it.
-  /// If the pool is bounded they still count as in it: for who puts them back.
+  /// Takes one stack's whole chain and returns its first span (kNone: empty); the caller then has every span
+  /// of it. A bounded pool goes on counting them, for a caller that puts them back.
   Number take_all(std::size_t size, unsigned shard) noexcept {
     return Number{stack_of(size, shard).top.take_all()};
   }
-  /// The span behind this one in a chain of the caller's; kNone at its end.
+  /// The next span in a chain of the caller's; kNone at its end.
   template <class Links>
   static Number next_of(Number span, Links&& links) noexcept {
     return Number{links(span).load_relaxed()};
   }
 
-  /// In a fork's child: the stack is empty, whatever counts its users have left behind.
+  /// In a fork's child: empties the stack, whatever counts its users have left behind.
   void forget_all(std::size_t size, unsigned shard) noexcept {
     stack_of(size, shard).top.take_all();
     stack_of(size, shard).count.store_relaxed(0);
@@ -150,13 +149,13 @@ class SpanPool {
     return lines_[shard][size / kOfALine].stacks[size % kOfALine];
   }
 
-  // Who puts counts before it pushes.
+  // Spans are counted in before they are pushed.
   static void count_out(Stack& stack, std::uint32_t spans) noexcept {
     const std::uint32_t before = stack.count.fetch_sub_relaxed(spans);
     SPANALLOC_ASSERT(before >= spans);
   }
 
-  // The stack knows no kinds of numbers.
+  // The stack knows numbers of one kind only.
   template <class Links>
   static auto by_index(Links& links) noexcept {
     return [&links](std::uint32_t n) -> Atomic<std::uint32_t>& { return links(Number{n}); };
@@ -172,8 +171,8 @@ class SpanPool {
   }
 
   Atomic<std::uint32_t> more_shards_{
-      0};  // cores - 1; constant after set_shards, which happens before every other call
-  // Those of the cores that there are stand together: on few pages.
+      0};  // shards - 1; constant after set_shards, which comes before every other call
+  // The shards in use come first, and so lie on few pages.
   Line lines_[kMaxShards][kSizeIndexes / kOfALine];
 };
 
