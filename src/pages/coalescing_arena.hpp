@@ -1,21 +1,25 @@
-// The arena as a coalescing manager over an address range: what becomes free at one size serves every other.
+// An arena: hands out ranges of slices from one address range. A coalescing manager (coalescing/manager.hpp)
+// merges what is given back, so that memory freed at one size serves every other size.
 //
-//   take ---- the manager (lock-free), from what is open
-//   grow ---- under grow_lock_: what was decommitted is opened again if it is large enough, else new address
-//   space give ---- the manager: merged with its neighbours, warm until it is purged resize -- in place (the
-//   manager); move_out -- the pages become a mapping of their own, outside purge --- by decay or on demand;
-//   decommit_free -- when memory is out: free ranges lose their charge, too
+//   take             lock-free, by the manager: from the free slices
+//   take_growing     under grow_lock_: recommits decommitted ranges with room, or else opens new addresses
+//   give             by the manager: merges with free neighbours; the range is dirty until it is purged
+//   resize_in_place  by the manager
+//   move_out         makes the pages a mapping of their own, outside the arena
+//   purge            gives pages of free slices back to the kernel, by decay or on demand
+//   decommit_free    when memory is out: takes the charge off free ranges, too
 //
-// A range is a run of slices (the manager's units); number 0 means "none": slice 0 is never handed out.
+// A range is a run of slices (the manager's units). Slice 0 is never handed out: number 0 means "none".
+//
 // The manager's tables (index, mapper and sets of units) grow with the arena, each in a place of its own
-// (guarded_table.hpp). Where something foreign is in a table's way the slices that would have their entries
-// there are lost: they are one block in use, of which nobody touches more than the first entry and the last.
+// (guarded_table.hpp). Where a foreign mapping is in a table's way, the slices whose entries would stand
+// there are lost. They are one block in use, of which nobody touches more than the first entry and the last.
 //
-// Who holds what, as equations at rest, in slices:
-//   opened = 1 + taken + free + decommitted + lost        taken: handed out by take() and not given back
-//   decommitted: in its set, in use for the manager, no memory and no charge
-//   lost:   its first slice in its set, in use for the manager for ever: foreign mappings (of decommitted
-//           ranges, too), what has no metadata (a gap); what is just being moved out
+// At rest, in slices: opened = 1 + taken + free + decommitted + lost
+//   taken        take() has handed them out, and they have not been given back
+//   decommitted  in their set; in use for the manager; no memory and no charge
+//   lost         first slice in its set; in use for the manager for ever: foreign mappings (also over
+//                decommitted ranges), slices without metadata (a gap), a range that is just being moved out
 #pragma once
 
 #include <cstddef>
@@ -39,8 +43,8 @@ namespace spanalloc {
 
 struct CoalescingArenaTestAccess;  // defined by unit tests only
 
-/// Thread-safe but for start() and destroy(); zero-initialisable. Neither reads nor sets errno.
-/// `Calls`: the kernel; tests make it refuse.
+/// Thread-safe but for start() and destroy(); zero-initialisable. Neither reads nor sets errno. `Calls`: the
+/// kernel; tests replace it to make it refuse.
 template <unsigned kSliceBits, HugePages kHugePages, class Calls = PageCalls,
           std::size_t kMaxStep = 16 * kMiB>
 class CoalescingArena {
@@ -48,7 +52,7 @@ class CoalescingArena {
   struct Environment {
     CoalescingArena* arena;
     bool pause() {
-      os::sleep_briefly();  // not only yields: the other may have a lower priority
+      os::sleep_briefly();  // a yield is not enough: the other thread may have a lower priority
       SpinLock::look_for_fork();
       return arena->generation_ == SpinLock::generation();
     }
@@ -65,8 +69,8 @@ class CoalescingArena {
     bool has_grown_over(coalescing::Block block) const { return arena->has_grown_over(block); }
     void unmap_grown() { arena->unmap_grown(); }
   };
-  // Sets of slices. decommitted: changed under grow_lock_; lost: where what is lost begins; seams: see
-  // move_out(); huge: of what this arena has advised huge pages for, see stop_advice().
+  // Sets of slices. kDecommitted is changed under grow_lock_. kLost: the first slice of each lost block.
+  // kSeams: see note_seams(). kHuge: slices for which this arena has advised huge pages, see stop_advice().
   enum Set : unsigned { kDecommitted, kLost, kSeams, kHuge, kExtraSets };
   using Manager = coalescing::CoalescingManager<Environment, 16, 6, kExtraSets>;
   using Tables = typename Manager::Tables;
@@ -77,13 +81,13 @@ class CoalescingArena {
   using Reuse = coalescing::Reuse;
   static constexpr std::size_t kSlice = Range::kSlice;
 
-  /// A range; first == 0: none. `zero`: all of it reads as zero.
+  /// A range; first == 0: none. `zero`: all its bytes are zero.
   struct Taken {
     std::uint32_t first = 0;
     bool zero = false;
   };
 
-  /// Claims the range and its tables. False: not even tables could be had. One caller at a time, repeatable.
+  /// Claims address range and tables. False: no memory even for the tables. One caller at a time; repeatable.
   SPANALLOC_COLD bool start(std::size_t alignment) {
     generation_ = SpinLock::generation();
     if (!range_.start(alignment) || !start_tables()) return false;
@@ -91,7 +95,7 @@ class CoalescingArena {
     return tables_reach(1).end == 1 && manager_.extend_used(1);
   }
 
-  /// Gives everything back to the kernel, while nobody uses the arena or anything from it; not started again.
+  /// Gives everything back to the kernel, for good, while nobody uses the arena or anything from it.
   void destroy() {
     if (limit() == 0) {
       range_.destroy();
@@ -109,31 +113,30 @@ class CoalescingArena {
     region_.forget();
   }
 
-  /// What SPANALLOC_THP says.
   HugePageUse huge_page_use() const { return range_.huge_page_use(); }
-  /// Where the tables beside the arena's have their places, too. For who starts the arena.
+  /// Where the starter of the arena places further tables, beside the arena's.
   TableRegion& table_region() { return region_; }
 
   std::uintptr_t base() const { return range_.base(); }
   std::size_t capacity() const { return range_.capacity(); }
-  /// Slices below this number have been opened or lost. Where the engine's side tables must reach.
+  /// Slices below this number have been opened or lost. The engine's side tables must reach this far.
   std::size_t limit() const { return manager_.limit(); }
 
-  /// `count` slices at a multiple of `alignment` slices (a power of two), from what is open. first == 0:
-  /// a quick look has found none. Lock-free.
+  /// Takes `count` free slices at a multiple of `alignment` slices (a power of two). first == 0: a quick
+  /// search has found none. Lock-free.
   Taken take(std::size_t count, std::size_t alignment, Reuse reuse = Reuse::kDirtyFirst) {
     return as_taken(manager_.try_allocate(count, alignment, reuse));
   }
 
-  /// What take_growing() does when the kernel refuses to open more: nothing; searches everything that is open
-  /// and opens again everything that is decommitted; or decommits everything that is free (decommit_free), so
-  /// that the kernel may grant more, before that.
+  /// What take_growing() does when the kernel refuses to open more. kGrow: nothing. kSearch: searches all
+  /// free blocks, then recommits all decommitted ranges. kDecommit: between the two decommits all that is
+  /// free (decommit_free), so that the kernel may grant more.
   enum class Effort { kGrow, kSearch, kDecommit };
 
-  /// After a failed take(): makes room, or finds that there is room again, and takes. `before_use(end)` is
-  /// called before slices up to `end` can be handed out for the first time, and says how far the caller's
-  /// own table reaches (TableReach): those behind it cannot be. first == 0: memory or address space is out;
-  /// with Effort::kGrow, out of what is quickly found.
+  /// To be called after take() has failed. Finds room or makes it, and takes it. Calls `before_use(end)`
+  /// before slices up to `end` can be handed out for the first time; the answer says how far the caller's own
+  /// table reaches (TableReach), and slices beyond cannot be handed out. first == 0: memory or address space
+  /// is out; with Effort::kGrow: a quick search found nothing, and the kernel refused more.
   template <class BeforeUse>
   SPANALLOC_COLD Taken take_growing(std::size_t count, std::size_t alignment, BeforeUse before_use,
                                     Effort effort = Effort::kSearch) {
@@ -144,10 +147,10 @@ class CoalescingArena {
     DecommitPolicy::Case decommitting;
     std::size_t recommit_at_most = 1;
     for (;;) {
-      // Others may have grown or given meanwhile. Every block is looked at only once the kernel has refused:
-      // among many that are too small that would take long, under the lock that all growing threads need. And
-      // that nothing is free is proved only then: to wait for a quiet moment each time would stop the growth
-      // while many threads take and give. What was not there a moment ago is not looked for again.
+      // Other threads may have grown the arena or given memory back meanwhile. A search of every block waits
+      // until the kernel has refused: among many too small blocks it takes long, and all growing threads need
+      // this lock. The proof that nothing is free waits, too: it needs a quiet moment, and while many threads
+      // take and give, growth would stop. A range known to be absent is not searched for again.
       const bool absent = refused_.known_absent(count, alignment);
       Taken taken = absent ? Taken{} : look_for(count, alignment, coalescing::Search::kThorough);
       if (taken.first != 0) return taken;
@@ -171,13 +174,13 @@ class CoalescingArena {
           decommitting_may_help(decommitting, count, alignment)) {
         has_decommitted = true;
         if (decommitted_.decommit_free(has_space_behind(count, alignment)) != 0) {
-          open_more(count, alignment,
-                    before_use);  // sooner done than to look through all that is decommitted
+          // Quicker than to look through all that is decommitted.
+          open_more(count, alignment, before_use);
           continue;
         }
       }
-      // All the others only now: they take the memory that the new range needs. But together they may do; or
-      // a few of them make the mappings fewer, of which the kernel allows only so many.
+      // Recommits the other ranges only now: they take memory that the new range needs. But together they may
+      // be large enough; or a few of them make the mappings fewer, of which the kernel allows only so many.
       const auto could_do = [&] { return count <= decommitted_.count() + manager_.free_units(); };
       if (may_recommit() && could_do() && decommitted_.recommit_runs(recommit_at_most)) {
         recommit_at_most *= 2;
@@ -194,14 +197,14 @@ class CoalescingArena {
     }
   }
 
-  /// Whether a search of everything has failed to find such a range, or a smaller one, since memory was last
-  /// given back. A hint: take_growing() knows.
+  /// Whether a search of everything has found no such range, or no smaller one, since memory was last given
+  /// back. A hint; take_growing() knows.
   bool was_refused(std::size_t count, std::size_t alignment) const {
     return alignment < capacity() && refused_.known_absent(count, alignment);
   }
 
-  /// Makes the range at `first` `count` slices long by opening new space behind it, if it is the last one.
-  /// False: it is not, or the kernel refuses.
+  /// Makes the last range, at `first`, `count` slices long by opening new address space behind it. False: it
+  /// is not the last one, or the kernel refuses.
   template <class BeforeUse>
   SPANALLOC_COLD bool grow_at_end(std::uint32_t first, std::size_t count, BeforeUse before_use) {
     LockGuard guard(grow_lock_);
@@ -211,12 +214,11 @@ class CoalescingArena {
       const std::size_t behind = manager_.free_tail();
       if (first + old + behind != limit()) return false;
       if (behind >= count - old) return manager_.grow(first, count).done;
-      if (!open_more(count - old, 1, before_use, count)) return false;  // or it has opened a part of that
+      if (!open_more(count - old, 1, before_use, count)) return false;  // true: maybe a part
     }
   }
 
-  /// Gives a range back. `zero`: all of it reads as zero. The whole range that take() returned (or resizing
-  /// made of it).
+  /// Gives back a whole range, as take() returned it or resizing made it. `zero`: all its bytes are zero.
   void give(std::uint32_t first, bool zero = false) {
     const std::size_t count = SPANALLOC_UNLIKELY(is_at_limit()) ? count_of(first) : 0;
     if (count >= kWorthDecommitting && decommit_used({first, count})) return memory_came_back();
@@ -225,32 +227,32 @@ class CoalescingArena {
     if (SPANALLOC_UNLIKELY(count != 0)) decommit_what_came_back(count);
   }
 
-  /// Slices of the range taken at `first`.
   std::size_t count_of(std::uint32_t first) const { return manager_.size_of(first); }
 
-  /// Of a range just taken, or of what it has just gained.
+  /// Dirty slices of a range just taken, or of the slices that a range has just gained.
   std::size_t dirty_slices(std::size_t first, std::size_t count) const {
     return manager_.dirty_units({first, count});
   }
 
-  /// Makes the range at `first` `count` slices long where it stands. False: its neighbour is not free.
+  /// Makes the range at `first` `count` slices long in place. False: its neighbour is not free, or too small.
   bool resize_in_place(std::uint32_t first, std::size_t count) {
     if (!manager_.grow(first, count)) return false;
     memory_came_back();  // if it was made shorter
     return true;
   }
 
-  /// What became of move_out(): where the pages are now, nullptr: refused, nothing has changed; and whether
-  /// the range is the caller's, and reads as zero, to be given back. Else it is nobody's already.
+  /// What move_out() has done. `to`: where the pages are now; nullptr: refused, nothing has changed.
+  /// `left_a_range`: the range still belongs to the caller, who has to give it back, and its bytes are zero;
+  /// otherwise the range is nobody's already.
   struct MovedOut {
     void* to = nullptr;
     bool left_a_range = false;
   };
-  /// Makes the pages of the taken range at `first` (`count` slices) a mapping of its own of `bytes`, no
-  /// less than the range has, at an address that the kernel chooses; what is behind them there reads as zero.
-  /// Fresh memory takes their place. Between the two nothing is mapped there, and anybody may be given the
-  /// place: so it counts as lost from before until the kernel has answered that it is ours again. Locked
-  /// memory stays: the fresh pages would be resident at once.
+  /// Makes the pages of the taken range at `first` (`count` slices) a mapping of their own of `bytes` (more
+  /// than the range has) at an address that the kernel chooses; the bytes behind the old ones are zero. Then
+  /// maps fresh memory in the old place. Between the two steps nothing is mapped there, and the kernel may
+  /// give the place to anybody: the range counts as lost from before the move until the kernel has confirmed
+  /// that the place is ours again. Refuses while memory is locked: the fresh pages would be resident.
   SPANALLOC_COLD MovedOut move_out(std::uint32_t first, std::size_t count, std::size_t bytes) {
     const coalescing::Block block{first, count};
     SPANALLOC_ASSERT(count_of(first) == count && bytes > count << kSliceBits);
@@ -259,7 +261,7 @@ class CoalescingArena {
     if (to == nullptr) return {};
     note_seams(block);
     huge_set().erase(block);
-    // Under a limit it would lose its charge as soon as it is given back.
+    // At limit a fresh range would be decommitted as soon as the caller gives it back.
     os::Placed placed = os::Placed::kRefused;
     if (range_.reserved() || !is_at_limit()) placed = range_.map_anew(first, count);
     if (placed == os::Placed::kYes) return find_again(block), MovedOut{to, true};
@@ -267,13 +269,13 @@ class CoalescingArena {
     return {to, false};
   }
 
-  /// How many 256ths of a sample, spread over a taken range of many slices, hold anything but zeroes, other
-  /// ones each time; or `enough`, if it is more. 0 tells nothing: zeroes may have been written, too. Of no
-  /// consequence but time and memory. (What is in memory no system call tells that libc's malloc makes, too.
-  /// So a few pages are read: of one that was never written the kernel shows its page of zeroes, which takes
-  /// no memory; one that is swapped out comes back.)
+  /// Samples pages of a taken range of many slices, spread over it, other ones at each call. Returns how many
+  /// 256ths of the sample hold bytes other than zero, but at most `enough`. 0 proves nothing: the program may
+  /// have written zeroes. Only time and memory depend on the answer. (No system call that libc's malloc
+  /// makes, too, tells which pages are in memory. So a few pages are read: where one was never written, the
+  /// kernel shows its page of zeroes, which takes no memory; a page that is swapped out comes back.)
   SPANALLOC_COLD std::size_t sample_used(std::uint32_t first, std::size_t count, std::size_t enough) {
-    constexpr std::size_t kLooks = 16;  // one in each sixteenth, but not one behind the other
+    constexpr std::size_t kLooks = 16;  // one in each sixteenth, not in address order
     const std::size_t look = looks_.fetch_add_relaxed(1);
     const std::size_t pages = min_of(kSlice / os::page_size(), 4);  // of a slice
     std::size_t used = 0;
@@ -289,40 +291,40 @@ class CoalescingArena {
     }
     return min_of(used, enough);
   }
-  /// Has a taken range read as zero, its pages given back. False: refused; nothing has changed.
+  /// Purges a taken range: its bytes are zero then. False: refused; nothing has changed.
   SPANALLOC_COLD bool purge_taken(std::uint32_t first, std::size_t count) {
     return purge_run({first, count});
   }
 
   // --- Returning memory ------------------------------------------------------------------------------------
 
-  /// Gives the pages of dirty free slices back, at most `at_most` of them; with `only_aged` of those that
-  /// have been free since before the last age(). Returns slices.
+  /// Purges dirty free slices, at most `at_most`; with `only_aged` only those that have been free since
+  /// before the last age(). Returns how many slices it has purged.
   std::size_t purge(bool only_aged, std::size_t at_most = SIZE_MAX) {
     return manager_.purge(only_aged, at_most);
   }
-  /// The same with the largest free ranges first.
+  /// Purges the largest free ranges first, whatever their age. Returns slices.
   std::size_t purge_largest(std::size_t at_most) { return manager_.purge_largest(at_most); }
-  /// The pages at `address`, of the range of `count` slices at `first`, which the caller has: true if they
-  /// read as zero now.
+  /// Purges pages of the range of `count` slices at `first`, which the caller has. True: they are zero now.
   bool purge_part(std::uint32_t first, std::size_t count, void* address, std::size_t bytes) {
     stop_advice({first, count});
     return Calls::purge(address, bytes);
   }
-  /// A tick of the decay clock. Returns how many slices are free and dirty.
+  /// Begins a decay epoch. Returns how many slices are free and dirty.
   std::size_t age() {
     const std::size_t dirty = manager_.age();
     advise_what_stays();
     return dirty;
   }
 
-  /// A limit has refused what was asked for, or would refuse what is little beside what is open here, or a
-  /// sixteenth of the one that stood at the start is open; and it still stood when look_at_limit() last
-  /// looked. While it does, what is given back loses its charge: at once in ranges of 1 MiB and more, else
-  /// soon, an eighth of what is open at a time. The program has other uses for it (threads' stacks, mappings
-  /// of its own). Who keeps free memory elsewhere should not.
+  /// Whether the process may have no more memory: a limit has refused what was asked for, or would refuse
+  /// addresses for sixteen times what is open here (1 GiB at most), or a sixteenth of the limit that stood at
+  /// the start is open; and look_at_limit() has not found since that it is gone. As long as this is so, the
+  /// arena decommits what is given back: ranges of 1 MiB and more at once, others each time that an eighth of
+  /// what is open has come back. The program has other uses for the memory (threads' stacks, mappings of its
+  /// own). Callers that keep free memory of their own should then keep none.
   bool is_at_limit() const { return at_limit_.load_relaxed() != 0; }
-  /// Now and then. Under a limit what is free loses its charge before that refuses something.
+  /// To be called now and then. Under a limit decommits large free ranges before the limit refuses something.
   SPANALLOC_COLD void look_at_limit() {
     if (!is_at_limit() && !os::has_memory_limit() && !has_unmapped()) return;
     LockGuard guard(grow_lock_);
@@ -332,18 +334,18 @@ class CoalescingArena {
     decommitted_.decommit_free(false, max_of(least_worth_decommitting(), kWorthDecommitting));
   }
 
-  /// Memory is out, for a table beside the arena or for others: takes the charge off everything free, under a
-  /// limit off what becomes free, too (is_at_limit()); take_growing() opens it again. Bytes decommitted.
+  /// When memory is out, for a table beside the arena or for others: decommits everything that is free. Under
+  /// a limit the arena is at limit from then on. take_growing() recommits. Returns the bytes decommitted.
   SPANALLOC_COLD std::size_t decommit_free() {
     LockGuard guard(grow_lock_);
     if (os::has_memory_limit()) at_limit_.store_relaxed(1);
     return decommitted_.decommit_free(false) << kSliceBits;
   }
 
-  // --- Books -----------------------------------------------------------------------------------------------
+  // --- Walk and statistics ---------------------------------------------------------------------------------
 
-  /// visit(first, count, free): the ranges in use and the free ones in address order; not a snapshot (see
-  /// CoalescingManager::walk). Decommitted and lost ranges are left out.
+  /// Calls visit(first, count, free) for ranges in use and free ones, in address order: not a snapshot (see
+  /// CoalescingManager::walk). Leaves out decommitted and lost ranges.
   template <class Visit>
   void walk(Visit visit) const {
     manager_.walk([&](coalescing::Block block, coalescing::BlockState state, bool) {
@@ -362,16 +364,16 @@ class CoalescingArena {
 
   // --- Fork ------------------------------------------------------------------------------------------------
   //
-  // A fork takes no lock. In the child, until recover_lock() and, if someone was inside, recover_in_child()
-  // the calling thread may finish a call that the fork interrupted: nothing that vanished threads have
-  // claimed is waited for.
+  // A fork takes no lock. In the child the calling thread may first finish a call that the fork interrupted.
+  // Until recover_lock() and, if another thread was inside, recover_in_child() have run, it waits for nothing
+  // that vanished threads have claimed.
 
-  /// Whether a vanished thread was inside the arena. (The calling one is not.)
+  /// Whether a vanished thread was inside the arena. (The calling thread is not.)
   bool someone_is_inside() const { return manager_.someone_holds() || grow_lock_.owner_died(); }
 
-  /// Who opens address space books it only when it is open, and opening again what is open does no harm (of
-  /// a placed range: what was mapped and not booked looks like a foreign mapping, and is stepped over).
-  /// Who decommits says so before: see recover_in_child().
+  /// Repairs the lock and counts anew. A thread that opens address space records it only afterwards, and
+  /// opening it once more does no harm. (In a placed range, memory mapped but not recorded looks like a
+  /// foreign mapping, and is skipped.) A thread that decommits records that before: see recover_in_child().
   SPANALLOC_COLD void recover_lock() {
     generation_ = SpinLock::generation();
     decommitted_.recount();
@@ -379,13 +381,13 @@ class CoalescingArena {
     if (grow_lock_.owner_died()) grow_lock_.reset();
   }
 
-  /// Ranges that vanished threads had claimed but not taken, or half given back, are free again. What they
-  /// had taken is still taken. A range that was being decommitted is decommitted.
+  /// Frees ranges that vanished threads had claimed but not taken, or half given back. What they had taken
+  /// stays taken. Completes the decommit of a range that one of them was decommitting.
   SPANALLOC_COLD void recover_in_child() {
-    grown_count_ = 0;  // what is decommitted again is unmapped, and may be somebody else's soon
+    grown_count_ = 0;  // what is decommitted again is unmapped: others may map there
     manager_.recover_after_fork([&](coalescing::Block block) { return decommitted_.decommit_again(block); });
     decommitted_.recover_in_child();
-    std::size_t lost = 0;  // a thread that vanished may have been between the set and the count
+    std::size_t lost = 0;  // a vanished thread may have changed the set and not the count
     manager_.walk([&](coalescing::Block block, coalescing::BlockState state, bool) {
       if (state == coalescing::BlockState::kUsed && is_lost(block)) lost += block.size;
     });
@@ -396,7 +398,7 @@ class CoalescingArena {
  private:
   friend struct CoalescingArenaTestAccess;
 
-  // The equation above, at rest. (The manager's blocks tile what is opened: mapper.hpp, (3).)
+  // The equation of this file's head, at rest. (The manager's blocks tile what is opened: mapper.hpp, (3).)
   bool books_add_up() const {
     std::size_t all = 0;
     std::size_t decommitted = 0;
@@ -425,8 +427,8 @@ class CoalescingArena {
     policy_.memory_came_back();
   }
 
-  // A few times while others hold free blocks: they may be about to put back just what is wanted, and what is
-  // opened instead is not used before that.
+  // Searches again, a few times, while other threads hold free blocks: one of them may be about to publish
+  // the block that is wanted, and memory opened instead would stay unused.
   Taken look_for(std::size_t count, std::size_t alignment, coalescing::Search search) {
     for (unsigned look = 0;; ++look) {
       const auto before = manager_.holds();
@@ -436,7 +438,7 @@ class CoalescingArena {
     }
   }
   Taken as_taken(const coalescing::Allocation& got) {
-    // A large object of which nothing is touched yet: the program may touch little of it.
+    // No page of this large object is touched yet, and the program may touch few of them.
     if (SPANALLOC_UNLIKELY(got.block.size > Advice::kUnit) && got.zero) stop_advice(got.block);
     return {static_cast<std::uint32_t>(got.block.first), got.zero};
   }
@@ -447,18 +449,18 @@ class CoalescingArena {
     void* places[Tables::kCount] = {};
     for (unsigned t = 0; t < Tables::kCount; ++t) {
       const std::size_t bytes = Tables::bytes(t, capacity(), capacity());
-      if (bytes == 0) continue;  // a range that needs fewer levels
+      if (bytes == 0) continue;  // so small a range needs fewer levels
       if (!tables_[t].started() && !tables_[t].start(region_.place_for(bytes), bytes)) return false;
       places[t] = tables_[t].base();
     }
-    // Last: in a fork's child it says that the rest is done.
+    // Last: by the capacity a fork's child knows that the rest is done.
     manager_.attach_tables(places, capacity(), range_.base() >> kSliceBits);
     return true;
   }
   bool capacity_is_set() const { return manager_.capacity() != 0; }
 
-  // Under grow_lock_: where a range that needs new address space begins. What is free at the end already need
-  // not be opened again. It may be gone by the time it is needed: then the next round opens the rest.
+  // Under grow_lock_: where a range that needs new address space begins. Slices that are free at the end
+  // already need not be opened. If other threads take them meanwhile, the next round opens the rest.
   std::size_t place_behind(std::size_t alignment) const {
     const std::size_t end = manager_.limit();
     return manager_.aligned(end - min_of(manager_.free_tail(), end - 1), alignment);
@@ -468,11 +470,11 @@ class CoalescingArena {
     return start < capacity() && count <= capacity() - start;
   }
 
-  // Limits, all under grow_lock_. The one that stood at the start is known. Another one is met by being
-  // refused: addresses, of which a look takes none but for its own time, and no more than kMostLookedFor; or
-  // what was really asked for, and then it may be a limit on what is charged.
+  // Limits; all under grow_lock_. The limit that stood at the start is known. Another limit shows by a
+  // refusal: of addresses, which look_for_limit() asks for (at most kMostLookedFor; the question takes only
+  // time), or of memory that the arena really needed, and then it may be a limit on charged memory.
   //
-  // Slices, with what is open here, that were refused; 0: none.
+  // The slices that a limit has refused, plus those that were open here then; 0: none.
   struct Refused {
     std::size_t slices = 0;
     bool as_addresses = false;
@@ -480,12 +482,12 @@ class CoalescingArena {
   static bool has_addresses(std::size_t slices) {
     return Calls::reserve_at(nullptr, slices << kSliceBits) != os::Placed::kRefused;
   }
-  // What was refused last, with what was open, and for no limit's sake: the same tells nothing new.
+  // The last refusal that no limit explained: slices open then, slices asked for. Not examined twice.
   struct NoneFound {
     std::size_t open = 0;
     std::size_t count = 0;
   };
-  // (Not charged where overcommitting is left to the kernel's judgement, which looks at one request alone.)
+  // (Under heuristic overcommit the kernel charges nothing for the question: it judges each request alone.)
   static bool has_memory(std::size_t slices) {
     return Calls::open_at(nullptr, slices << kSliceBits) != os::Placed::kRefused;
   }
@@ -501,20 +503,20 @@ class CoalescingArena {
     range_.set_limited(false);
     next_look_for_limit_ = 0;
   }
-  // After `count` slices were really refused. (A page is refused, too, at the limit on the number of
-  // mappings, of which to close makes more; and all but addresses where all new memory is locked.)
+  // After the kernel has refused to open `count` slices. (At the limit on mappings it refuses even a page,
+  // and decommitting makes more. Where new memory is locked it refuses all but addresses.)
   void look_for_limit_that_refused(std::size_t count) {
     if (is_at_limit()) return;
     if (os::has_memory_limit()) return at_limit_.store_relaxed(1);
     const std::size_t open = open_slices();
     if (open == none_found_.open && count >= none_found_.count) return;
     none_found_ = {open, count};
-    // In this order: where new memory is locked a question about it would make all of it resident.
+    // is_locked() first: where new memory is locked, has_memory() would make all of it resident.
     if (range_.is_locked() || has_memory(count) || !Calls::would_grant(os::page_size())) return;
     none_found_ = {};
     note_limit({open + count, !has_addresses(count)});
   }
-  // After growth. Looks each time that an eighth more is open.
+  // After growth. Looks for a limit each time that an eighth more is open.
   void look_for_limit() {
     const std::size_t open = open_slices();
     if (limit_.slices != 0) {
@@ -528,8 +530,9 @@ class CoalescingArena {
       note_limit({open + looked_for, true});
     }
   }
-  // What it has refused, with what was open then, or what it allows in all, is more than it can allow beside
-  // what is open now, whatever was given back here since. Refused, the question takes nothing.
+  // Asks for more than the limit can grant beside what is open now: for what it has refused (with what was
+  // open then), or for a slice more than it allows in all. Memory given back here since makes no difference.
+  // A refused question takes nothing.
   bool limit_still_stands() const {
     const std::size_t limit = os::memory_limit();
     const std::size_t open = open_slices();
@@ -543,12 +546,12 @@ class CoalescingArena {
       as_addresses = limit == os::address_space_limit();
     }
     if (asked == 0) return false;
-    // Nothing is asked where new memory is locked: all that the kernel grants would be resident at once.
+    // Where new memory is locked nothing is asked: all that the kernel grants would be resident at once.
     return range_.is_locked() || !(as_addresses ? has_addresses(asked) : has_memory(asked));
   }
 
-  // Under grow_lock_. New address space for `count` slices; true: try again, something has changed.
-  // `of_range`: slices of the range that they become the end of, if there is one.
+  // Under grow_lock_: opens address space for `count` slices. True: something has changed, try again.
+  // `of_range`: how long the range is whose end they become, if there is one.
   template <class BeforeUse>
   SPANALLOC_COLD bool open_more(std::size_t count, std::size_t alignment, BeforeUse before_use,
                                 std::size_t of_range = 0) {
@@ -559,7 +562,7 @@ class CoalescingArena {
       const auto opened = range_.open_up_to(max_of(start + count, old_end + 1));
       if (const std::size_t ahead = range_.take_refused_step()) look_for_limit_that_refused(ahead);
       if (opened == Range::OpenResult::kRefused) {
-        // Not for what could never have been granted.
+        // A refusal of more than could ever be granted shows no limit.
         if (count <= old_end + kReasonable) look_for_limit_that_refused(count);
         return false;
       }
@@ -571,12 +574,12 @@ class CoalescingArena {
     return true;
   }
 
-  // Not where something foreign lies in between: it would be advised, too.
+  // Not after slices were lost: the advice would also reach a foreign mapping that lies between ours.
   bool may_advise() const {
     return range_.is_advised_by_owner() && !is_at_limit() && lost_count_.load_relaxed() == 0;
   }
   bool was_often_taken_back() const { return times_taken_back_.load_relaxed() >= 4096; }
-  // Slices from where the last huge page before the arena can begin.
+  // Slices from the last place before the arena where a huge page can begin to the arena's beginning.
   std::size_t huge_page_skew() const { return (range_.base() >> kSliceBits) % Advice::kUnit; }
   coalescing::Block without_skew(coalescing::Block block) const {
     return {block.first - huge_page_skew(), block.size};
@@ -586,8 +589,8 @@ class CoalescingArena {
     const std::size_t resident = Calls::resident_pages(range_.address(block.first), bytes) * os::page_size();
     return resident * 1000 >= bytes * Advice::kDensePermille && range_.kernel_tells_resident_pages();
   }
-  // Under grow_lock_. In this order: whoever takes advice back meanwhile finds it here, or it is given too
-  // late, which costs a chance, or some memory.
+  // Under grow_lock_. The set first: a thread that takes advice back meanwhile finds the block there. If it
+  // does so before the kernel is told, the advice comes too late: that costs a chance, or some memory.
   void advise(coalescing::Block block) {
     huge_set().insert(block);
     range_.prefer_huge_pages(range_.address(block.first), block.size << kSliceBits);
@@ -613,20 +616,20 @@ class CoalescingArena {
     grow_lock_.unlock();
   }
 
-  // By the owner of the block: of the huge pages that it has a part of none shall be made any more, not from
-  // what is left of them either. Each time can make two mappings more, of which a process may have 65,530:
-  // once it was often, it is done for more at a time, and ticks advise no more.
+  // By the block's owner. Takes advice back for each huge page that the block has a part of: the kernel shall
+  // make none any more, nor from the rest of those pages. Each call can make two mappings more, and a process
+  // may have 65,530. So after many calls each takes back more at a time, and decay epochs advise no more.
   void stop_advice(coalescing::Block block) {
     if (SPANALLOC_LIKELY(!huge_set().any(block))) return;
     const std::size_t unit = was_often_taken_back() ? Advice::kUnit * 32 : Advice::kUnit;
     const std::size_t skew = huge_page_skew();
     std::size_t first = max_of(align_down(block.first + skew, unit), skew + 1) - skew;
     std::size_t end = min_of(align_up(block.end() + skew, unit) - skew, limit());
-    for (unsigned i = 0; i < gaps_; ++i) {  // which have no metadata
+    for (unsigned i = 0; i < gaps_; ++i) {  // gaps have no metadata
       if (gap_[i].end() <= block.first) first = max_of(first, gap_[i].end());
       if (gap_[i].first >= block.end()) end = min_of(end, gap_[i].first);
     }
-    times_taken_back_.fetch_add_relaxed(1);  // relaxed: a bound, not an exact one
+    times_taken_back_.fetch_add_relaxed(1);  // relaxed: the bound need not be exact
     const coalescing::Block all{first, end - first};
     for (coalescing::Block run; (run = huge_set().next_run(all, first)).size != 0;) {
       huge_set().erase(run);
@@ -634,9 +637,8 @@ class CoalescingArena {
     }
   }
 
-  // What the range has opened or skipped becomes the manager's, as far as the tables reach; where they do not
-  // for somebody else's mapping, what they cannot have is lost. False: no memory for the tables; it stays
-  // behind for the next time.
+  // Gives the manager what the range has opened or skipped, as far as the tables reach. Where a foreign
+  // mapping stops a table, slices without entries are lost. False: no memory for the tables; try again later.
   template <class BeforeUse>
   SPANALLOC_COLD bool book_opened(BeforeUse before_use) {
     SPANALLOC_ASSERT(grow_lock_.is_mine() && range_.opened() >= manager_.limit());
@@ -651,21 +653,20 @@ class CoalescingArena {
     if (end <= limit) return book_gap(next);
     const std::size_t skipped = range_.skipped() - booked_skipped_;
     if (skipped == 0) {
-      lost_set().erase({limit, 1});  // in a fork's child: somebody may have been about to lose it
+      lost_set().erase({limit, 1});  // a vanished thread may have been about to lose it
       if (!manager_.extend(end - limit, true)) return false;
       refused_.memory_came_back();
       return true;
     }
-    // In this order: a fork's child that finds it half done may lose more, but takes no foreign mapping for
-    // its own.
+    // lose() first: a fork's child that finds this half done may lose more, but never uses a foreign mapping.
     lose({limit, end - limit});
     if (!manager_.extend_used(end - limit)) return false;
     booked_skipped_ += end - limit;
     return true;
   }
 
-  // Slices from the limit up to `next` have no entries in some table: one lost block. Of its first slice
-  // they are there (tables_reach() keeps one in hand), of its last one the mapper's must be.
+  // Makes one lost block of the slices from the limit up to `next`: they have no entries in some table. Its
+  // first slice has entries (tables_reach() keeps one in hand); its last slice must have one in the mapper.
   SPANALLOC_COLD bool book_gap(std::size_t next) {
     const std::size_t limit = manager_.limit();
     if (next <= limit || gaps_ == kMaxGaps) return false;
@@ -679,7 +680,7 @@ class CoalescingArena {
     const std::size_t opened = range_.opened();
     const bool was_skipped = range_.skipped() != booked_skipped_;
     if (!range_.skip_to(next + 1)) return false;
-    // What had been opened there is of no use. (Refused: it costs addresses only.)
+    // Slices opened there are of no use. (If the kernel refuses to decommit them, that costs addresses only.)
     const std::size_t unused = min_of(next + 1, opened) - limit;
     if (was_skipped) {
       booked_skipped_ += unused;
@@ -700,45 +701,44 @@ class CoalescingArena {
     return {};
   }
 
-  // Slices that are nobody's for ever. In the set before anybody can see them in use.
+  // Makes slices nobody's for ever. They are in the set before anybody can see them in use.
   SPANALLOC_COLD void lose(coalescing::Block block) {
     lost_set().insert({block.first, 1});
     lost_count_.fetch_add_relaxed(block.size);
   }
-  // What its owner has lost, and nobody else knows of.
+  // Undoes lose() for the block's owner, while nobody else knows of it.
   void find_again(coalescing::Block block) {
     lost_set().erase({block.first, 1});
     lost_count_.fetch_sub_relaxed(block.size);
   }
-  // The pages of a block in use, which counts as lost then. nullptr: refused. (No lock is held: whoever
-  // watches what is moved may wait for others that allocate.)
+  // Moves the pages of a block in use out of the arena; the block counts as lost then. nullptr: refused.
+  // (Holds no lock: a function that watches mremap may wait for other threads that allocate.)
   void* take_out(coalescing::Block block, std::size_t bytes) {
-    // What is decommitted behind it would be room to grow where it stands, and whose that is hard to tell
-    // then.
+    // The kernel could grow the mapping in place, over decommitted or lost slices behind it. Then it would be
+    // hard to tell whose those addresses are.
     const coalescing::Block behind{block.end(), 1};
     if (block.end() < limit() && (decommitted_.contains(behind) || is_lost(behind))) return nullptr;
     void* const from = range_.address(block.first);
     const std::size_t old = block.size << kSliceBits;
     const std::uintptr_t end = address_of(from) + old;
     if (!may_grow_over({end, bytes - old})) return nullptr;
-    lose(block);  // before: a fork's child must not take it for memory, or for somebody's to give back
+    lose(block);  // before the move: a fork's child must neither use the range nor give it back
     void* const to = Calls::remap(from, old, bytes);
-    // There may be room behind it: decommitted since, or at the arena's end.
+    // The kernel may have grown it in place: over slices decommitted since, or at the arena's end.
     const bool has_grown = to == from && !Calls::release(pointer_to(end), bytes - old);
     complete_growth(end, has_grown);
     if (to != nullptr && to != from) return to;
     find_again(block);
     return nullptr;
   }
-  // Where a block may grow instead of moving, over what is decommitted behind it just then. If the kernel
-  // will not unmap its new end, that must go before what is decommitted there is opened again. (Beyond the
-  // limit it looks foreign from then on.)
+  // Where a mapping may grow in place, over slices decommitted at that moment. If the kernel refuses to unmap
+  // the new end, it must go before those slices are recommitted. (Beyond the limit it looks foreign.)
   struct Grown {
     std::uintptr_t address = 0;
     std::size_t bytes = 0;
     bool is_complete = false;
   };
-  // False: there are as many as may be.
+  // False: there are kMostGrown already.
   SPANALLOC_COLD bool may_grow_over(Grown grown) {
     LockGuard guard(grow_lock_);
     if (grown_count_ == kMostGrown) return false;
@@ -771,9 +771,10 @@ class CoalescingArena {
     }
     grown_count_ = left;
   }
-  // Of a lost block where nothing is mapped: it is as good as decommitted. In this order: a fork's child that
-  // finds both takes it for lost. In a reserved range, where what is decommitted is mapped, and where as much
-  // is decommitted as may be, it stays lost until it can be mapped; for ever, if there are more than a few.
+  // Makes a lost block where nothing is mapped decommitted, which is as good. In this order: a fork's child
+  // that finds it in both sets takes it for lost. It stays lost in a reserved range (decommitted slices are
+  // mapped there) and where no more ranges may be decommitted, until it is mapped; for good, if kMostUnmapped
+  // blocks wait for that already.
   SPANALLOC_COLD void note_unmapped(coalescing::Block block) {
     LockGuard guard(grow_lock_);
     if (!range_.reserved() && decommitted_.add_unmapped(block)) return find_again(block);
@@ -783,7 +784,7 @@ class CoalescingArena {
     unmapped_count_.store_relaxed(count + 1);
   }
   bool has_unmapped() const { return unmapped_count_.load_relaxed() != 0; }
-  // Under grow_lock_. True: some of it is mapped, and free.
+  // Under grow_lock_. True: some of the unmapped blocks are mapped now, and free.
   SPANALLOC_COLD bool map_unmapped() {
     unsigned left = 0;
     bool some = false;
@@ -791,7 +792,7 @@ class CoalescingArena {
       const coalescing::Block block = unmapped_[i];
       const os::Placed placed = range_.map_anew(block.first, block.size);
       if (placed == os::Placed::kRefused) unmapped_[left++] = block;
-      if (placed != os::Placed::kYes) continue;  // taken: it is somebody else's
+      if (placed != os::Placed::kYes) continue;  // kTaken: a foreign mapping stands there
       find_again(block);
       manager_.free(block.first, true);
       some = true;
@@ -800,11 +801,11 @@ class CoalescingArena {
     if (some) memory_came_back();
     return some;
   }
-  // Of a block in use.
+  // Whether a block in use is lost.
   bool is_lost(coalescing::Block block) const { return lost_set().any({block.first, 1}); }
   std::size_t count_of_used(std::size_t first) const { return max_of(manager_.size_of(first), 1); }
 
-  // Whether the process's memory is locked: several system calls, and one answer for all tables.
+  // Whether the process's memory is locked: takes several system calls, and is asked once for all tables.
   struct Sparing {
     Range& range;
     bool asked = false;
@@ -816,7 +817,7 @@ class CoalescingArena {
     }
   };
 
-  // How far all tables of the manager reach for `end` slices; those below the limit have entries.
+  // Opens the manager's tables for `end` slices, and tells how far all reach: at least to the limit.
   SPANALLOC_COLD TableReach tables_reach(std::size_t end) {
     TableReach all{end, end};
     Sparing sparing{range_};
@@ -828,7 +829,7 @@ class CoalescingArena {
   }
   SPANALLOC_COLD TableReach table_reach(unsigned table, std::size_t from, std::size_t end, Sparing& sparing) {
     const std::size_t capacity = this->capacity();
-    // A row more than there are slices: what is lost begins there.
+    // Rows for one slice more: a gap would begin there.
     const std::size_t in_hand = table == Tables::kRows ? 1 : 0;
     const auto bytes = [&](std::size_t units) {
       return Tables::bytes(table, capacity, min_of(units + in_hand, capacity));
@@ -842,8 +843,7 @@ class CoalescingArena {
     return {units, gap ? Tables::units_behind(table, capacity, reach.end, reach.next) : units};
   }
 
-  // Of a page that is the caller's. (What a sanitizer knows of it is of no interest. And the program may have
-  // protected it, and forgotten that.)
+  // Whether the caller's page is zero (or protected by the program). Sanitizers do not look.
   [[gnu::no_sanitize_address, gnu::no_sanitize_thread]] static bool is_zero(const char* page) {
     if (!Calls::can_be_read(reinterpret_cast<const std::uint32_t*>(page))) return true;
     const auto* words = reinterpret_cast<const volatile std::uint64_t*>(page);
@@ -853,7 +853,7 @@ class CoalescingArena {
     return true;
   }
 
-  // The manager's, for a run of free slices that it holds; or of a range in use, for its owner.
+  // For the manager: purges a run of free slices that it holds. Or for the owner of a range in use.
   bool purge_run(coalescing::Block run) {
     void* address = range_.address(run.first);
     const std::size_t bytes = run.size << kSliceBits;
@@ -861,9 +861,9 @@ class CoalescingArena {
     return Calls::purge(address, bytes);
   }
 
-  // Fresh pages in the place of those that were moved out join their neighbours' mapping; but not those that
-  // a fork has handed down. So in a child each move may leave two mappings more, and it moves no more once it
-  // has seen so many places where one may end. (Never fewer: another move at the same place makes none.)
+  // After a move the fresh pages join their neighbours' mapping; but not one that a fork's child has
+  // inherited. So in a child each move may leave two mappings more. A slice where one may begin is a seam;
+  // the child moves no more once it has noted kMaxSeams. (Seams stay noted; another move at one adds none.)
   bool has_room_for_seams() const {
     return !os::is_forks_child() || seam_count_.load_relaxed() + 2 <= kMaxSeams;  // relaxed: a bound
   }
@@ -874,7 +874,7 @@ class CoalescingArena {
     seam_count_.fetch_add_relaxed(made);
   }
 
-  // A range that its owner gives back. False: it is only to be freed.
+  // Decommits a range that its owner gives back. False: the caller has to free it.
   SPANALLOC_COLD bool decommit_used(coalescing::Block block) {
     if (!grow_lock_.try_lock()) return false;
     const bool decommitted = decommitted_.decommit_used(block);
@@ -884,16 +884,16 @@ class CoalescingArena {
   SPANALLOC_COLD void decommit_what_came_back(std::size_t count) {
     const std::size_t enough = max_of(open_slices() / 8, kWorthDecommitting);
     if (came_back_.fetch_add_relaxed(count) + count < enough) return;
-    if (!grow_lock_.try_lock()) return;  // who has it may be decommitting
+    if (!grow_lock_.try_lock()) return;  // its owner may be decommitting
     came_back_.store_relaxed(0);
     decommitted_.decommit_free(false, least_worth_decommitting());
     grow_lock_.unlock();
   }
-  // Each decommitted range is a hole, and cuts a mapping in two: at most about a thousand of them.
+  // Each decommitted range is a hole that cuts a mapping in two: at most about a thousand are made.
   std::size_t least_worth_decommitting() const { return max_of(open_slices() / 1024, 1); }
   std::size_t open_slices() const { return limit() - min_of(decommitted_.count(), limit()); }
 
-  // Under grow_lock_. Whether decommitting everything that is free could make room (closing_policy.hpp).
+  // Under grow_lock_. Whether decommitting everything that is free could make room (decommit_policy.hpp).
   SPANALLOC_COLD bool decommitting_may_help(DecommitPolicy::Case& a_case, std::size_t count,
                                             std::size_t alignment) {
     const bool behind = has_space_behind(count, alignment);
@@ -909,11 +909,11 @@ class CoalescingArena {
       may_help = a_case.needed <= decommits || Calls::would_grant((a_case.needed - decommits) << kSliceBits);
       may_help = may_help && !(behind && policy_.was_vain(now, a_case));
     }
-    // (Others may hold free blocks now that would be enough.)
+    // Free blocks that other threads hold now may be enough: then nothing is denied.
     if (may_help || manager_.someone_holds()) policy_.allow();
     return may_help;
   }
-  // Under grow_lock_. Only where there was space behind the range was it the kernel that did not do its part.
+  // Under grow_lock_, after vain decommitting. It was the kernel's fault only with space behind the range.
   SPANALLOC_COLD void note_vain_decommit(DecommitPolicy::Case a_case, bool kernel_refused) {
     const std::uint64_t now = os::now_ms();
     policy_.deny(now, a_case.needed);
@@ -924,40 +924,40 @@ class CoalescingArena {
   Environment environment_{this};
   Manager manager_{environment_};
   Decommitted decommitted_{range_, manager_, Books{this}};  // changed under grow_lock_
-  TableRegion region_;                                      // "
+  TableRegion region_;                                      // changed under grow_lock_
 
-  WakingLock grow_lock_;  // opening and decommitting; gives access to what follows, up to the next constant
+  WakingLock grow_lock_;  // for opening and decommitting; guards what follows, up to kLooksAgain
   GuardedTable<Calls> tables_[Tables::kCount];
   std::size_t booked_skipped_ = 0;
   static constexpr unsigned kMaxGaps = 64;
-  unsigned gaps_ = 0;  // written before the limit is behind them
+  unsigned gaps_ = 0;  // written before the limit passes the gap
   coalescing::Block gap_[kMaxGaps];
   static constexpr unsigned kMostUnmapped = 8;
-  Atomic<unsigned> unmapped_count_{0};  // relaxed: a hint for who has not the lock
+  Atomic<unsigned> unmapped_count_{0};  // relaxed: a hint for readers without the lock
   coalescing::Block unmapped_[kMostUnmapped];
   static constexpr unsigned kMostGrown = 8;
   unsigned grown_count_ = 0;
   Grown grown_[kMostGrown];
   DecommitPolicy policy_;
   Advice advice_;
-  Atomic<std::uint32_t> times_taken_back_{0};  // advice for huge pages
+  Atomic<std::uint32_t> times_taken_back_{0};  // advice for huge pages; relaxed
 
   static constexpr unsigned kLooksAgain = 3;
   Atomic<std::size_t> looks_{0};
   RefusalMemo refused_;                            // written under grow_lock_, but for memory_came_back()
   Atomic<std::size_t> lost_count_{0};              // slices
-  static constexpr std::size_t kMaxSeams = 16384;  // of the 65,530 mappings that a process may have
+  static constexpr std::size_t kMaxSeams = 16384;  // a process may have 65,530 mappings
   Atomic<std::size_t> seam_count_{0};
   static constexpr std::size_t kWorthDecommitting = max_of(kMiB / kSlice, 1);
   static constexpr std::size_t kReasonable = 64 * kMiB / kSlice;
   static constexpr std::size_t kFirstLookForLimit = max_of(4 * kMiB / kSlice, 1);
   static constexpr std::size_t kMostLookedFor = kGiB / kSlice;
   Atomic<std::uint32_t> at_limit_{0};    // relaxed: a hint
-  Refused limit_;                        // by the limit that was met; under grow_lock_
+  Refused limit_;                        // by a limit met later than the start; under grow_lock_
   NoneFound none_found_;                 // under grow_lock_
-  std::size_t next_look_for_limit_ = 0;  // slices that are open then; under grow_lock_
-  Atomic<std::size_t> came_back_{0};     // slices given back since anything was decommitted
-  std::uint16_t generation_ = 0;         // of the process that it has been put right in
+  std::size_t next_look_for_limit_ = 0;  // when so many slices are open; under grow_lock_
+  Atomic<std::size_t> came_back_{0};     // slices given back since the last decommit
+  std::uint16_t generation_ = 0;         // of the process that it was repaired in
 };
 
 }  // namespace spanalloc
