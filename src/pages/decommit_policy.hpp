@@ -1,12 +1,12 @@
-// Whether to close everything that is free because memory is out: it costs two calls of the kernel a free
-// range, and what was warm is gone.
+// Decides whether to decommit everything that is free because memory is out. Decommitting costs two system
+// calls for each free range, and the next use of its memory costs page faults.
 //
-// Closing makes room if what it sets free, with what the kernel would grant besides, is as much as is needed;
-// the arena finds that out, at the cost of a look at every block. So the answer "no" is kept for a while, for
-// this many slices and more, unless memory comes back: it is given before the look and taken back after it,
-// so that who gives memory back meanwhile takes it back, too (as in refusal_memo.hpp). And kernels that do
-// not count in sums (heuristic overcommit looks at one request at a time) may have been believed in vain:
-// after that it waits longer each time, unless clearly more is free.
+// It makes room if it frees as much as is needed, with what the kernel would grant besides. The arena finds
+// that out by a look at every block. So the answer "no" is kept for a while, for as many slices and more,
+// unless memory comes back. deny() stands before the look and allow() after it: a thread that gives memory
+// back during the look takes the "no" back, too (sequentially consistent accesses, as in refusal_memo.hpp).
+// And kernels that do not count sums (heuristic overcommit judges each request alone) may promise in vain:
+// after that the policy waits longer each time, unless clearly more is free.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace spanalloc {
 /// Under the arena's lock, but for memory_came_back(). Times in milliseconds, sizes in slices.
 class DecommitPolicy {
  public:
-  /// What decommitting is thought of for: what the kernel would have to grant, and what is free.
+  /// Why to decommit: what the kernel would have to grant, and what is free.
   struct Case {
     std::size_t needed = 0;
     std::size_t free = 0;
@@ -29,7 +29,7 @@ class DecommitPolicy {
   bool is_denied(std::uint64_t now, std::size_t needed) const {
     return now < denied_until_.load_relaxed() && needed >= denied_;
   }
-  /// Before a look, and after a decommitting that was no use.
+  /// Before a look, and after decommitting in vain.
   void deny(std::uint64_t now, std::size_t needed) {
     denied_ = now < denied_until_.load_relaxed() ? min_of(denied_, needed) : needed;
     denied_until_.store_seq_cst(now + kDeniedMs);

@@ -1,16 +1,16 @@
-// The ranges of an arena that are decommitted: when memory is out, what is free loses its charge, and in a
-// range of addresses that is not reserved its addresses, until it is opened again.
+// The decommitted ranges of an arena: when memory is out, free ranges lose their charge, and in a placed
+// range their addresses, until they are recommitted.
 //
-//   decommit_free      the manager's free blocks: in use for it from then on, and in the set of decommitted
-//   slices recommit_run_for  for one request: a run of decommitted ranges in which, with its free neighbours,
-//   there is room recommit_runs     any, a few at a time: together they may do; or they make the mappings
-//   fewer may_recommit      would the kernel let us? A few ranges speak for all
+//   decommit_free     the manager's free blocks: from then on in use for the manager, and in this set
+//   recommit_run_for  for one request: a run of decommitted ranges that has room with its free neighbours
+//   recommit_runs     any runs, a few at a time: together they may have room, or make the mappings fewer
+//   may_recommit      whether the kernel would grant it: a few ranges speak for all
 //
-// Changed under the arena's lock only. Read without it: the set, by who walks the arena, and what is known to
-// have no room is forgotten by whoever gives memory back.
+// Changed under the arena's lock only. Without the lock, walkers of the arena read the set, and threads that
+// give memory back call memory_came_back().
 //
-// Who decommits a block counts it, says so in the set, and then decommits it; who opens one does so first. A
-// fork's child may find either half done, also in the middle of the set's words: recover_in_child(). Until
+// A block is counted first, then put into the set, then decommitted; it is recommitted before it leaves both.
+// A fork's child may find either half done, even the set's words half written: see recover_in_child(). Until
 // then the count is never too low.
 #pragma once
 
@@ -27,10 +27,10 @@
 
 namespace spanalloc {
 
-/// `Books`, the arena's: lose(block): it is nobody's for ever; is_lost(block), is_gap(block);
-/// decommitted(block): its pages are gone; memory_came_back(); gap_behind(unit): the next units that have no
-/// metadata, no block where there are none; has_grown_over(block), unmap_grown(): what is ours where a block
-/// is decommitted. `kSet`: which of the manager's sets of units tells what is decommitted.
+/// `Books`: what the arena does and knows. lose(block): it is nobody's for ever; is_lost(block),
+/// is_gap(block); decommitted(block): its pages are gone; memory_came_back(); gap_behind(unit): the next
+/// units without metadata, or no block; has_grown_over(block), unmap_grown(): mappings of ours where a block
+/// is decommitted. `kSet`: the one of the manager's sets of units that tells what is decommitted.
 template <class Range, class Manager, class Books, class Calls, unsigned kSet>
 class DecommittedRanges {
   using Block = coalescing::Block;
@@ -43,9 +43,8 @@ class DecommittedRanges {
   std::size_t count() const { return count_.load_relaxed(); }
   bool contains(Block block) const { return set().any(block); }
 
-  /// Closes every free block that it finds; with `keep_end` not the one at the range's end: what is opened
-  /// behind it joins it. Slices decommitted.
-  /// None smaller than `least`, and no more ranges than a process can have holes between its mappings.
+  /// Decommits every free block of at least `least` slices, up to kMostRanges in all; with `keep_end` not the
+  /// one at the range's end, which will merge with memory opened next. Returns slices.
   SPANALLOC_COLD std::size_t decommit_free(bool keep_end, std::size_t least = 1) {
     std::size_t decommitted = 0;
     manager_.take_all([&](Block block) {
@@ -56,14 +55,14 @@ class DecommittedRanges {
     });
     return decommitted;
   }
-  /// Closes a block that is in use and the caller's; it is this set's from then on. False: there are as many
-  /// as may be, or the kernel refuses, and the block is the caller's.
+  /// Decommits a block in use, which belongs to the caller, and to this set from then on. False: kMostRanges
+  /// are decommitted, or the kernel refuses; the block stays the caller's.
   SPANALLOC_COLD bool decommit_used(Block block) {
     if (ranges_ >= kMostRanges) return false;
     const bool least_is_known = count() == 0 || static_cast<bool>(least_);
     if (count() == 0) least_ = {};
-    // First of all: in a fork's child nobody must take it for memory. Release, here and below: a child that
-    // finds it decommitting decommits it, and one that does not finds all done, or nothing.
+    // First of all: a fork's child must not use the block as memory. Release, here and below: a child that
+    // finds it in decommitting_ decommits it; a child that does not finds all done, or nothing.
     decommitting_.store_release(block.first);
     count_.fetch_add_relaxed(block.size);
     set().insert(block);
@@ -79,8 +78,8 @@ class DecommittedRanges {
     note_decommitted(block, least_is_known);
     return true;
   }
-  /// The same of a block where nothing is mapped any more, in a range of addresses that is not reserved. Who
-  /// has the block has said so otherwise, until this is done.
+  /// Adds a block where nothing is mapped any more, in a placed range. Its owner has recorded it otherwise,
+  /// until this is done. False: kMostRanges are decommitted.
   SPANALLOC_COLD bool add_unmapped(Block block) {
     if (ranges_ >= kMostRanges) return false;
     const bool least_is_known = count() == 0 || static_cast<bool>(least_);
@@ -92,11 +91,11 @@ class DecommittedRanges {
     return true;
   }
 
-  /// False: nothing is decommitted, or the kernel refuses what speaks for the rest: the smallest decommitted
-  /// range, and both ends of the lowest run. In a reserved range they are really asked for: at the limit on
-  /// the number of mappings one elsewhere is refused, but to open what borders on something open makes no
-  /// more of them, as the ends of a run mostly do, and the smallest range may not. (Not where nothing is
-  /// reserved: in a fork's child a range that is mapped and booked as decommitted would be in its own way.)
+  /// False: nothing is decommitted, or the kernel refuses the ranges that speak for all: the smallest, and
+  /// both ends of the lowest run. In a reserved range they are really recommitted: at the limit on the number
+  /// of mappings the kernel refuses a range that makes one more. A range that borders on open memory, as the
+  /// ends of a run mostly do, makes none; the smallest may make one. (In a placed range the kernel is only
+  /// asked: in a fork's child a range that is mapped and recorded as decommitted could not be mapped again.)
   SPANALLOC_COLD bool may_recommit() {
     if (count() == 0) return false;
     if (!is_whole(least_)) return true;
@@ -113,26 +112,26 @@ class DecommittedRanges {
     return could_recommit(least_) || could_recommit(first) || could_recommit(last);
   }
 
-  /// Whether no run of decommitted ranges and its free neighbours is known to have room. A hint: nothing
-  /// hangs on it but which memory is asked for first.
+  /// Whether no run of decommitted ranges is known to have room with its free neighbours. A hint: it only
+  /// decides which memory is asked for first.
   bool known_without_room(std::size_t count, std::size_t alignment) const {
     return no_room_.known_absent(count, alignment);
   }
-  /// After memory was given back or opened again. Any thread.
+  /// After memory was given back or recommitted. Any thread.
   void memory_came_back() { no_room_.memory_came_back(); }
 
-  /// Opens a run of decommitted ranges again in which, or in which together with its free neighbours, there
-  /// is room; or a part of it. False: none, or the kernel refuses.
+  /// Recommits a run of decommitted ranges that has room with its free neighbours, or a part of it. False:
+  /// there is none, or the kernel refuses.
   SPANALLOC_COLD bool recommit_run_for(std::size_t count, std::size_t alignment) {
     no_room_.arm();
     bool has_room = false;
     bool recommitted = false;
-    std::size_t refused = SIZE_MAX;  // when the kernel has refused a range it is only asked for smaller ones
+    std::size_t refused = SIZE_MAX;  // slices that the kernel has refused: only fewer are asked for
     for_runs([&](Block run) {
       const Block room = manager_.with_free_neighbours(run);
       if (!has_room_for(room, count, alignment)) return true;
       const std::size_t start = manager_.aligned(room.first, alignment);
-      bool enough = false;  // what is open is charged
+      bool enough = false;  // no more than that: open memory is charged
       for_ranges(run, [&](Block range) {
         range = end_with_room(range, count, alignment);
         const os::Placed placed = range.size < refused ? recommit(range) : os::Placed::kRefused;
@@ -148,8 +147,8 @@ class DecommittedRanges {
     if (!has_room) no_room_.note(count, alignment);
     return recommitted;
   }
-  /// Any runs of decommitted ranges, in whole or in part, `most` at most. False: we can have none of them.
-  /// Then the smallest is known.
+  /// Recommits at most `most` runs of decommitted ranges, in whole or in part. False: the kernel grants none;
+  /// then the smallest range is known.
   SPANALLOC_COLD bool recommit_runs(std::size_t most) {
     std::size_t recommitted = 0;
     least_ = {};
@@ -172,7 +171,7 @@ class DecommittedRanges {
 
   // --- In a fork's child -----------------------------------------------------------------------------------
 
-  /// Before anything else: the count, as the set says.
+  /// Before anything else: counts what the set holds.
   SPANALLOC_COLD void recount() {
     std::size_t decommitted = 0;
     ranges_ = 0;
@@ -184,7 +183,8 @@ class DecommittedRanges {
     count_.store_relaxed(decommitted);
     least_ = {};
   }
-  /// A block that a vanished thread had claimed. True: it was being decommitted, and is now.
+  /// Completes the decommit of a block that a vanished thread had claimed. False: that thread was not
+  /// decommitting it.
   SPANALLOC_COLD bool decommit_again(Block block) {
     if (!contains(block)) return false;
     set().insert(block);  // all of it
@@ -193,8 +193,8 @@ class DecommittedRanges {
     set().erase(block);
     return true;
   }
-  /// After the manager: what a vanished thread had opened and was taking out of the set is free; but what it
-  /// took out because it was lost is somebody else's mapping.
+  /// After the manager has recovered. Frees blocks that a vanished thread had recommitted and was taking out
+  /// of the set. Blocks that it was taking out because they are lost stay lost: foreign mappings stand there.
   SPANALLOC_COLD void recover_in_child() {
     if (const std::size_t first = decommitting_.load_relaxed(); first != 0) {
       decommit_again({first, manager_.size_of(first)});
@@ -214,7 +214,7 @@ class DecommittedRanges {
   coalescing::UnitSet& set() { return manager_.extra_set(kSet); }
   const coalescing::UnitSet& set() const { return manager_.extra_set(kSet); }
 
-  // There is one, it is decommitted, and not, in a fork's child that is not put right yet, half decommitted.
+  // Whether it is a block, decommitted, and not half decommitted (in a fork's child before recovery).
   bool is_whole(Block decommitted) const {
     return decommitted && set().any({decommitted.first, 1}) &&
            manager_.size_of(decommitted.first) == decommitted.size;
@@ -225,8 +225,7 @@ class DecommittedRanges {
     if (!range_.decommit(decommitted.first, decommitted.size)) book_recommitted(decommitted);
     return true;
   }
-  // What somebody else has mapped over a small one meanwhile is not waited for: it would be asked for each
-  // time.
+  // A small range under a foreign mapping is lost at once: else the kernel would be asked for it each time.
   os::Placed recommit(Block decommitted) {
     os::Placed placed = range_.recommit(decommitted.first, decommitted.size);
     if (placed == os::Placed::kTaken && books_.has_grown_over(decommitted)) {
@@ -247,11 +246,11 @@ class DecommittedRanges {
     const std::size_t start = manager_.aligned(range.first, alignment);
     return start < range.end() && range.end() - start >= count;
   }
-  // A range in which there is room alone is opened from its end on, as far as that is worth the call.
+  // If one range alone has room, only its end is recommitted, as much as is worth the call.
   Block end_with_room(Block range, std::size_t count, std::size_t alignment) {
     const std::size_t wanted = max_of(count, kWorthOpening);
     if (range.size <= wanted) return range;
-    // Alignments count from elsewhere: the last aligned unit is less than an alignment before the end.
+    // Alignments do not count from slice 0: the last aligned unit is less than an alignment before the end.
     const std::size_t latest = range.end() - wanted;
     const std::size_t start = manager_.aligned(latest - min_of(latest, alignment - 1), alignment);
     if (start <= range.first || start > latest || !manager_.split(range.first, start - range.first)) {
@@ -275,7 +274,7 @@ class DecommittedRanges {
     ranges_ -= ranges_ != 0;
   }
 
-  // visit(run) until it returns false. True: for all.
+  // visit(run) until it returns false. True: it never did.
   template <class Visit>
   bool for_runs(Visit visit) {
     for (Block run = next_run(0); run; run = next_run(run.end())) {
@@ -283,7 +282,7 @@ class DecommittedRanges {
     }
     return true;
   }
-  // From `from` on; what has no metadata is passed by.
+  // The next run from `from` on. Units without metadata are passed by.
   Block next_run(std::size_t from) const {
     for (;;) {
       const std::size_t limit = manager_.limit();
@@ -296,13 +295,13 @@ class DecommittedRanges {
       from = gap.end();
     }
   }
-  // Neighbours were decommitted one by one. visit(range) until it returns false.
+  // A run's ranges were decommitted one by one. visit(range) until it returns false.
   template <class Visit>
   void for_ranges(Block run, Visit visit) {
     std::size_t size = 0;
     for (std::size_t first = run.first; first < run.end(); first += size) {
       size = manager_.size_of(first);
-      if (size == 0) return;  // in a fork's child that is not put right yet: half decommitted
+      if (size == 0) return;  // half decommitted, in a fork's child before recovery
       if (!visit(Block{first, size})) return;
     }
   }
@@ -313,12 +312,12 @@ class DecommittedRanges {
   Range& range_;
   Manager& manager_;
   Books books_;
-  Block least_{};                 // no decommitted range is smaller; none: not known
+  Block least_{};                 // no decommitted range is smaller; no block: not known
   Atomic<std::size_t> count_{0};  // slices
-  // Of the 65,530 mappings that a process may have.
+  // A process may have 65,530 mappings.
   static constexpr std::size_t kMostRanges = 16384;
   std::size_t ranges_ = 0;               // decommitted; under the arena's lock
-  Atomic<std::size_t> decommitting_{0};  // where the range begins that is just being decommitted
+  Atomic<std::size_t> decommitting_{0};  // first slice of the range being decommitted; 0: none
   RefusalMemo no_room_;
 };
 
