@@ -1,21 +1,21 @@
-// How much of what large blocks have left stays in memory when nobody passes by any more: what exceeds the
-// bound is purged by the free that exceeds it, not by a tick of a decay clock.
+// Bounds the dirty memory that freed large blocks leave. The free that exceeds the bound purges the excess: a
+// decay epoch may be far away, for a thread has to come by to begin it.
 //
 //   dirty <= 32 MiB + live / 4            of such blocks, in slices
 //   or, where that is more,
 //   dirty <= min(32 MiB + live / 4 + regretted, 2 * height - live)
 //
-// A program that frees much and takes it again at once would pay for each of its pages anew. So what is taken
-// from clean memory soon after as much was purged for the bound has been purged in vain: twice as much more
-// may stay from then on, 256 MiB at most, an eighth less with each tick.
+// A program that frees much and takes it again at once would pay for each of its pages anew. If it takes
+// clean memory soon after as much was purged for the bound, that purge was in vain: `regretted` grows by
+// twice as much, to 256 MiB at most. Each decay epoch takes an eighth off.
 //
-// But live and dirty together are no more than twice what was live at a time of late, the height: where sizes
-// differ much of it lies in pieces that fit nothing, and what is beyond serves nobody. What is live goes up
-// and down, and where it was highest is noted when it has sunk by 32 MiB, or to the half: a higher one is the
-// height from then on (and counts before), a lower one brings it down by a sixteenth of the difference.
+// `height` is how much was live at a time of late. Live and dirty memory together stay within twice the
+// height: where sizes differ, much of what is beyond lies in pieces that fit nothing. `live` goes up and
+// down; its highest value is noted when it has fallen by 32 MiB, or to the half. A higher value becomes the
+// height (and counts before it is noted); a lower one brings the height down by a sixteenth of the way.
 //
-// All are hints. What small blocks take of the dirty memory is not counted, so that `dirty` may be too much;
-// each tick knows better, and so does a purge that finds less than it looks for.
+// All counts are hints. Dirty memory that small blocks take is not subtracted, so `dirty` may be too high.
+// Each decay epoch corrects it, and so does a purge that finds less than it looks for.
 #pragma once
 
 #include <cstddef>
@@ -25,14 +25,14 @@
 
 namespace spanalloc {
 
-/// Thread-safe, zero-initialisable. Relaxed throughout: nothing follows from the counts but when to purge.
+/// Thread-safe, zero-initialisable. Relaxed throughout: the counts only decide when to purge.
 template <std::size_t kSlice>
 class DirtyBound {
  public:
   static constexpr std::size_t kAlways = 32 * kMiB / kSlice;
   static constexpr std::size_t kMostRegretted = 256 * kMiB / kSlice;
 
-  /// `dirty` of them were dirty.
+  /// `dirty` of the slices were dirty.
   void taken(std::size_t slices, std::size_t dirty) {
     rise(slices);
     if (dirty != 0) dirty_.fetch_sub_relaxed(dirty);
@@ -46,7 +46,7 @@ class DirtyBound {
     sink(slices);
     if (!zero) dirty_.fetch_add_relaxed(slices);
   }
-  /// A span in use, or in the pool, became one of one block, or ceases to be one.
+  /// A span, in use or in a pool, became a span of one block, or ceases to be one.
   void changed(std::size_t slices, bool to_one_block) {
     if (to_one_block) {
       rise(slices);
@@ -59,9 +59,9 @@ class DirtyBound {
     purged(slices);
     purged_.fetch_add_relaxed(slices);
   }
-  /// So much is live, after a fork.
+  /// After a fork.
   void live_is(std::size_t slices) { live_.store_relaxed(slices); }
-  /// So much is dirty, of whatever blocks.
+  /// Dirty slices of all blocks, large or small.
   void dirty_is(std::size_t slices) { dirty_.store_relaxed(slices); }
   void pass_epoch(std::size_t dirty) {
     dirty_is(dirty);
@@ -70,7 +70,7 @@ class DirtyBound {
     regretted_.store_relaxed(regretted - (regretted + 7) / 8);
   }
 
-  /// Of spans of one block in use, or in pools.
+  /// Slices of spans of one block, in use or in pools.
   std::size_t live() const { return at_least_0(live_.load_relaxed()); }
   /// Slices that should be purged.
   std::size_t excess() const {
@@ -78,7 +78,7 @@ class DirtyBound {
     const std::size_t live = this->live();
     const std::size_t least = kAlways + live / 4;
     if (dirty <= least) return 0;
-    // (What is noted by its fall alone would not count while it stands.)
+    // (The highest value counts while it stands, before its fall notes it.)
     const std::size_t twice = 2 * max_of(height_.load_relaxed(), highest_.load_relaxed());
     const std::size_t wanted = min_of(least + regretted_.load_relaxed(), twice - min_of(twice, live));
     return dirty - min_of(dirty, max_of(least, wanted));
@@ -103,9 +103,9 @@ class DirtyBound {
 
   Atomic<std::size_t> live_{0};
   Atomic<std::size_t> dirty_{0};
-  Atomic<std::size_t> purged_{0};  // for the bound, since the last tick
+  Atomic<std::size_t> purged_{0};  // for the bound, in this decay epoch
   Atomic<std::size_t> regretted_{0};
-  Atomic<std::size_t> highest_{0};  // that was live since one was noted; 0: only less since
+  Atomic<std::size_t> highest_{0};  // live value since one was noted; 0: none yet
   Atomic<std::size_t> height_{0};
 };
 

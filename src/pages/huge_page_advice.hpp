@@ -1,31 +1,29 @@
-// Which of an arena's memory the kernel is asked to back by huge pages: SPANALLOC_THP.
+// Decides for which memory of an arena huge pages are advised: SPANALLOC_THP.
 //
-//   system   (unless told otherwise) no call is made, the kernel's own switch decides
-//   never    none
-//   always   all
-//   auto     what is dense and stays, found out as follows
+//   system   (the default) for none; no call is made, the kernel's own switch decides
+//   never    for none; the kernel is told so
+//   always   for all
+//   auto     for memory that is dense and stays, found out as below
 //
-// (Not by itself: these are calls that libc's malloc does not make, and a filter of system calls may end the
-// process for one. docs/tuning.md says what they gain.)
+// (The default makes no call because libc's malloc makes none, and a filter of system calls may end the
+// process for one. docs/tuning.md says what the others gain.)
 //
-// A huge page takes all of its memory at once, and saves most of what translating its addresses costs; at the
-// first touch 511 page faults, too. It pays where all of the memory is used, and for long: a fresh one has to
-// be found, and zeroed whole. An arena's books do not tell: a thousand idle threads have thousands of spans
-// in use, hardly touched. But the kernel knows what is resident.
+// A huge page takes all of its memory at once. It saves most of what translating its addresses costs, and 511
+// page faults at the first touch. It pays where all of the memory is used, and for long: the kernel has to
+// find one, and to zero all of it. The arena cannot tell: a thousand idle threads have thousands of spans in
+// use, hardly touched. But the kernel knows which pages are resident.
 //
-//   what is open    Each tick of the decay clock looks at a few huge pages' worth of what was open a tick
-//                   ago. Where nearly all is resident huge pages are advised, which the kernel then makes in
-//                   the background, of memory that is there already: it takes none for them.
-//   what is opened  is advised before its first touch if memory opened before has been used up, and has
-//                   stayed. To know that, a huge page's worth of what is opened is left without advice now
-//                   and then, as a probe. If nearly all of the probe is resident after kStaysMs, the answer
-//                   holds for what opens next, and for a sixteenth of what is open then: so much can turn out
-//                   sparse, at most.
+//   open memory    Each decay epoch looks at a few huge pages' worth of what was open an epoch ago. If nearly
+//                  all of one is resident it advises a huge page, which the kernel then makes in the
+//                  background from pages that are there already: this takes no memory.
+//   fresh memory   is advised before its first touch if memory opened earlier was used up and has stayed. To
+//                  know that, now and then a huge page's worth of fresh memory is left without advice, as a
+//                  probe. If nearly all of the probe is resident after kStaysMs, the answer holds for what
+//                  opens next, up to a sixteenth of what is open then: at most so much can turn out sparse.
 //
-// Not advised is what a single large object opens or grows by, of which the program may write anything or
-// nothing (what has become dense of it a tick finds like any other); and nothing while less than 64 MiB are
-// open. The arena takes advice back where pages go back to the kernel, and where a large object is handed
-// out: what comes next may be sparse.
+// Memory that a single large object opens or grows by is not advised, for the program may write any part of
+// it. (If it becomes dense, an epoch finds it.) Nothing is advised while less than 64 MiB are open. The arena
+// takes advice back where pages go back to the kernel, and where it hands out a large object.
 #pragma once
 
 #include <cstddef>
@@ -48,13 +46,13 @@ inline HugePageUse huge_page_use() {
   return static_cast<HugePageUse>(os::option_choice("THP", kChoices, 4, 0, "system, auto, always or never"));
 }
 
-/// Under the lock of who opens memory. Zero-initialisable. Counts in slices from a place where a huge page
-/// can begin, the first of which is never open. In both functions `is_dense(block)` tells of open memory
-/// whether nearly all of it is resident.
+/// Under the lock for opening memory. Zero-initialisable. Counts in slices from a place where a huge page can
+/// begin, and the first of these slices is never open. In both functions `is_dense(block)` tells whether
+/// nearly all of the open memory is resident.
 template <unsigned kSliceBits>
 class HugePageAdvice {
  public:
-  /// Of x86-64, and of 64-bit Arm with pages of 4 KiB.
+  /// On x86-64, and on 64-bit Arm with pages of 4 KiB.
   static constexpr std::size_t kHugePage = 2 * kMiB;
   static constexpr std::size_t kUnit = max_of(kHugePage >> kSliceBits, 1);
   static constexpr std::size_t kFirst = kLeastAdvised >> kSliceBits;
@@ -62,8 +60,7 @@ class HugePageAdvice {
   static constexpr std::uint64_t kStaysMs = 500;
   static constexpr unsigned kLooksAnEpoch = 4;
 
-  /// Memory has been opened for a range of `count` slices. The part of it to be advised; an empty one:
-  /// none.
+  /// Memory has been opened for a range of `count` slices. Returns the part of it to be advised; none: empty.
   template <class IsDense>
   coalescing::Block opened(coalescing::Block block, std::size_t count, std::uint64_t now_ms,
                            IsDense&& is_dense) {
@@ -81,8 +78,8 @@ class HugePageAdvice {
     return {unit.end(), block.end() - unit.end()};
   }
 
-  /// A tick of the decay clock, while slices below `limit` are open. advise(block): huge pages' worth that
-  /// is dense and has stayed. `is_out(block)`: has been advised, or is not to be.
+  /// Begins a decay epoch, while slices below `limit` are open. advise(block): huge pages' worth that is
+  /// dense and has stayed. `is_out(block)`: it has been advised already, or must not be.
   template <class IsOut, class IsDense, class Advise>
   void pass_epoch(std::size_t limit, IsOut&& is_out, IsDense&& is_dense, Advise&& advise) {
     const std::size_t stayed = limit_at_epoch_;
@@ -97,11 +94,11 @@ class HugePageAdvice {
   }
 
  private:
-  coalescing::Block probe_{};       // the last one; empty: none
+  coalescing::Block probe_{};       // the last probe; empty: none
   std::uint64_t probed_at_ms_ = 0;  // when it was opened
-  std::size_t answer_ends_ = 0;     // what opens before is as the last probe was
+  std::size_t answer_ends_ = 0;     // memory opened below this slice is advised
   std::size_t limit_at_epoch_ = 0;
-  std::size_t next_ = 0;  // that a tick looks at
+  std::size_t next_ = 0;  // the slice that the next look begins at
 };
 
 }  // namespace spanalloc
