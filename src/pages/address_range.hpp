@@ -1,22 +1,21 @@
 // One contiguous range of address space, opened from its beginning on.
 //
-// Two ways to claim it:
-//  - placed: only an address is chosen, at random, far from where the kernel places mappings, and each step
-//    maps exactly what it opens. A step that collides with a foreign mapping is halved until it ends before
-//    it; what lies in the way is skipped, a slice or what it covers. A guard page of ours stands before
-//    what is open, and one behind it.
-//  - reserved: PROT_NONE over the whole range (2^kMaxBits, halving on refusal). Costs no memory and is not
-//    charged; opening is mprotect, so neighbouring steps merge into one mapping.
-// kClaim says which is tried first. Under a RLIMIT_AS that stood at the start (where a reservation would eat
-// the limit) or when every reservation was refused a range is placed; and reserved, when no place was found.
+// There are two ways to claim it:
+//  - placed: only an address is chosen, at random, far from where the kernel places mappings. Each step maps
+//    exactly what it opens. A step that meets a foreign mapping is halved until it ends before that; then the
+//    range skips what lies in the way, at least one slice. A guard page of ours stands before what is open,
+//    and one behind it.
+//  - reserved: PROT_NONE over the whole range (2^kMaxBits bytes, half as many after each refusal). Costs no
+//    memory and is not charged. Opening is mprotect, so neighbouring steps merge into one mapping.
+// kClaim says which is tried first. A range is placed if RLIMIT_AS was set at the start (a reservation would
+// use up the limit) or every reservation was refused; and it is reserved if no place was found.
 //
-// Opening: the first step is what was asked, then steps double up to kMaxStep, or under a limit to a
-// sixteenth of that; a refused step is retried with exactly what is needed (strict overcommit charges the
-// whole step). When the process locks its memory (mlockall(MCL_FUTURE) makes what is opened resident at once)
-// only what is used is opened.
+// The first step opens what was asked for. Then steps double up to kMaxStep, or under a limit to a sixteenth
+// of that. A refused step is tried again with exactly what is needed (strict overcommit charges the whole
+// step). Under mlockall(MCL_FUTURE), where opened memory is resident at once, only what is used is opened.
 //
-// The range is counted in slices; slice 0 is never opened. Not synchronised: the owner's lock gives
-// access; base() and capacity() are constant after start().
+// The range is counted in slices; slice 0 is never opened. Not synchronised: the owner's lock gives access;
+// base() and capacity() are constant after start().
 #pragma once
 
 #include <cstddef>
@@ -37,16 +36,15 @@ enum class HugePages { kKernelDefault, kForbid, kPrefer, kAsked };
 
 enum class Claim { kPlace, kReserve };
 
-/// What an arena over a range tells about itself: reserved_bytes >= opened_bytes >= bytes handed out.
+/// An arena's figures: reserved_bytes >= opened_bytes >= bytes handed out.
 struct ArenaStatistics {
   std::size_t reserved_bytes = 0;
   std::size_t opened_bytes = 0;
-  std::size_t lost_bytes = 0;  ///< address ranges that another mapping took from under us
+  std::size_t lost_bytes = 0;  ///< addresses where foreign mappings stand
 };
 
-/// kLimitSlackBits: where a reservation was to be made and a limit on address space stands, the range is the
-/// limit times 2^this, for callers that give parts of what they were handed back to the kernel (the range
-/// costs nothing, what is mapped does).
+/// kLimitSlackBits: if there is a limit on address space where a reservation was to be made, the range is
+/// 2^this times the limit. For callers that unmap parts of what they get: only what is mapped counts.
 template <unsigned kSliceBits, HugePages kHugePages, std::size_t kMaxStep, unsigned kLimitSlackBits,
           Claim kClaim = Claim::kReserve, class Calls = PageCalls>
 class AddressRange {
@@ -54,7 +52,7 @@ class AddressRange {
   static constexpr std::size_t kSlice = std::size_t{1} << kSliceBits;
   static constexpr unsigned kMinBits = 30;
   static constexpr unsigned kMaxBits = kClaim == Claim::kPlace ? 44 : 45;
-  /// Without a reservation and without a limit (a reservation of every size was refused).
+  /// When there is no limit, but a reservation of every size was refused.
   static constexpr unsigned kUnreservedBits = 36;
 
   /// Claims the range, `alignment` bytes aligned. False when no place was found.
@@ -74,25 +72,25 @@ class AddressRange {
 
   std::uintptr_t base() const { return base_.load_relaxed(); }
   bool reserved() const { return reserved_; }
-  /// Slices the range can ever hold.
+  /// The most slices that the range can hold.
   std::size_t capacity() const { return capacity_; }
   /// Slices below this number are open, or skipped.
   std::size_t opened() const { return opened_.load_relaxed(); }
-  /// Of these: foreign mappings, never ours.
+  /// Those of them that were skipped: foreign mappings, never ours.
   std::size_t skipped() const { return skipped_.load_relaxed(); }
   std::size_t opened_bytes() const { return (opened() - skipped()) * kSlice; }
   std::size_t reserved_bytes() const { return reserved_ ? capacity_ * kSlice : opened_bytes(); }
 
   enum class OpenResult { kOpened, kRefused, kSkipped };
 
-  /// Opens at least slices [opened(), end), or where a foreign mapping is on the way, a part of that: call
-  /// it again for the rest. kSkipped: nothing was opened, the mapping lies at what was opened() and opened()
-  /// is behind it now, or behind a part of it; what was skipped is not ours.
+  /// Opens at least slices [opened(), end), or where a foreign mapping is on the way, a part of them: call it
+  /// again for the rest. kSkipped: nothing was opened, for a mapping lay at slice opened(). Now opened() is
+  /// behind it, or behind a part of it; skipped slices are not ours.
   SPANALLOC_COLD OpenResult open_up_to(std::size_t end) {
     const std::size_t needed = end - opened();
     if (end > capacity_) return OpenResult::kRefused;
     const std::size_t step = min_of(max_of(needed, step_), capacity_ - opened());
-    // Under a limit what is opened ahead takes from what everything else needs, too.
+    // Under a limit, memory opened ahead is missing for everything else, too.
     const bool limited = limited_ || os::has_memory_limit();
     const std::size_t largest = !reserved_ && limited ? kMaxStep / 16 : kMaxStep;
     step_ = min_of(step * 2, max_of(largest >> kSliceBits, 1));
@@ -104,7 +102,7 @@ class AddressRange {
     for (std::size_t part = needed; part != 0; part /= 2) {
       const os::Placed placed = try_open(part);
       if (placed == os::Placed::kYes) return OpenResult::kOpened;
-      // Memory is short: another time the same range may do. Then as much as is needed is asked for at once.
+      // Memory is short, but may be granted later. Then the first step opens just what is needed.
       if (placed == os::Placed::kRefused) {
         step_ = 1;
         return OpenResult::kRefused;
@@ -113,17 +111,17 @@ class AddressRange {
     return skip();
   }
 
-  /// Slices that were to be opened ahead of need, the last time, and were refused; 0: none, or told before.
+  /// Slices of the last step ahead of need that was refused; 0: none, or told before.
   std::size_t take_refused_step() {
     const std::size_t step = refused_step_;
     refused_step_ = 0;
     return step;
   }
-  /// A limit has been met that did not stand at the start, or is gone.
+  /// Whether there is a limit that did not stand at the start.
   void set_limited(bool limited) { limited_ = limited; }
 
-  /// Goes on at slice `end` (as far as that is not behind opened() already): what lies before is not opened
-  /// any more. False: the capacity ends there.
+  /// Continues at slice `end`, unless opened() is behind it. Slices before it are never opened. False: the
+  /// capacity ends there.
   bool skip_to(std::size_t end) {
     if (end >= capacity_) return false;
     if (end > opened()) {
@@ -133,14 +131,13 @@ class AddressRange {
     return true;
   }
 
-  /// Makes open slices inaccessible, their memory uncharged; recommit() undoes it, and they are zero. False:
-  /// refused, nothing has changed. A placed range is unmapped: somebody else may map there, and then it
-  /// cannot be recommitted.
+  /// Decommits open slices. After recommit() they are zero. False: refused, nothing has changed. In a placed
+  /// range they are unmapped: somebody else may map there, and then they cannot be recommitted.
   bool decommit(std::size_t first, std::size_t count) {
     if (reserved_) return Calls::close(address(first), count * kSlice);
     return Calls::release(address(first), count * kSlice);
   }
-  /// What is never opened again: its first and its last page stay ours, as guards.
+  /// Decommits slices that are never recommitted: their first and last page stay ours, as guards.
   void decommit_for_ever(std::size_t first, std::size_t count) {
     const std::size_t page = os::page_size();
     const std::size_t bytes = count * kSlice;
@@ -159,17 +156,17 @@ class AddressRange {
     return placed;
   }
 
-  /// Maps fresh pages, which are zero, where nothing is mapped any more: the owner has moved what was open
-  /// there. Somebody else may have been quicker (kTaken).
+  /// Maps fresh pages, which are zero, where nothing is mapped any more because the owner has moved the old
+  /// ones. kTaken: somebody else has mapped there first.
   os::Placed map_anew(std::size_t first, std::size_t count) {
     const os::Placed placed = Calls::open_at(address(first), count * kSlice);
     if (placed == os::Placed::kYes) advise(address(first), count * kSlice);
     return placed;
   }
 
-  /// Gives the whole range back to the kernel, while nobody uses anything in it; start() may follow. Of an
-  /// placed range only what is still ours: of an opened slice its first left_of(slice) bytes (whole
-  /// pages), which is less than a slice where the owner has closed or unmapped some of it.
+  /// Gives the whole range back to the kernel, while nobody uses anything in it; start() may follow. Of a
+  /// placed range only what is still ours: the first left_of(slice) bytes (whole pages) of each opened slice,
+  /// fewer than a slice has where the owner has decommitted or unmapped some.
   template <class LeftOf>
   void destroy(LeftOf&& left_of) {
     if (reserved_) {
@@ -190,12 +187,12 @@ class AddressRange {
   }
 
   HugePageUse huge_page_use() const { return huge_page_use_; }
-  /// Whether the owner shall advise what is dense.
+  /// Whether the owner advises huge pages where memory is dense.
   bool is_advised_by_owner() const {
     return kHugePages == HugePages::kAsked && huge_page_use_ == HugePageUse::kAuto;
   }
 
-  /// Of what is open. Any thread.
+  /// For open memory. Any thread.
   void prefer_huge_pages(void* address, std::size_t bytes) {
     has_preferred_.store_relaxed(true);
     Calls::prefer_huge_pages(address, bytes);
@@ -205,11 +202,11 @@ class AddressRange {
     Calls::forbid_huge_pages(address, bytes);
   }
 
-  /// Opening more than is used would make it resident at once. (The page before slice 1 is ours from the
-  /// start on and never opened: it tells whether mlockall(MCL_CURRENT) has locked what is there.)
+  /// Whether memory that is opened would be resident at once. (The page before slice 1 is ours from the start
+  /// on and never opened: it tells whether mlockall(MCL_CURRENT) has locked what is there.)
   bool is_locked() const { return os::memory_is_locked() || os::is_locked(guard_before(1)); }
 
-  /// Some kernels call all resident that is mapped. (The page before slice 1 has never been touched.)
+  /// False: the kernel calls all mapped pages resident. (The page before slice 1 has never been touched.)
   bool kernel_tells_resident_pages() const {
     return Calls::resident_pages(guard_before(1), os::page_size()) == 0;
   }
@@ -226,8 +223,8 @@ class AddressRange {
     base_.store_release(base);  // release: start() may have been called by another thread
   }
 
-  // What the option says, wherever memory is opened; what the arena's kind says only with the reservation,
-  // which is made before main: afterwards a filter of system calls may not know the call.
+  // Advice by SPANALLOC_THP is given wherever memory is opened; advice by the arena's kind only with the
+  // reservation, before main: afterwards a filter of system calls may not know the call.
   void advise(void* address, std::size_t bytes) {
     constexpr bool kAsked = kHugePages == HugePages::kAsked;
     const bool at_start = !started();
@@ -241,8 +238,7 @@ class AddressRange {
   }
 
   // Far from the kernel's own mappings, in whichever direction it lays them out: a range of 2^44 bytes from
-  // the first window ends below a third of the address space. Kernels with 39-bit addresses have the last
-  // one.
+  // the first window ends below a third of the address space. Kernels with 39-bit addresses have the last.
   static constexpr PlaceWindow kWindows[] = {
       {5 * kTiB, 25 * kTiB}, {44 * kTiB, 60 * kTiB}, {32 * kGiB, 128 * kGiB}};
 
@@ -266,7 +262,7 @@ class AddressRange {
     return false;
   }
 
-  // No more is lost than is covered.
+  // Skips no more than the mapping covers, rounded up to slices.
   SPANALLOC_COLD OpenResult skip() {
     const std::size_t behind = capacity_ - 1 - opened();
     const std::size_t slices = steps_in_the_way<Calls>(address_of(address(opened())), kSlice, behind);
@@ -284,7 +280,7 @@ class AddressRange {
   }
 
   char* guard_before(std::size_t slice) const { return static_cast<char*>(address(slice)) - os::page_size(); }
-  // The pages before and at the beginning of what will be opened next. (Behind something foreign, too.)
+  // Reserves the pages before and at the beginning of what is opened next. (Behind a foreign mapping, too.)
   os::Placed place_guards() {
     if (guarded_) return os::Placed::kYes;
     const os::Placed placed = Calls::reserve_at(guard_before(opened()), 2 * os::page_size());
@@ -296,11 +292,11 @@ class AddressRange {
     char* start = static_cast<char*>(address(opened()));
     const std::size_t bytes = slices * kSlice;
     if (const os::Placed placed = place_guards(); placed != os::Placed::kYes) return placed;
-    // What is not reserved, or is mapped without being charged, is granted whatever its size: ask what a
-    // mapping of this size would be told; not where the mapping itself would take the memory.
+    // A mapping that is not charged is granted at any size: ask what a charged one of this size would be
+    // told. Not while memory is locked: then the question itself would take the memory.
     if (bytes >= kAskFirst && !is_locked() && !Calls::would_grant(bytes)) return os::Placed::kRefused;
     if (!reserved_) {
-      // The guard at the start becomes memory, and the end of what is mapped the new guard.
+      // The guard at the start becomes memory; the last page that is mapped becomes the new guard.
       char* behind = start + os::page_size();
       const os::Placed placed = Calls::reserve_at(behind, bytes);
       if (placed != os::Placed::kYes) return placed;
@@ -317,8 +313,8 @@ class AddressRange {
     return os::Placed::kYes;
   }
 
-  // Behind memory with advice what is opened without makes a mapping more, of which a process may have only
-  // so many. With the same advice, given to the whole of the guard's mapping, it joins what is before it.
+  // Memory opened without advice, behind memory with advice, makes one more mapping, and a process may have
+  // only so many. It joins what is before it if the whole of the guard's mapping gets that advice, too.
   SPANALLOC_COLD bool open_as_before(void* start, std::size_t bytes) {
     const std::size_t with_guard = bytes + os::page_size();
     if (has_preferred_.load_relaxed()) {
@@ -332,8 +328,8 @@ class AddressRange {
 
   static constexpr std::size_t kAskFirst = kGiB;
 
-  // What is not ours. When there are too many pieces the last one takes in all that lies between: destroy()
-  // leaves too much mapped then, but nothing of anybody else's is unmapped.
+  // Slices that are not ours. If there are more than kMaxSkips pieces, the last one takes in all that lies
+  // between: then destroy() leaves too much mapped, but never unmaps a foreign mapping.
   struct Piece {
     std::size_t first = 0;
     std::size_t end = 0;
@@ -348,7 +344,7 @@ class AddressRange {
     skip_[skips_++] = {first, first + count};
   }
 
-  // Whole slices that follow each other go with one call; then the guards.
+  // Whole slices in a row are released with one call; then the guards.
   template <class LeftOf>
   void release_opened(LeftOf&& left_of) {
     std::size_t first = 1;  // of the run of whole slices that ends at `slice`
@@ -388,8 +384,8 @@ class AddressRange {
   bool reserved_ = false;           // constant after start()
   std::size_t claimed_bytes_ = 0;   // constant after start(); capacity_ in bytes, or a bit more
   std::size_t capacity_ = 0;        // constant after start()
-  HugePageUse huge_page_use_ = HugePageUse::kSystem;  // "
-  // Whether some of it has got such advice, ever. Relaxed: who finds none yet is refused once more.
+  HugePageUse huge_page_use_ = HugePageUse::kSystem;  // constant after start()
+  // Whether any of the range has ever got such advice. Relaxed: a thread that misses it is refused once more.
   Atomic<bool> has_preferred_{false};
   Atomic<bool> has_forbidden_{false};
   Atomic<std::size_t> opened_{0};

@@ -1,9 +1,9 @@
-// The arena as one bump pointer over an address range (address_range.hpp says how it is claimed and opened).
+// An arena that hands out slices by one bump pointer over an address range (see address_range.hpp).
 //
-// A step that collides with a foreign mapping moves on behind it; the range is counted as lost. When the
-// range is used up allocate() returns 0: engines drain their pools and then report out of memory.
+// A step that meets a foreign mapping continues behind it; the mapping's range counts as lost. When the
+// address range is used up, allocate() returns 0: engines drain their pools and then report out of memory.
 //
-// All functions but base() and limit() take the lock; they run once per fresh span.
+// All functions but base() and limit() take the lock; they run once for each fresh span.
 #pragma once
 
 #include <cstddef>
@@ -27,8 +27,7 @@ class BumpArena {
  public:
   static constexpr std::size_t kSlice = Range::kSlice;
 
-  /// Claims the range. Side tables are the engine's affair: it sizes them by capacity() and opens them up to
-  /// limit() itself.
+  /// Claims the range. The engine sizes its side tables by capacity() and opens them up to limit().
   bool start() {
     LockGuard guard(lock_);
     if (range_.started()) return true;
@@ -57,11 +56,11 @@ class BumpArena {
           keep_gap(next_, open);
           next_ = range_.opened();  // behind a foreign mapping
         }
-        continue;  // it may have been opened in part
+        continue;  // only a part may be open
       }
       keep_gap(next_, first);
       next_ = end;
-      // Release: whoever learns of a slice below the limit may read the arena's books about it.
+      // Release: a thread that learns of a slice below the limit may read the arena's data about it.
       limit_.store_release(end);
       SPANALLOC_ASSERT(lock_.is_mine() && next_ >= 1 && next_ <= range_.opened() && limit() == next_);
       return static_cast<std::uint32_t>(first);
@@ -69,10 +68,10 @@ class BumpArena {
   }
 
   std::uintptr_t base() const { return range_.base(); }
-  /// Slices below this number have been handed out (or skipped). Relaxed: a caller that holds a pointer
-  /// into the arena got it from someone who saw the limit that covers it.
+  /// Slices below this number have been handed out (or skipped). Relaxed: a caller with a pointer into the
+  /// arena got it from a thread that saw a limit beyond it.
   std::size_t limit() const { return limit_.load_relaxed(); }
-  /// Slices the range can ever hold; constant after start().
+  /// The most slices that the range can hold; constant after start().
   std::size_t capacity() const { return range_.capacity(); }
 
   ArenaStatistics statistics() {
@@ -98,9 +97,9 @@ class BumpArena {
   void enter_child() { lock_.abandon_if_owner_died(); }
 
  private:
-  // In a fork's child: a vanished thread was allocating. What lay spare may be handed out already, or twice
-  // in the lists; where foreign mappings are in the way, what lies before the last step may be one of them.
-  // So both are lost: address space, but no memory.
+  // In a fork's child: a vanished thread was allocating. Pieces that were kept may be handed out already, or
+  // be listed twice; where foreign mappings are in the way, what lies before the last step may be one of
+  // them. So both are lost: address space, but no memory.
   void repair() {
     for (unsigned order = 0; order <= kMaxOrder; ++order) {
       lost_ += std::size_t{spare_count_[order]} << order;
@@ -112,10 +111,10 @@ class BumpArena {
     }
   }
 
-  // Gap pieces kept per order; more are lost (address space only, they were never opened for use).
+  // Pieces of gaps that are kept of each order; others are lost (only address space: they were never in use).
   static constexpr unsigned kSparesPerOrder = 8;
 
-  // Cuts [from, to) into naturally aligned pieces for smaller requests.
+  // Cuts [from, to) into naturally aligned pieces, for smaller requests.
   void keep_gap(std::size_t from, std::size_t to) {
     while (from < to) {
       unsigned order = from == 0 ? 0 : static_cast<unsigned>(std::countr_zero(from));
@@ -141,7 +140,7 @@ class BumpArena {
     return 0;
   }
 
-  // Equations, under the lock: 1 <= next_ <= range_.opened(); limit_ == next_ after every allocate.
+  // Invariants, under the lock: 1 <= next_ <= range_.opened(); limit_ == next_ after every allocate.
   Range range_;                   // base and capacity: constant after start(); the rest under the lock
   Atomic<std::size_t> limit_{0};  // shared: written under the lock, read by every free
   WakingLock lock_;               // gives access to everything below

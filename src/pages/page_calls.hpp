@@ -1,4 +1,4 @@
-// The kernel as page sources use it, and how they find places in the address space.
+// The kernel's calls as arenas and tables use them, and how those find places in the address space.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace spanalloc {
 
-/// Tests replace it to make calls fail.
+/// Tests replace this to make calls fail.
 struct PageCalls {
   static void* reserve(std::size_t bytes, std::size_t alignment) { return os::reserve(bytes, alignment); }
   static bool open(void* address, std::size_t bytes) { return os::open(address, bytes); }
@@ -37,7 +37,7 @@ struct PlaceWindow {
   std::uintptr_t end;
 };
 
-/// Whether nothing is mapped in the page before `address` and the one at it. The answer may be old at once.
+/// Whether nothing is mapped in the page before `address` and the one at it. The answer may soon be old.
 template <class Calls>
 bool is_free_around(std::uintptr_t address) {
   const std::size_t page = os::page_size();
@@ -46,9 +46,8 @@ bool is_free_around(std::uintptr_t address) {
   return true;
 }
 
-/// A random multiple of `alignment` with nothing mapped around it: in the first window that has one. The
-/// kernel and the loader place nothing there by themselves (what stands further on is stepped over). 0: none
-/// of many was free.
+/// A random multiple of `alignment` with nothing mapped around it, in the first window that has one. The
+/// kernel and the loader place nothing there by themselves (anything further on is skipped later). 0: none.
 template <class Calls, std::size_t kCount>
 SPANALLOC_COLD std::uintptr_t random_place(const PlaceWindow (&windows)[kCount], std::size_t alignment) {
 #ifdef __SANITIZE_THREAD__
@@ -64,9 +63,8 @@ SPANALLOC_COLD std::uintptr_t random_place(const PlaceWindow (&windows)[kCount],
   return 0;
 }
 
-/// How many steps of `step` bytes from `start` on, where something is mapped, until a place with nothing
-/// around it: that many are lost, no more than what is in the way covers, but for less than a step. At most
-/// `most`; 0: all of them are taken, or the kernel grants no mapping at all.
+/// Something is mapped at `start`: how many steps of `step` bytes it is to a place with nothing around it, no
+/// more than what is mapped covers, rounded up. Fewer than `most`; 0: none, or no mapping is granted.
 template <class Calls>
 SPANALLOC_COLD std::size_t steps_in_the_way(std::uintptr_t start, std::size_t step, std::size_t most) {
   std::size_t taken = 0;
