@@ -1,5 +1,5 @@
-// A table of records indexed by number, in address space of its own (guarded_table.hpp): opened, zero-filled,
-// as numbers come into use. Records never move, and go away with the whole table only.
+// A table of records indexed by number, in address space of its own (guarded_table.hpp). Records are opened,
+// zero-filled, as their numbers come into use. They never move, and disappear only with the whole table.
 #pragma once
 
 #include <cstddef>
@@ -15,30 +15,30 @@ namespace spanalloc {
 template <class T>
 class GrowingTable {
  public:
-  /// Room for `records`, placed in the region, or reserved wherever the kernel likes (nullptr); safe to call
-  /// again. The caller serialises start() and ensure(). False when refused.
+  /// Claims room for `records`, in the region, or without one (nullptr) wherever the kernel likes; may be
+  /// called again. The caller serialises start() and reach(). False: refused.
   bool start(std::size_t records, TableRegion* region = nullptr) {
     if (records_.load_relaxed() != nullptr) return true;
-    // (A fork's child may find it begun.)
+    // (A fork's child may find the table begun.)
     const bool placed = region != nullptr && !table_.started();
     return start_at(placed ? region->place_for(records * sizeof(T)) : TablePlace{}, records);
   }
-  /// The same at a place that was found before.
+  /// Like start(), at a place that was found before.
   bool start_at(TablePlace place, std::size_t records) {
     if (records_.load_relaxed() != nullptr) return true;
     if (!table_.started() && !table_.start(place, records * sizeof(T))) return false;
     capacity_ = records;
-    // Release: readers that see the address see the mapping.
+    // Release: readers that see the address see the mapping, too.
     records_.store_release(reinterpret_cast<T*>(table_.base()));
     return true;
   }
 
-  /// Makes the records [0, end) usable, of which those below `from` are in use.
+  /// Makes the records [0, end) usable; those below `from` are in use already.
   TableReach reach(std::size_t from, std::size_t end) {
     if (end > capacity_) return {from, from};
     if (table_.is_open_up_to(end * sizeof(T))) return {end, end};
-    // What was mapped for the first opening tells by itself whether mlockall(MCL_FUTURE) was called before.
-    // (Of a place that was given back nothing may be asked: it may be somebody else's.)
+    // The next page, mapped already, tells whether mlockall(MCL_FUTURE) was called before it was mapped. (If
+    // the place was given back it may be somebody else's.)
     const bool locked = (table_.holds_place() && os::is_locked(table_.next_page())) ||
                         (table_.is_used() && os::memory_is_locked());
     const TableReach bytes = table_.open_up_to(from * sizeof(T), end * sizeof(T), locked);
@@ -47,12 +47,12 @@ class GrowingTable {
     const bool gap = bytes.next != bytes.end;
     return {below, gap ? (bytes.next + sizeof(T) - 1) / sizeof(T) : below};
   }
-  /// The same for a table that all users know to be without gaps: false when it cannot be.
+  /// Like reach(), for a table that all users expect to have no gaps. False: the records are not all usable.
   bool ensure(std::size_t end) { return reach(0, end).end == end; }
-  /// Of a table that can be done without; see guarded_table.hpp. Like reach(), one thread at a time.
+  /// For a table that its owner can do without (guarded_table.hpp). Like reach(), one thread at a time.
   void give_reservation_back() { table_.give_reservation_back(); }
   bool is_without_gaps() const { return table_.is_without_gaps(); }
-  /// Whether there is such a record, of a number below some end that has been reached.
+  /// Whether the record exists, for a number below an end that was reached.
   bool has(std::size_t number) const { return table_.has(number * sizeof(T), (number + 1) * sizeof(T)); }
 
   /// Gives the table's address space back, while nobody uses it; start() may follow.
@@ -70,16 +70,16 @@ class GrowingTable {
 
  private:
   Atomic<T*> records_{nullptr};  // constant after start()
-  std::size_t capacity_ = 0;     // "
+  std::size_t capacity_ = 0;     // constant after start()
   GuardedTable<> table_;
 };
 
-/// A growing table whose first kFront records stand in front of a region's other tables. Most processes never
-/// need more, and have neither mappings nor page tables for these then.
+/// A growing table whose first kFront records stand in front of a region's other tables. Most processes need
+/// no more, and then have no mappings and page tables for the rest.
 template <class T, std::size_t kFront>
 class FrontedTable {
  public:
-  /// Finds places for both parts. The first one is there with it; false: refused.
+  /// Finds places for both parts, and starts the first one. False: refused.
   bool start(std::size_t records, TableRegion& region) {
     if (capacity_ == 0) {
       front_place_ = region.place_in_front(kFront * sizeof(T));
@@ -89,8 +89,7 @@ class FrontedTable {
     return front_.start_at(front_place_, kFront);
   }
 
-  /// As of GrowingTable. Where the first part cannot be opened to its end, and the second one can, the
-  /// records between are a gap.
+  /// Like GrowingTable's. If only the second part can be opened, the records up to it are a gap.
   TableReach reach(std::size_t from, std::size_t end) {
     if (end > capacity_) return {from, from};
     if (from < kFront) {
@@ -105,7 +104,7 @@ class FrontedTable {
     const TableReach reach = rest_.reach(from - kFront, end - kFront);
     return {reach.end + kFront, reach.next + kFront};
   }
-  /// As of GrowingTable.
+  /// Like GrowingTable's.
   void give_reservation_back() {
     front_.give_reservation_back();
     rest_.give_reservation_back();
@@ -115,7 +114,7 @@ class FrontedTable {
   }
   bool has(std::size_t number) const {
     if (number >= kFront) return rest_.has(number - kFront);
-    // Acquire: what is given up.
+    // Acquire: the number of records given up.
     return front_.has(number) && number < kFront - given_up_.load_acquire();
   }
   void destroy() {
@@ -138,11 +137,11 @@ class FrontedTable {
   }
 
   GrowingTable<T> front_;
-  GrowingTable<T> rest_;             // has a mapping with the first record that front_ has no place for
+  GrowingTable<T> rest_;             // mapped from the first record on that front_ has no room for
   TablePlace front_place_;           // constant after start()
-  TablePlace rest_place_;            // "
-  std::size_t capacity_ = 0;         // "
-  Atomic<std::size_t> given_up_{0};  // of front_'s records the last ones
+  TablePlace rest_place_;            // constant after start()
+  std::size_t capacity_ = 0;         // constant after start()
+  Atomic<std::size_t> given_up_{0};  // how many of front_'s last records
 };
 
 }  // namespace spanalloc

@@ -1,17 +1,17 @@
-// Address space for a table that grows from its beginning on, each page opened as it comes into use, between
-// two guard pages: what runs over a table's end meets one, and nothing foreign ever borders on it.
+// Address space for a table that grows from its beginning on. Each page is opened as it comes into use,
+// between two guard pages: an overrun of the table meets one, and nothing foreign ever borders on the table.
 //
 //      guard | open, zero-filled ............... | guard, mapped ahead |   nobody's, up to the capacity
 //            0                                 open_                 mapped_
 //
 // Nothing else is mapped: a table costs what is open, and what is mapped ahead to save calls (not under a
-// limit). Where somebody else has mapped something into a table's way, the table goes on behind it: what
-// would stand there is a gap, and has no place in this table for ever.
+// limit). Where a foreign mapping is in a table's way, the table continues behind it: the entries that would
+// stand there are a gap, and never exist.
 //
 // A process's tables begin in one region (TableRegion), so that their first pages share page tables.
 //
-// Fork: a child may find a table whose thread vanished between two steps of its growth. What was mapped and
-// not yet noted would be in its own table's way there. So it is noted before what is about to be mapped.
+// Fork: a child may find a table whose thread vanished between two steps of its growth. Pages that it had
+// mapped and not recorded would be in the table's own way. So mapping_ records what is about to be mapped.
 #pragma once
 
 #include <cstddef>
@@ -26,14 +26,14 @@
 
 namespace spanalloc {
 
-/// How far a table reaches, in whatever its user counts: all below `end` can be used. If that is less than
-/// was asked for: a gap follows, up to `next`; without one (next == end) the kernel has refused memory.
+/// How far a table reaches, in its user's unit: all below `end` can be used. If that is less than was asked
+/// for, a gap follows, up to `next`; or if next == end, the kernel has refused memory.
 struct TableReach {
   std::size_t end = 0;
   std::size_t next = 0;
 };
 
-/// Where a table begins, 0: nowhere in particular; and how much of it is mapped, if not opened, at first.
+/// Where a table begins (0: anywhere), and how many bytes are mapped there at first, though not opened.
 struct TablePlace {
   std::uintptr_t address = 0;
   std::size_t mapped = 0;
@@ -41,25 +41,25 @@ struct TablePlace {
   static std::size_t ahead() { return os::has_memory_limit() ? 0 : kMiB; }
 };
 
-/// Where tables are placed: somewhere random, with room for all. Not thread-safe.
+/// Places tables at a random place with room for all. Not thread-safe.
 class TableRegion {
  public:
-  /// Chooses a place. Without one (none was free) tables are reserved wherever the kernel likes.
+  /// Chooses the place. If none was free, each table is reserved wherever the kernel likes.
   template <class Calls>
   SPANALLOC_COLD void choose() {
     if (small_ != 0) return;
     small_ = random_place<Calls>(kWindows, kGiB);
     if (small_ == 0) return;
     mapped_ahead_ = TablePlace::ahead();
-    // Tables whose first pages share a page table's page cost less; up to that bound where does not matter.
+    // Tables cost less if their first pages share a page of page tables; within it the place is random.
     end_of_small_ = small_ + kGiB - 2 * kMiB;
     big_ = end_of_small_;
     const std::uint64_t random = os::random_bits();
     small_ += random % kFronts * 2 * kMiB + kFront + random / kFronts % kShifts * 64 * kKiB;
     front_ = small_ + 64 * kKiB - os::page_size();
   }
-  /// A place for a small table that is never larger than `bytes`, side by side with others: before the first
-  /// one that place_for() is asked for, in the range of the same page table's page.
+  /// A place for a small table that never exceeds `bytes`: before the first table of place_for(), close
+  /// enough to share its page of page tables.
   TablePlace place_in_front(std::size_t bytes) {
     const std::size_t page = os::page_size();
     const std::size_t room = align_up(bytes, page) + 2 * page;
@@ -79,24 +79,23 @@ class TableRegion {
   void forget() { small_ = end_of_small_ = big_ = front_ = 0; }
 
  private:
-  // The front is the beginning of one of so many ranges of 2 MiB, which a page of a page table is about; the
-  // first table behind it begins within the same range, and their guards are one mapping.
+  // The front lies in one of kFronts ranges of 2 MiB, each of which one page of page tables describes. The
+  // first table behind the front begins within the same range, and their guards are one mapping.
   static constexpr std::size_t kFronts = 128;
   static constexpr std::size_t kFront = 1536 * kKiB;
   static constexpr std::size_t kShifts = 6;
-  // Below the arenas' windows and above them (address_range.hpp); kernels with 39-bit addresses have the
-  // last.
+  // Below and above the arenas' windows (address_range.hpp). Kernels with 39-bit addresses have the last.
   static constexpr PlaceWindow kWindows[] = {
       {1 * kTiB, 4 * kTiB}, {60 * kTiB, 80 * kTiB}, {256 * kGiB, 384 * kGiB}};
 
   std::uintptr_t small_ = 0;  // where the next small table begins
-  std::uintptr_t front_ = 0;  // where those in front of it begin
+  std::uintptr_t front_ = 0;  // where the last table in front of it begins
   std::uintptr_t end_of_small_ = 0;
   std::uintptr_t big_ = 0;
   std::size_t mapped_ahead_ = 0;
 };
 
-/// In bytes. Zero-initialisable; the caller serialises all but has().
+/// Sizes in bytes. Zero-initialisable; the caller serialises all but has().
 template <class Calls = PageCalls>
 class GuardedTable {
  public:
@@ -121,12 +120,12 @@ class GuardedTable {
   bool started() const { return base() != nullptr; }
   char* base() const { return pointer_to<char>(base_.load_relaxed()); }
 
-  /// Opens all up to `needed` of which the part below `from` is in use already. `sparing`: no page more
-  /// (memory is locked: what is opened is resident at once).
+  /// Opens the table up to `needed`, of which the part below `from` is in use already. `sparing`: opens no
+  /// page more, because memory is locked, and opened pages are resident at once.
   TableReach open_up_to(std::size_t from, std::size_t needed, bool sparing) {
     SPANALLOC_ASSERT(from <= needed && needed <= capacity_);
     while (open_ < needed) {
-      // Steps of 64 KiB keep the number of system calls small; a refused step is retried exactly.
+      // Steps of 64 KiB keep system calls few. A refused step is tried again with exactly what is needed.
       const std::size_t exact = align_up(needed, os::page_size());
       const std::size_t step = min_of(align_up(needed, 64 * kKiB), capacity_);
       Opened opened = sparing ? Opened::kRefused : open_next(step);
@@ -138,8 +137,8 @@ class GuardedTable {
   bool is_used() const { return open_ != 0; }
   bool is_open_up_to(std::size_t bytes) const { return bytes <= open_ && is_without_gaps(); }
   bool is_without_gaps() const { return gaps_.load_relaxed() == 0; }
-  /// Whether [first, end), below what has been opened, lies in no gap. Any thread that knows it to have been
-  /// opened, and so the gaps before.
+  /// Whether [first, end), which lies below what has been opened, is in no gap. For any thread that knows it
+  /// to have been opened: such a thread sees the gaps before it, too.
   bool has(std::size_t first, std::size_t end) const {
     for (unsigned i = 0; i < gaps_.load_acquire(); ++i) {  // acquire: what the gap is
       if (gap_[i].first < end && first < gap_[i].end) return false;
@@ -150,9 +149,9 @@ class GuardedTable {
   /// For asking whether the next page would be locked.
   void* next_page() const { return base() + open_; }
 
-  /// For the owner of a table that can be done without, when it could not be opened: while nothing of it is
-  /// open its place costs no mapping, of which a process may have only so many. Opening it takes the place
-  /// again; if somebody else has it by then, the table is refused for ever.
+  /// For a table that its owner can do without, when it could not be opened. While nothing is open the place
+  /// then costs no mapping, of which a process may have only so many. Opening takes the place again; if
+  /// somebody else has mapped there, the table is refused for ever.
   SPANALLOC_COLD void give_reservation_back() {
     if (is_used() || mapped_ == 0) return;
     const std::size_t page = os::page_size();
@@ -180,7 +179,7 @@ class GuardedTable {
     gaps_.store_relaxed(0);
   }
 
-  // The base last: by it a fork's child knows a table that was begun.
+  // The base last: by it a fork's child knows that the table was begun.
   void begin(std::uintptr_t base, std::size_t mapped, std::size_t capacity) {
     mapped_ = mapped;
     capacity_ = capacity;
@@ -202,8 +201,7 @@ class GuardedTable {
     return {needed, needed};
   }
 
-  // One step towards `target`, or a part of it, up to where something foreign begins. The guard behind it
-  // comes first.
+  // One step towards `target`, or a part of it, up to a foreign mapping. The guard behind it is mapped first.
   SPANALLOC_COLD Opened open_next(std::size_t target) {
     const std::size_t page = os::page_size();
     if (mapped_ == 0 && !take_place_again()) return Opened::kRefused;
@@ -225,15 +223,15 @@ class GuardedTable {
     }
     return open_to(min_of(target, mapped_ - page)) ? Opened::kYes : Opened::kRefused;
   }
-  // Page by page: what has no right yet to be read is what the vanished thread has mapped (or nobody's: it is
-  // mapped now). What can be read is another one's, that it was about to meet. (Another one's that cannot be
-  // read, just there and in just that moment, would be taken for ours.)
+  // Continues what a vanished thread was mapping, page by page. A page that cannot be read is what it has
+  // mapped (or nothing was there: it is mapped now). A page that can be read is a foreign one that it was
+  // about to meet. (A foreign page that cannot be read, mapped just there and then, would be taken for ours.)
   SPANALLOC_COLD void take_what_was_being_mapped() {
     const std::size_t page = os::page_size();
     for (; mapped_ < mapping_; mapped_ += page) {
       const char* next = base() + mapped_;
       const os::Placed placed = Calls::reserve_at(base() + mapped_, page);
-      if (placed == os::Placed::kRefused) return;  // the next one who comes goes on
+      if (placed == os::Placed::kRefused) return;  // the next caller continues
       if (placed == os::Placed::kTaken && Calls::can_be_read(reinterpret_cast<const std::uint32_t*>(next)))
         break;
     }
@@ -250,7 +248,7 @@ class GuardedTable {
     open_ = target;
     return true;
   }
-  // A foreign mapping begins where ours ends, at mapped_: finds its end, and goes on there.
+  // A foreign mapping begins where ours ends, at mapped_: finds its end, and continues there.
   SPANALLOC_COLD Opened step_over() {
     const std::size_t page = os::page_size();
     const std::size_t first = mapped_ - page;  // our guard
@@ -272,13 +270,13 @@ class GuardedTable {
     return Opened::kGap;
   }
 
-  // Equations: open_ + page <= mapped_ <= capacity_ + page, or open_ = mapped_ = 0: the place is not held;
-  // gaps end at or before open_.
+  // Invariants: open_ + page <= mapped_ <= capacity_ + page, or open_ = mapped_ = 0 (the place is not held).
+  // Gaps end at or before open_.
   Atomic<std::uintptr_t> base_{0};  // constant after start()
   std::size_t capacity_ = 0;
   std::size_t open_ = 0;
   std::size_t mapped_ = 0;
-  // More than mapped_: up to there somebody is mapping, or was when a fork left it behind.
+  // If more than mapped_: somebody is mapping up to here, or was when a fork made this copy.
   std::size_t mapping_ = 0;
   Atomic<unsigned> gaps_{0};
   Gap gap_[kMaxGaps];  // ascending
