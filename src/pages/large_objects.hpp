@@ -1,27 +1,26 @@
-// Objects outside spans: one mapping each, listed in a side table.
+// Large objects: each has a mapping of its own, outside spans, and an entry in a side table.
 //
-// An object begins where its mapping does; or, if it has come from elsewhere (adopt()), some pages and bytes
-// behind that. Several heaps may share a table: each object has an owner's number, 0 where there is one
-// owner.
+// An object begins where its mapping does; or, if the mapping has come from elsewhere (fill()), some pages
+// and bytes behind that. Several heaps may share a table: each object has its owner's number (0: but one).
 //
 // Nothing about an object is kept in or next to it, so neither an overflow nor a pointer to foreign memory
-// can fake a header: what is not in the table is not ours. The table is an open-addressing hash (linear
-// probing, multiplicative hashing) keyed by the object's address. Its memory comes from the kernel; the first
-// page is mapped with the first object.
+// can fake a header: a pointer that is not in the table is not ours. The table is an open-addressing hash
+// (linear probing, multiplicative hashing) keyed by the object's address. Its memory comes from the kernel;
+// the first page is mapped with the first object.
 //
 // Invariants, under lock_:
-//   (1) every entry names a mapping that is ours: an entry leaves the table before its address range can go
-//       back to the kernel, and enters it after the range was mapped. Hence no two entries have one address,
+//   (1) Every entry names a mapping that is ours: an entry leaves the table before its address range can go
+//       back to the kernel, and enters it after the range was mapped. So no two entries have one address,
 //       even when the kernel hands an address out again at once.
-//   (2) 2 * (entries_ + graves_ + promised_) <= capacity: whoever was promised a slot inserts without
+//   (2) 2 * (entries_ + graves_ + promised_) <= capacity: a thread that was promised a slot inserts without
 //       failing. A resize takes its entry out, keeps the slot promised, remaps, and puts the entry back under
 //       the new address.
-//   (3) At every instant the table is whole: an entry comes with the write of its address and goes with its
-//       address becoming a grave, a new table takes the old one's place with the write of table_; each is one
-//       store. Only the counts may be behind, and a fork's child counts anew (Guard). That is why removal
-//       leaves graves and shifts nothing. When a table is full of them it is made anew.
-// No system call happens under the lock, but for destroy(). The lock and the table cost nothing against the
-// mapping's own cost (microseconds, and serialised by the kernel), hence one lock and no shards.
+//   (3) At every instant the table is whole: an entry comes with the write of its address and goes when its
+//       address becomes a grave; a new table comes with the write of table_. Each is one store. Only the
+//       counts may be behind, and a fork's child counts anew (Guard). For this, removal leaves graves and
+//       shifts nothing; a table full of graves is made anew.
+// No system call happens under the lock, but for destroy(). The lock and the table cost nothing beside the
+// mapping itself (microseconds, and serialised by the kernel): so there is one lock, and no shards.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +40,7 @@ struct LargeObjectStatistics {
   std::size_t objects = 0;
 };
 
-/// The kernel as this layer uses it; tests replace it to make calls fail.
+/// The kernel; tests replace it to make calls fail.
 struct LargeObjectCalls {
   static void* map(std::size_t bytes, std::size_t alignment) { return os::map(bytes, alignment); }
   static void* remap(void* p, std::size_t old_bytes, std::size_t new_bytes) {
@@ -50,7 +49,7 @@ struct LargeObjectCalls {
   static void release(void* p, std::size_t bytes) { os::release(p, bytes); }
 };
 
-/// Thread-safe; zero-initialisable; never destroyed but by destroy(). Neither reads nor sets errno.
+/// Thread-safe; zero-initialisable; ends only by destroy(). Neither reads nor sets errno.
 template <class Calls = LargeObjectCalls>
 class LargeObjects {
  public:
@@ -70,8 +69,8 @@ class LargeObjects {
     return object;
   }
 
-  /// For an object whose mapping the caller is about to make: a slot, which then is filled, or given back.
-  /// False: there is none. Not while there are `most` objects.
+  /// Promises a slot for an object whose mapping the caller is about to make. fill() or give_promise_back()
+  /// ends the promise. False: there is no slot, or there are `most` objects.
   bool promise(std::size_t most) { return statistics().objects < most && promise_slot(); }
   void fill(void* mapping, std::size_t bytes, std::size_t offset, unsigned owner) {
     SPANALLOC_ASSERT(offset < kMostOffset && owner <= kMostOwner);
@@ -84,7 +83,7 @@ class LargeObjects {
     take_promise_back();
   }
 
-  /// Unmaps the object. Its bytes; 0 when `p` is not exactly the address of one: then nothing has changed.
+  /// Unmaps the object. Returns its bytes; 0: `p` is not exactly the address of one, and nothing has changed.
   std::size_t free(void* p) {
     Entry entry;
     {
@@ -95,7 +94,7 @@ class LargeObjects {
     return entry.bytes();
   }
 
-  /// Bytes from `p` on, which is exactly the address of an object; 0: it is not.
+  /// The object's bytes from `p` on; 0: `p` is not exactly the address of an object.
   std::size_t usable_size(const void* p) {
     Guard guard(*this);
     const Slot* slot = find(address_of(p));
@@ -107,16 +106,16 @@ class LargeObjects {
     return slot != nullptr && Entry{address_of(p), slot->packed}.owner() == owner;
   }
 
-  /// Whether it has ever been made smaller.
+  /// Whether the object has ever been made smaller.
   bool was_larger(const void* p) {
     Guard guard(*this);
     const Slot* slot = find(address_of(p));
     return slot != nullptr && Entry{address_of(p), slot->packed}.was_larger();
   }
 
-  /// Makes the object at `p` at least `size` bytes large, in place or by moving its pages. The old contents
-  /// stay up to the smaller size, new bytes are zero. Returns its address, or nullptr: then nothing has
-  /// changed. An object whose alignment exceeds a page does not become larger: it would have to move.
+  /// Makes the object at `p` at least `size` bytes large, in place or by moving its pages. The contents stay
+  /// up to the smaller size, new bytes are zero. Returns its address; nullptr: nothing has changed. An object
+  /// whose alignment exceeds a page does not grow: it might have to move.
   void* resize(void* p, std::size_t size) {
     if (size == 0) size = 1;
     if (size > SIZE_MAX / 2) return nullptr;
@@ -156,7 +155,7 @@ class LargeObjects {
     }
     table_.store_relaxed(nullptr);
     Calls::release(table, table->bytes());
-    ++tables_;  // not the number that somebody saw
+    ++tables_;  // replace() must not find the number that it saw
     entries_ = graves_ = promised_ = bytes_ = 0;
   }
 
@@ -183,7 +182,7 @@ class LargeObjects {
     Guard guard(*this);
     return {bytes_, entries_};
   }
-  /// The same of one owner's; looks at every slot.
+  /// For one owner's objects; looks at every slot.
   SPANALLOC_COLD LargeObjectStatistics statistics_of(unsigned owner) {
     LargeObjectStatistics sum;
     Guard guard(*this);
@@ -204,9 +203,9 @@ class LargeObjects {
 
   struct Entry {
     std::uintptr_t address = 0;
-    // From bit 0 on: log2 of the alignment (6 bits), whole pages between the mapping's beginning and the page
-    // of the object (6); the mapping's bytes, a multiple of the page size; from bit 48 on the owner (10), and
-    // whether it has been larger.
+    // From bit 0 on: log2 of the alignment (6 bits); whole pages between the mapping's beginning and the
+    // object's page (6); the mapping's bytes, a multiple of the page size; from bit 48 on the owner (10
+    // bits); whether the object has been larger.
     std::uint64_t packed = 0;
 
     static constexpr std::uint64_t kLogMask = 63;
@@ -224,7 +223,7 @@ class LargeObjects {
     std::size_t alignment() const { return std::size_t{1} << (packed & kLogMask); }
     unsigned owner() const { return static_cast<unsigned>(packed >> kOwnerShift) & kMostOwner; }
     bool was_larger() const { return (packed & kWasLarger) != 0; }
-    /// Of the object in its mapping.
+    /// Where the object begins in its mapping.
     std::size_t offset() const {
       const std::size_t page = os::page_size();
       return (packed >> kBeforeShift & kLogMask) * page + address % page;
@@ -260,11 +259,11 @@ class LargeObjects {
   };
   static_assert(sizeof(Table) == sizeof(Slot));
 
-  /// Holds the lock, and the counts are right.
+  /// Takes the lock, and sees to it that the counts are right.
   class [[nodiscard]] Guard {
    public:
     explicit Guard(LargeObjects& objects) : guard_(objects.lock_) {
-      // Whoever held it, and whoever was promised something, did not come along a fork.
+      // After a fork the threads that held the lock, or were promised slots, are missing in the child.
       if (SPANALLOC_UNLIKELY(guard_.owner_died() || objects.generation_ != SpinLock::generation())) {
         objects.count_anew();
       }
@@ -274,8 +273,8 @@ class LargeObjects {
     LockGuard<WakingLock> guard_;
   };
 
-  // Promises of vanished threads are void; what they had mapped but not listed (at most one object a thread)
-  // stays mapped and unreachable in the child.
+  // Promises of vanished threads are void. A mapping that they had made but not listed (at most one a thread)
+  // stays mapped in the child, and is never used.
   void count_anew() {
     generation_ = SpinLock::generation();
     promised_ = entries_ = graves_ = bytes_ = 0;
@@ -289,7 +288,7 @@ class LargeObjects {
     }
   }
 
-  // From slot `next` on.
+  // Takes the owner's first entry from slot `next` on. False: there is none.
   bool take_next_of(unsigned owner, std::size_t& next, Entry& out) {
     Table* table = table_.load_relaxed();
     for (; table != nullptr && next < table->capacity; ++next) {
@@ -300,8 +299,7 @@ class LargeObjects {
     return false;
   }
 
-  // The caller's may have been counted away, if a fork interrupted it. One too few is harmless: a table is
-  // half empty.
+  // After a fork count_anew() may have dropped this promise. One too few does no harm: tables are half empty.
   void take_promise_back() { promised_ -= promised_ != 0; }
 
   Slot* find(std::uintptr_t address) {
@@ -328,7 +326,7 @@ class LargeObjects {
     graves_ -= place(*table_.load_relaxed(), entry);
     ++entries_;
     bytes_ += entry.bytes();
-    // In a fork's child a promise that was counted away may be kept all the same.
+    // In a fork's child a promise that count_anew() has dropped may be kept all the same.
     SPANALLOC_ASSERT(has_room_for_promises() || generation_ != 0);
   }
 
@@ -340,20 +338,20 @@ class LargeObjects {
     bytes_ -= out.bytes();
     Table& table = *table_.load_relaxed();
     const auto slot = static_cast<std::size_t>(found - &table[0]);
-    // No probe goes on behind a slot that an empty one follows.
+    // No probe continues behind a slot that an empty one follows.
     const bool is_last = table[table.next(slot)].address.load_relaxed() == kEmpty;
     found->address.store_relaxed(is_last ? kEmpty : kGrave);
     graves_ += !is_last;
     return true;
   }
 
-  // (2)
+  // Invariant (2).
   bool has_room_for_promises() const {
     const Table* table = table_.load_relaxed();
     return table == nullptr || 2 * (entries_ + graves_ + promised_) <= table->capacity;
   }
 
-  // Reserves a slot for the caller (promised_ + 1), with a new table if need be; false when that fails.
+  // Promises the caller a slot, in a new table if need be; false when that fails.
   bool promise_slot() {
     for (;;) {
       std::size_t tables = 0;
@@ -366,7 +364,7 @@ class LargeObjects {
             ++promised_;
             return true;
           }
-          // As large as it is if it is graves that fill it, else twice as large.
+          // As large as the old table if graves fill that; otherwise twice as large.
           bytes = 4 * (entries_ + promised_ + 1) <= table->capacity ? table->bytes() : 2 * table->bytes();
         }
       }
@@ -374,8 +372,8 @@ class LargeObjects {
     }
   }
 
-  // Puts a table of `bytes` in the place of table number `seen`, unless another thread has; maps and unmaps
-  // outside the lock.
+  // Puts a table of `bytes` in the place of table number `seen`, unless another thread has done so. Maps and
+  // unmaps outside the lock.
   bool replace(std::size_t seen, std::size_t bytes) {
     auto* fresh = static_cast<Table*>(Calls::map(bytes, os::page_size()));
     if (fresh == nullptr) return false;
@@ -401,12 +399,12 @@ class LargeObjects {
 
   WakingLock lock_;  // gives access to everything below
   Atomic<Table*> table_{nullptr};
-  std::size_t tables_ = 0;  // there have been
+  std::size_t tables_ = 0;  // that there have been
   std::size_t entries_ = 0;
   std::size_t graves_ = 0;
-  std::size_t promised_ = 0;  // slots of allocate and resize calls in flight
+  std::size_t promised_ = 0;  // slots of calls in flight
   std::size_t bytes_ = 0;
-  std::uint16_t generation_ = 0;  // of the process that the counts are of
+  std::uint16_t generation_ = 0;  // of the process in which the counts were made
 };
 
 }  // namespace spanalloc

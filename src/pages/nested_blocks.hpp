@@ -1,23 +1,24 @@
-// What a thread gets that calls malloc in the middle of our own slow path: in a function that another library
-// has put in the place of libc's mmap, munmap, mremap, madvise or mprotect (os/kernel_call.hpp). The thread
-// may hold any lock of ours, and other threads may wait for one that it holds. So nothing here takes a lock,
-// and no memory comes through those functions. Anybody frees these blocks later, like any other.
+// Blocks for a thread that calls malloc in the middle of our own slow path: in a function that another
+// library has put in the place of libc's mmap, munmap, mremap, madvise or mprotect (os/kernel_call.hpp). The
+// thread may hold any lock of ours, and others may wait for it. So nothing here takes a lock, and no memory
+// comes through those functions. Any thread may free these blocks later.
 //
-// Blocks of up to 8 KiB are cut out of chunks of 64 KiB, each of blocks of one size, which is a power of two:
-// so they have every alignment up to their size. A bit a block says whether it is out. Chunks are never given
-// back: they are as many as such blocks were out at once. Larger blocks have a mapping each. One that is
-// freed outside of a kernel call goes back to the kernel, by libc's munmap; one that is freed within is kept
-// for the next, until malloc_trim: a munmap that frees one each time would never come to an end.
+// Blocks of up to 8 KiB are cut out of chunks of 64 KiB. A chunk's blocks have one size, a power of two: so
+// they have every alignment up to their size. One bit a block says whether it is out. Chunks are never given
+// back: there are as many as the most such blocks that were out at once need. Larger blocks have a mapping
+// each. One that is freed outside of a kernel call goes back to the kernel, by libc's munmap. One that is
+// freed within is kept for the next, until malloc_trim: a munmap that frees one each time would never end.
 //
-// What else a thread frees in a kernel call is put off: freed by the next thread that allocates outside of
-// one and leaves malloc's short path, or calls malloc_trim.
+// Other blocks that a thread frees in a kernel call are put off, until some thread outside of one leaves
+// malloc's short path, or calls malloc_trim: that thread frees them.
 //
 // Invariants:
-//   (1) A slot's address is 0 (nobody's), 1 (somebody is about to enter or to leave something), that of a
+//   (1) A slot's address is 0 (nobody's), 1 (a thread is about to enter or to remove something), that of a
 //       chunk or of a mapping that is out, or that of a kept mapping plus 2. Each change is one
-//       compare-and-swap, or the store of who has made it 1. An address is written last, with release; who
-//       reads it with acquire finds the chunk made and `what` set.
-//   (2) A block is out exactly while its bit is set, and belongs to who set it, or to whom that gave it.
+//       compare-and-swap, or a store by the thread that has made it 1. An address is written last, with
+//       release; a thread that reads it with acquire finds the chunk made and `what` set.
+//   (2) A block is out exactly while its bit is set. It belongs to the thread that has set the bit, or to the
+//       one that this thread gave it to.
 // A fork's child finds all of it whole at every step. A vanished thread leaves behind at most a slot at 1 and
 // a mapping, or the one block that it was about to take or to free.
 #pragma once
@@ -32,18 +33,18 @@
 
 namespace spanalloc {
 
-/// One of them a process, as malloc is.
+/// One for each process, as malloc is.
 class NestedBlocks {
  public:
   /// At least n bytes (any; 0 counts as 1) at a multiple of `alignment`, a power of two, and of every power
-  /// of two up to 4 KiB that is not larger than n. nullptr when memory is out.
+  /// of two up to 4 KiB that does not exceed n. nullptr when memory is out.
   SPANALLOC_COLD static void* allocate(std::size_t n, std::size_t alignment) {
     if (n > SIZE_MAX / 4 || alignment > SIZE_MAX / 4) return nullptr;
     const unsigned shift = log2_ceil(max_of(max_of(n, alignment), std::size_t{1} << kLeastShift));
     return shift <= kMostShift ? allocate_small(shift, shift) : allocate_mapping(n, alignment);
   }
 
-  /// Bytes of the block at exactly p; 0: it is none of these.
+  /// Bytes of the block at exactly p; 0: no such block.
   static std::size_t usable_size(const void* p) {
     if (SPANALLOC_LIKELY(!may_have(p))) return 0;
     const std::uintptr_t chunk = align_down(address_of(p), kChunk);
@@ -57,7 +58,7 @@ class NestedBlocks {
     return slot->chunk()->is_out(p) ? std::size_t{1} << slot->chunk()->shift : 0;
   }
 
-  /// False: it is none of these; nothing has changed.
+  /// False: p is no such block; nothing has changed.
   SPANALLOC_COLD static bool free(void* p) {
     if (!may_have(p)) return false;
     if (Chunk* chunk = chunk_of(p); chunk != nullptr) {
@@ -69,7 +70,7 @@ class NestedBlocks {
     return os::in_kernel_call() ? keep(*mapping, address_of(p)) : give_back(*mapping, address_of(p));
   }
 
-  /// By a thread in a kernel call: p, whoever's it is, is freed later.
+  /// By a thread in a kernel call: p, from here or from an engine, is freed later.
   SPANALLOC_COLD static void put_off(void* p) {
     if (p == nullptr) return;
     if (free(p)) return;
@@ -78,23 +79,23 @@ class NestedBlocks {
       push(static_cast<Note*>(note), p);
   }
 
-  /// By a thread outside of our calls: frees some of what was put off, by f(p).
+  /// By a thread outside of our kernel calls: frees some of the blocks that were put off, by f(p).
   template <class F>
   static void free_put_off(F&& f) {
     if constexpr (!os::kHasKernelCalls) return;
     if (SPANALLOC_LIKELY(note_of(top_.load_relaxed()) == nullptr) || os::in_kernel_call()) return;
     free_put_off(f, kFreedAtOnce);
   }
-  /// As many as are put off now.
+  /// Frees as many as are put off now.
   template <class F>
   SPANALLOC_COLD static void free_all_put_off(F&& f) {
     if (os::in_kernel_call()) return;
     const Note* newest = note_of(top_.load_acquire());
-    // (If others have taken it off meanwhile, the number is a former one.)
+    // (If others have taken that note off meanwhile, the number is an older one.)
     if (newest != nullptr) free_put_off(f, newest->height.load_relaxed());
   }
 
-  /// Gives back the mappings that are kept. True: there was one.
+  /// Gives the kept mappings back. True: there was one.
   SPANALLOC_COLD static bool give_back_kept() {
     bool any = false;
     first_slot([&](Slot& slot) {
@@ -109,10 +110,10 @@ class NestedBlocks {
   static constexpr std::size_t kChunk = 64 * kKiB;
   static constexpr unsigned kLeastShift = 5;
   static constexpr unsigned kMostShift = 13;
-  static constexpr std::size_t kOfNotes = 0;  // a chunk of notes alone: who is late may still read one's link
+  static constexpr std::size_t kOfNotes = 0;  // chunks of notes only: late threads may still read their links
   static constexpr std::size_t kFreedAtOnce = 64;  // so that no malloc takes long for what others put off
 
-  /// The first blocks are under this header, and count as out for ever.
+  /// The first blocks lie under this header, and count as out for ever.
   struct Chunk {
     std::size_t shift;  // of a block's bytes; constant
     Atomic<std::uint64_t> out[(kChunk >> kLeastShift) / 64];
@@ -136,7 +137,7 @@ class NestedBlocks {
       for (std::size_t i = 0; i < under_header; ++i) set(i);
       for (std::size_t i = blocks(); i < kChunk >> kLeastShift; ++i) set(i);  // there are none
     }
-    /// nullptr: none is free. Acquire: what the last one to have it did to the block came before.
+    /// nullptr: none is free. Acquire: the last owner's accesses to the block came before.
     void* take() {
       for (std::size_t i = 0; i < std::size(out); ++i) {
         std::uint64_t word = out[i].load_relaxed();
@@ -172,8 +173,7 @@ class NestedBlocks {
 
   struct Slot {
     Atomic<std::uintptr_t> address;
-    Atomic<std::size_t>
-        what;  // of a chunk its blocks' shift, or kOfNotes; of a mapping its bytes, a page or more
+    Atomic<std::size_t> what;  // a chunk: block shift or kOfNotes; a mapping: its bytes, a page or more
 
     bool is_chunk() const { return what.load_relaxed() <= kMostShift; }
     Chunk* chunk() const { return pointer_to<Chunk>(address.load_relaxed()); }
@@ -184,7 +184,7 @@ class NestedBlocks {
     Atomic<Slots*> next;
   };
 
-  /// What one thread has put off.
+  /// One block that was put off.
   struct Note {
     Atomic<std::uint64_t> next;
     Atomic<std::size_t> height;  // of the stack, with this one on top
@@ -194,7 +194,7 @@ class NestedBlocks {
 
   // --- Slots ---
 
-  /// f(Slot&) of each, until it returns true; that one, or nullptr.
+  /// Calls f(Slot&) for each slot until it returns true. Returns that slot, or nullptr.
   template <class F>
   static Slot* first_slot(F&& f) {
     for (Slots* some = &first_slots_; some != nullptr; some = some->next.load_acquire()) {
@@ -205,7 +205,7 @@ class NestedBlocks {
     return nullptr;
   }
 
-  // The start of a chunk, or of a mapping that is out.
+  // The slot of the chunk or of the mapping, not a kept one, that begins at `address`.
   static Slot* find(std::uintptr_t address) {
     if (address <= kBusy || (address & kKept) != 0) return nullptr;
     return first_slot([=](Slot& slot) { return slot.address.load_acquire() == address; });
@@ -215,7 +215,7 @@ class NestedBlocks {
     return slot != nullptr && slot->is_chunk() ? slot->chunk() : nullptr;
   }
 
-  // One that is busy, for the caller. nullptr when memory is out.
+  // A busy slot, for the caller. nullptr when memory is out.
   static Slot* take_slot() {
     for (;;) {
       Slot* taken = first_slot([](Slot& slot) {
@@ -226,7 +226,7 @@ class NestedBlocks {
       if (taken != nullptr || !add_slots()) return taken;
     }
   }
-  // Behind the last ones. Whoever loses the race for that place goes on behind the winner's.
+  // Adds slots behind the last ones. A thread that loses the race for that place tries behind the winner's.
   static bool add_slots() {
     auto* fresh = static_cast<Slots*>(os::map_unheard(sizeof(Slots), 1));
     if (fresh == nullptr) return false;
@@ -239,7 +239,7 @@ class NestedBlocks {
 
   static void enter(Slot& slot, void* memory, std::size_t bytes, std::size_t what) {
     const std::uintptr_t first = address_of(memory);
-    // Bounds first: who has a block has seen them.
+    // The bounds first: a thread that has a block has seen them.
     for (std::uintptr_t low = lowest_.load_relaxed(); first < low;) {
       if (lowest_.compare_exchange_weak_relaxed(low, first)) break;
     }
@@ -249,7 +249,7 @@ class NestedBlocks {
     slot.what.store_relaxed(what);
     slot.address.store_release(first);
   }
-  // Of other memory mostly false, at once.
+  // A quick answer, mostly false for other memory.
   static bool may_have(const void* p) {
     const std::uintptr_t address = address_of(p);
     return address < end_.load_relaxed() && address >= lowest_.load_relaxed();
@@ -257,7 +257,7 @@ class NestedBlocks {
 
   // --- Blocks ---
 
-  // From a chunk of which its slot says `what`.
+  // From a chunk whose slot says `what`.
   static void* allocate_small(unsigned shift, std::size_t what) {
     void* block = nullptr;
     first_slot([&](Slot& slot) {
@@ -294,7 +294,7 @@ class NestedBlocks {
     return p;
   }
 
-  // (Whose size is read before it is taken may be another one's by then: so it is looked at again.)
+  // (When the slot is taken it may have another mapping already: so the size is checked again.)
   static void* take_kept(std::size_t bytes, std::size_t alignment) {
     const auto fits = [=](const Slot& slot) {
       const std::size_t has = slot.what.load_relaxed();
@@ -312,12 +312,12 @@ class NestedBlocks {
     });
     return taken;
   }
-  // False: somebody else has freed it first.
+  // False: another thread has freed it first.
   static bool keep(Slot& slot, std::uintptr_t address) {
     return slot.address.compare_exchange_strong_acq_rel(address, address | kKept);
   }
-  // One that is out, or kept; false: somebody else was first. The slot is nobody's only when the mapping is
-  // gone: until then no other can have its address.
+  // Gives back a mapping that is out, or kept. False: another thread was first. The slot is nobody's only
+  // once the mapping is gone: until then no other can have its address.
   static bool give_back(Slot& slot, std::uintptr_t address) {
     if (!slot.address.compare_exchange_strong_acq_rel(address, kBusy)) return false;
     os::release(pointer_to(address & ~kKept), slot.what.load_relaxed());
@@ -325,10 +325,10 @@ class NestedBlocks {
     return true;
   }
 
-  // --- What was put off: a stack of notes, which are never anything else (sync/treiber_stack.hpp says more)
-  // ---
+  // --- What was put off: a stack of notes ------------------------------------------------------------------
+  // Their memory is never anything else (sync/treiber_stack.hpp says more).
 
-  static constexpr unsigned kTagShift = 64 - 21;  // addresses have 48 bits, of a note's the last five are 0
+  static constexpr unsigned kTagShift = 64 - 21;  // addresses have 48 bits; a note's last five bits are 0
   static constexpr std::uintptr_t address_in(std::uint64_t word) {
     return word << (64 - kTagShift) >> (64 - kTagShift) << kLeastShift;
   }
@@ -340,17 +340,17 @@ class NestedBlocks {
 
   static void push(Note* note, void* block) {
     note->block = block;
-    // Acquire: what is in the note under it.
+    // Acquire: the contents of the note under it.
     std::uint64_t top = top_.load_acquire();
     do {
       const Note* under = note_of(top);
       note->next.store_relaxed(address_of(under) >> kLeastShift);
-      // (Of one that was taken off meanwhile it is another one's: then the tag has moved on.)
+      // (If that note was taken off meanwhile, this is another one's height: then the tag has changed.)
       note->height.store_relaxed(under == nullptr ? 1 : under->height.load_relaxed() + 1);
-      // Release: who takes the note off sees what is in it, and the program's last writes to the block.
+      // Release: the next owner sees the note, and the program's last writes to the block.
     } while (!top_.compare_exchange_weak_acq_rel(top, advance(top, note)));
   }
-  // So many, or all: others may go on to put off what they free.
+  // Frees so many, or all that there are: others may put off more meanwhile.
   template <class F>
   static void free_put_off(F&& f, std::size_t at_most) {
     for (; at_most != 0; --at_most) {
@@ -362,7 +362,7 @@ class NestedBlocks {
   static void* pop() {
     std::uint64_t top = top_.load_acquire();
     while (Note* note = note_of(top)) {
-      // Of a note that others have taken off meanwhile it is another one's: then the tag has moved on.
+      // If others have taken that note off meanwhile, this is another one's link: then the tag has changed.
       const Note* next = note_of(note->next.load_relaxed());
       if (!top_.compare_exchange_weak_acq_rel(top, advance(top, next))) continue;
       void* block = note->block;
