@@ -1,14 +1,14 @@
-// The controller: the authority on which blocks are free (Leite & Rocha, ISMM'19, section 4.1, Listing 1).
+// The controller decides which blocks are free (Leite & Rocha, ISMM'19, section 4.1, Listing 1).
 //
 //   paper                    here
 //   ControllerAddBlock(b)    add(block)                 [, whether it is dirty]
 //   ControllerRemoveBlock(b) remove(block)              [, hold]   exactly this block, if it is free now
 //   ControllerGetBlock(s)    take(size)                 [, alignment, how thoroughly, hold]
 //
-// A controller of the plain form suits the paper's manager (leite_rocha/paper_manager.hpp); one of the longer
-// form tells its manager more, and is told by a hold (hold_registry.hpp) who answers for memory that is
-// neither free nor handed out: what a manager needs that proves the absence of memory (manager.hpp). Which
-// form a controller has is decided by the type of the hold; the operations mean the same.
+// The paper's manager (leite_rocha/paper_manager.hpp) needs the plain form. The longer form tells a manager
+// more, and learns from a hold (hold_registry.hpp) which operation has the memory that is neither free nor
+// handed out. A manager that proves the absence of memory needs that (manager.hpp). The type of the hold
+// decides which form a controller has; the operations mean the same.
 #pragma once
 
 #include <concepts>
@@ -19,7 +19,7 @@
 
 namespace spanalloc::coalescing {
 
-/// A block that was claimed; `dirty` as its header said.
+/// A block that was claimed. `dirty`: as its header said.
 struct Claimed {
   Block block;
   bool dirty = false;
@@ -29,10 +29,10 @@ struct Claimed {
 /// How thoroughly take() looks: at the first few blocks of each list, at more of them, or at every one.
 enum class Search { kQuick, kThorough, kExhaustive };
 
-/// Which memory is wanted: dirty memory is warm, clean memory is known to be zero and has no pages yet.
+/// Which memory is wanted. Dirty memory has pages; clean memory has none yet, and is known to be zero.
 enum class Reuse { kDirtyFirst, kDirtyOnly, kCleanFirst };
 
-/// The block in what take() returned, either a block or a claim; no block when there was none.
+/// The block in what take() has returned, which is a block or a claim; no block: there was none.
 inline Block block_of(const Block& taken) {
   return taken;
 }
@@ -40,7 +40,7 @@ inline Block block_of(const Claimed& taken) {
   return taken.block;
 }
 
-/// As in the paper. add() may fail for want of memory for a node and then says so.
+/// As in the paper. add() returns false if there is no memory for a node.
 template <class C>
 concept PlainController = requires(C& controller, Block block, std::size_t size) {
   { controller.add(block) } -> std::same_as<bool>;
@@ -48,8 +48,7 @@ concept PlainController = requires(C& controller, Block block, std::size_t size)
   { controller.take(size) } -> std::same_as<Block>;
 };
 
-/// Cannot fail to add; remembers whether a block is dirty, and begins its caller's hold before it claims or
-/// hides anything.
+/// Never fails to add; remembers what is dirty; begins its caller's hold before it claims or hides anything.
 template <class C, class Hold>
 concept HoldingController =
     requires(C& controller, Block block, std::size_t size, std::size_t alignment, Search search, Hold& hold) {

@@ -1,34 +1,35 @@
-// The coalescing manager: allocation by splitting, deallocation by merging, both lock-free.
+// The coalescing manager: allocates by splitting blocks and frees by merging them, both lock-free. (A block
+// here is a run of units, see mapper.hpp.)
 //
-//   allocate   take a block from the controller, cut off what is not needed, publish the rest
-//   free       merge with the neighbours that are free, publish, then look again
-//   grow       claim the next block, publish what is not needed of it
-//   shrink     publish the tail
+//   allocate   claims a block from the controller, cuts off what is not needed, publishes the rest
+//   free       merges the block with free neighbours, publishes it, then looks at the neighbours again
+//   grow       claims the next block, publishes what is not needed of it
+//   shrink     publishes the tail
 //
 // The paper's deallocation (Leite & Rocha, ISMM'19, Listings 3 to 6) merges first and publishes then; two
 // neighbours freed at the same time can miss each other for good (its section 4.4). Here every publication is
 // followed by another look at both neighbours (settle()):
 //
-//   At rest no two neighbouring blocks are free. Let X and Y be neighbours, both free, and no operation in
-//   flight. Each was published by a store of its header, and each publisher then read the other's words. The
-//   accesses are sequentially consistent, so the publisher whose store came second saw the other block free
-//   and tried to merge. It did not succeed, or X and Y were one block; so one of the claims failed, for
-//   another thread held X or Y. Whoever holds a block either hands it out (then it is not free) or publishes
-//   again and looks again: after the last such publication of X or Y nobody else holds either, and that look
-//   succeeds.
+//   At rest no two neighbouring blocks are free. Proof: let X and Y be free neighbours, and no operation in
+//   flight. Each was published by a store of its header, and then its publisher read the other's words. All
+//   these accesses are sequentially consistent, so the publisher whose store came second saw the other block
+//   free, and tried to merge. X and Y are not one block, so one of its claims failed, because another thread
+//   held X or Y. A thread that holds a block either hands it out (then it is not free) or publishes it again
+//   and looks again. After the last such publication of X or Y nobody else holds either, and that look merges
+//   them, which contradicts the assumption.
 //
 //   Merging is lock-free: a merge claims the lower block first. Of all threads that hold a block and want the
-//   next one, the one at the highest address can be stopped only by an allocation, which is progress; when it
-//   gives its block back it looks again, as does everyone below it.
+//   next one, only an allocation can stop the one at the highest address, and an allocation is progress. When
+//   that thread gives its block back it looks again, as every thread below it does.
 //
-// allocate() reports "out of memory" only if at some instant during the call no free block was large enough,
-// counting as free what others hold in the middle of an operation: it reads the registry of holds, searches
-// every block, and reads the registry again. Between two equal readings without holds no block was claimed,
-// and each one that was free at the beginning was found and seen to be too small. Two free neighbours may
-// have stood unmerged at that beginning only because the one who published the second had not looked again
-// yet; its call was still in flight, and counts as coming after. So at that beginning there was no room.
-// While the readings differ, some operation has made progress or is being waited for; every round searches
-// again, so that a call never waits while there is memory that it can have.
+// allocate() reports "out of memory" only if at some instant during the call no free block was large enough.
+// Blocks that others hold in the middle of an operation count as free: allocate() reads the registry of
+// holds, searches every block, and reads the registry again. If both readings are equal and without holds, no
+// block was claimed between them; each block that was free at the beginning was found, and was too small. Two
+// free neighbours can have stood unmerged at the beginning only if the publisher of the second had not looked
+// again yet; its call was still in flight, and counts as coming after. So at the beginning there was no room.
+// If the readings differ, some operation has made progress or is being waited for. Every round searches
+// again, so a call never waits while there is memory that it can have.
 #pragma once
 
 #include <cstddef>
@@ -45,25 +46,25 @@
 
 namespace spanalloc::coalescing {
 
-/// Units handed out; `zero` when every byte of them is known to be zero.
+/// Units handed out. `zero`: every byte of them is known to be zero.
 struct Allocation {
   Block block;
   bool zero = false;
   explicit operator bool() const { return static_cast<bool>(block); }
 };
 
-/// What a manager takes from its surroundings.
+/// What a manager needs from its owner.
 template <class E>
 concept ManagerEnvironment = requires(E& environment, Block block) {
-  // Called between two looks for memory that others hold. False: they will never let go of it, because this
-  // is a fork's child, which they have not come along to, and it has not been put right yet.
+  // Called between two searches for memory that others hold. False: they will never let go of it, because
+  // this is a fork's child, in which they do not exist, and which has not recovered yet.
   { environment.pause() } -> std::same_as<bool>;
-  // Makes units read as zero and gives their memory back; false: they keep their bytes.
+  // Purges units: their bytes are zero then. False: they keep their bytes.
   { environment.purge(block) } -> std::same_as<bool>;
 };
 
-/// Thread-safe throughout; never destroyed. Its own memory is given to attach(). `kExtraSets`: sets of units
-/// that the owner keeps beside the manager's, see extra_set().
+/// Thread-safe throughout; never destroyed. attach() gives it its metadata. `kExtraSets`: sets of units that
+/// the owner keeps beside the manager's, see extra_set().
 template <ManagerEnvironment Environment, unsigned kShards = 16, unsigned kFanBits = 6,
           unsigned kExtraSets = 0>
 class CoalescingManager {
@@ -77,7 +78,7 @@ class CoalescingManager {
 
   // --- Metadata --------------------------------------------------------------------------------------------
   //
-  // A few tables, each growing with the range; which they are: MetadataTables.
+  // A few tables, each growing with the range: see MetadataTables.
 
   using Tables = MetadataTables<Index, kSets>;
 
@@ -88,7 +89,7 @@ class CoalescingManager {
     return bytes;
   }
 
-  /// `metadata`: zeroed, metadata_bytes(capacity) bytes, aligned to 8. The range is empty at first.
+  /// `metadata`: metadata_bytes(capacity) bytes, zeroed, aligned to 8. The range is empty at first.
   /// Alignments count from `origin` units before its first unit.
   void attach(void* metadata, std::size_t capacity, std::size_t origin = 0) {
     void* tables[Tables::kCount];
@@ -99,7 +100,7 @@ class CoalescingManager {
     }
     attach_tables(tables, capacity, origin);
   }
-  /// The same with each table in a place of its own.
+  /// Like attach(), with each table in a place of its own.
   void attach_tables(void* const (&tables)[Tables::kCount], std::size_t capacity, std::size_t origin) {
     controller_.attach(capacity, origin);
     for (unsigned level = 0; level < Index::levels_for(capacity); ++level) {
@@ -121,13 +122,13 @@ class CoalescingManager {
     return controller_.aligned(unit, alignment);
   }
 
-  /// A set of units for the owner's use; the manager itself never looks at it.
+  /// A set of units for the owner. The manager itself never looks at it.
   UnitSet& extra_set(unsigned which) { return extra_[which]; }
   const UnitSet& extra_set(unsigned which) const { return extra_[which]; }
 
   // --- The range -------------------------------------------------------------------------------------------
 
-  /// Adds `units` free units behind the last one. One caller at a time; false beyond the capacity.
+  /// Adds `units` free units behind the last one. One caller at a time. False: beyond the capacity.
   SPANALLOC_COLD bool extend(std::size_t units, bool zero) {
     if (units == 0) return true;
     const Block fresh{mapper_.limit(), units};
@@ -137,7 +138,7 @@ class CoalescingManager {
     publish(fresh, !zero, hold);
     return true;
   }
-  /// Adds units that are in use, as one block. Otherwise as extend().
+  /// Like extend(), with the units in use, as one block.
   SPANALLOC_COLD bool extend_used(std::size_t units) {
     return units == 0 || add_units({mapper_.limit(), units}, BlockState::kUsed);
   }
@@ -155,7 +156,7 @@ class CoalescingManager {
     return units;
   }
 
-  /// `block`, made longer by the blocks before and behind it that are free just now. A hint.
+  /// `block` together with the blocks before and behind it, if these are free now. A hint.
   Block with_free_neighbours(Block block) const {
     if (const Block before = mapper_.block_before(block.first); is_free(before)) {
       block = {before.first, before.size + block.size};
@@ -166,7 +167,7 @@ class CoalescingManager {
 
   // --- Blocks ----------------------------------------------------------------------------------------------
 
-  /// `size` units at a multiple of `alignment` units (a power of two). No block only when at some instant
+  /// Allocates `size` units at a multiple of `alignment` units (a power of two). No block: at some instant
   /// during the call there was no room.
   Allocation allocate(std::size_t size, std::size_t alignment = 1, Reuse reuse = Reuse::kDirtyFirst) {
     if (!is_possible(size, alignment)) return {};
@@ -175,8 +176,8 @@ class CoalescingManager {
     if (!taken && reuse != Reuse::kDirtyOnly) taken = take_or_prove_absence(size, alignment, hold);
     return taken ? carve(taken, size, alignment, reuse, hold) : Allocation{};
   }
-  /// The same for who has other memory to ask for: no block also when others hold it just now, or when a
-  /// quick look finds none. Never waits.
+  /// For a caller that can get memory elsewhere. No block: there is none, or others hold it, or the search
+  /// has not gone far enough. Never waits.
   Allocation try_allocate(std::size_t size, std::size_t alignment, Reuse reuse,
                           Search search = Search::kQuick) {
     if (!is_possible(size, alignment)) return {};
@@ -185,7 +186,8 @@ class CoalescingManager {
     return taken ? carve(taken, size, alignment, reuse, hold) : Allocation{};
   }
 
-  /// The same from the free block at the range's end, if that is large enough: what extend() has just added.
+  /// Like try_allocate(), from the free block at the range's end, if large enough: what extend() has just
+  /// added.
   Allocation try_allocate_last(std::size_t size, std::size_t alignment) {
     if (!is_possible(size, alignment)) return {};
     Guard hold(registry_);
@@ -196,23 +198,23 @@ class CoalescingManager {
     return taken ? carve(taken, size, alignment, Reuse::kDirtyFirst, hold) : Allocation{};
   }
 
-  /// Units of a block just handed out that were dirty.
+  /// How many units of a block just handed out were dirty.
   std::size_t dirty_units(Block block) const { return dirty_.count(block); }
 
-  /// Units of the block handed out at `first`; 0 when there is none.
+  /// Units of the block handed out at `first`; 0: there is none.
   std::size_t size_of(std::size_t first) const {
     if (first >= mapper_.limit()) return 0;
     const BlockWord word = mapper_.load(first);
     return word.is(BlockState::kUsed) ? word.size() : 0;
   }
 
-  /// Gives back the block handed out at `first`; `zero`: every byte of it is known to be zero. False when
-  /// there is no such block; then nothing has changed.
+  /// Frees the block handed out at `first`. `zero`: every byte of it is known to be zero. False: there is no
+  /// such block, and nothing has changed.
   bool free(std::size_t first, bool zero = false) {
     if (first >= mapper_.limit()) return false;
     BlockWord word = mapper_.load(first);
     if (!word.is(BlockState::kUsed)) return false;
-    // Of two calls for one block (an error of the caller) one fails.
+    // If two calls free one block (the caller's error), one of them fails.
     if (!mapper_.exchange_if(first, word, word.with_state(BlockState::kBusy))) return false;
     const Block block{first, word.size()};
     note_contents(block, !zero);
@@ -222,11 +224,11 @@ class CoalescingManager {
     return true;
   }
 
-  /// Makes the block handed out at `first` `size` units large where it stands. False when its neighbour is
-  /// not free or too small; then nothing has changed.
+  /// Makes the block handed out at `first` `size` units large where it stands. False: its neighbour is not
+  /// free or too small, and nothing has changed.
   struct Grown {
     bool done = false;
-    bool zero = true;  ///< every byte of what it has gained is known to be zero
+    bool zero = true;  ///< every byte that it has gained is known to be zero
     explicit operator bool() const { return done; }
   };
   Grown grow(std::size_t first, std::size_t size) {
@@ -248,8 +250,8 @@ class CoalescingManager {
     return {true, zero};
   }
 
-  /// Gives back what the block at `first` has beyond `size` units; `zero`: every byte of that is known to be
-  /// zero. False when there is no such block or it is smaller.
+  /// Frees what the block at `first` has beyond `size` units. `zero`: every byte of that is known to be zero.
+  /// False: there is no such block, or it is smaller.
   bool shrink(std::size_t first, std::size_t size, bool zero = false) {
     const std::size_t old = size_of(first);
     if (size == 0 || old < size) return false;
@@ -264,8 +266,8 @@ class CoalescingManager {
     return true;
   }
 
-  /// Makes two blocks in use of the one handed out at `first`: its first `size` units, and the rest. False
-  /// when there is no such block, or it is not larger.
+  /// Makes two blocks in use of the one handed out at `first`: its first `size` units, and the rest. False:
+  /// there is no such block, or it is not larger.
   bool split(std::size_t first, std::size_t size) {
     const std::size_t old = size_of(first);
     if (size == 0 || old <= size) return false;
@@ -274,8 +276,8 @@ class CoalescingManager {
     return true;
   }
 
-  /// Purges dirty free units, at most `at_most` of them; with `only_aged` only those that
-  /// have been free since before the last age(). Returns the units that became clean.
+  /// Purges dirty free units, at most `at_most`; with `only_aged` only those that have been free since before
+  /// the last age(). Returns how many units became clean.
   std::size_t purge(bool only_aged, std::size_t at_most = SIZE_MAX) {
     std::size_t purged = 0;
     for_dirty_blocks([&](Block block) {
@@ -284,7 +286,7 @@ class CoalescingManager {
     });
     return purged;
   }
-  /// The same with the largest blocks first, whatever their age.
+  /// Like purge(), with the largest blocks first, whatever their age.
   std::size_t purge_largest(std::size_t at_most) {
     std::size_t purged = 0;
     const unsigned smallest = Index::list_of(1, true);
@@ -297,11 +299,11 @@ class CoalescingManager {
     }
     return purged;
   }
-  /// A tick of the decay clock. Returns how many units are dirty and free, about.
+  /// Begins a decay epoch. Returns about how many units are dirty and free.
   std::size_t age() {
     std::size_t dirty = 0;
     for_dirty_blocks([&](Block block) {
-      // Not exact if somebody claims the block meanwhile: then some units are purged a tick too early.
+      // If somebody claims the block meanwhile, some units are purged an epoch too early.
       for (Block run = dirty_.next_run(block, block.first); run; run = dirty_.next_run(block, run.end())) {
         aged_.insert(run);
         dirty += run.size;
@@ -311,8 +313,8 @@ class CoalescingManager {
     return dirty;
   }
 
-  /// Takes every free block that it can find and gives it to visit(block), which says whether it keeps it; if
-  /// so the block is in use. For taking memory out of the range for a while.
+  /// Claims every free block that it can find, and calls visit(block). True: the block is in use from then
+  /// on. False: it is published again. For taking memory out of the range for a while.
   template <class Visit>
   SPANALLOC_COLD void take_all(Visit visit) {
     Index& index = controller_.index();
@@ -332,14 +334,14 @@ class CoalescingManager {
     }
   }
 
-  /// Calls visit(block, state) for blocks in address order: not a snapshot. Every block that stands unchanged
-  /// throughout the call is visited once; one that comes, goes, is split or merged meanwhile may be seen in
-  /// any of its states, in part, or not at all.
+  /// Calls visit(block, state, dirty) for blocks in address order: not a snapshot. Visits each block once
+  /// that stands unchanged throughout the call. A block that comes, goes, is split or merged meanwhile may be
+  /// seen in any of its states, in part, or not at all.
   template <class Visit>
   void walk(Visit visit) const {
     for (std::size_t unit = 0; unit < mapper_.limit();) {
       const BlockWord word = mapper_.load(unit);
-      // A footer or an untouched word here: the block that began here was merged while we came.
+      // A footer or an untouched word: the block that began here was merged just now.
       if (word.is(BlockState::kFooter) || word.is(BlockState::kNone) || word.size() == 0) {
         ++unit;
         continue;
@@ -349,18 +351,16 @@ class CoalescingManager {
     }
   }
 
-  /// Whether some thread has claimed a block, or hidden one, and not yet let it go. In a fork's child that is
-  /// not in a call of its own: whether recover_after_fork() has anything to do.
+  /// Whether some thread has claimed or hidden a block, and not let it go yet. In a fork's child, outside of
+  /// calls: whether recover_after_fork() has anything to do.
   bool someone_holds() const { return registry_.read().held; }
 
-  /// Who has held free blocks until now: a quick look between two equal readings has missed no block that it
-  /// would have looked at.
+  /// The holds up to now. A quick search between two equal readings has missed no block because of a hold.
   typename Registry::Reading holds() const { return registry_.read(); }
 
-  /// In a fork's child, where no other thread is, and the calling one in no call: what vanished threads had
-  /// claimed, whatever they were about to do with it, becomes free and counts as dirty; what the index knows
-  /// of the free blocks can be found again. `keep(block)`, for a block that a vanished thread had claimed: it
-  /// is in use.
+  /// In a fork's child, whose only thread is in no other call. Frees every block that vanished threads had
+  /// claimed, whatever they were about to do with it; it counts as dirty. Makes free blocks findable again
+  /// that the index has hidden. keep(block), true for such a claimed block: it is in use.
   template <class Keep>
   SPANALLOC_COLD void recover_after_fork(Keep keep) {
     registry_.reset();
@@ -370,7 +370,7 @@ class CoalescingManager {
       if (word.is(BlockState::kUsed)) {
         unit += word.size();
       } else if (word.is(BlockState::kFree) && !is_unused(unit + word.size())) {
-        // At rest, and so is its bit (free_index.hpp, rule (1)); who vanished may have hidden it.
+        // At rest, and its bit is exact (free_index.hpp, (1)), but a vanished thread may have hidden it.
         controller_.index().show(Index::list_of(word.size(), word.dirty()), unit);
         unit += word.size();
       } else {
@@ -386,7 +386,7 @@ class CoalescingManager {
   using Guard = Hold<Registry>;
   using Controller = StaticController<WordMapper, Index>;
   static_assert(BlockController<Controller, Guard>);
-  // Units whose dirt is looked at where it need not be known, only better is.
+  // At most so many units are searched for dirty ones where the answer need not be exact.
   static constexpr std::size_t kWorthLooking = 64 * 64;
 
   bool is_possible(std::size_t size, std::size_t alignment) const {
@@ -405,9 +405,9 @@ class CoalescingManager {
     return unit < mapper_.limit() && !mapper_.load(unit).is(BlockState::kUsed);
   }
 
-  // In a fork's child: makes one free block of all from `unit` up to the next block in use, or to be kept.
-  // Were they published one by one, each would merge with what is free behind it, and the words there would
-  // no longer be headers. Returns where to go on.
+  // In a fork's child: makes one free block of all from `unit` up to the next block in use, or to be kept. If
+  // they were published one by one, each would merge with the free ones behind it, and the words there would
+  // no longer be headers. Returns where to continue.
   template <class Keep>
   SPANALLOC_COLD std::size_t free_unused_run(std::size_t unit, Keep keep, Guard& hold) {
     Block whole{unit, 0};
@@ -422,20 +422,20 @@ class CoalescingManager {
         whole.size += block.size;
       }
     }
-    // Its header comes from the first of them; the sizes of the others are inside now.
+    // The words of all but the first block now lie inside.
     if (whole) publish(whole, dirty_.any(whole), hold);
     return kept ? kept.end() : whole.end();
   }
 
-  // Takes the block at `unit`, which is not in use, from wherever it is.
+  // Takes the block at `unit`, which is not in use, out of the index, and claims it.
   Block forget_block(std::size_t unit) {
     const BlockWord word = mapper_.load(unit);
-    // A footer where a header belongs: the last unit of a merge that was under way (see the mapper).
+    // A footer where a header belongs is the last unit of a merge that was under way (see the mapper).
     const Block block{unit, word.is(BlockState::kFooter) ? 1 : word.size()};
     if (word.is(BlockState::kFree)) {
       controller_.index().erase(Index::list_of(block.size, word.dirty()), unit);
     } else {
-      // Whoever held it may have been about to say that its units are dirty, and in whatever list it was.
+      // Its holder may have been about to mark its units dirty, and to put it into any list.
       note_contents(block, true);
       controller_.index().forget(unit);
     }
@@ -443,7 +443,7 @@ class CoalescingManager {
     return block;
   }
 
-  // By the owner of a block that it is about to publish: what its units hold, and that they are young.
+  // By the owner of a block, before it publishes that: notes whether units are dirty, and that none has aged.
   void note_contents(Block block, bool dirty) {
     if (dirty) {
       dirty_.insert(block);
@@ -455,7 +455,7 @@ class CoalescingManager {
 
   Claimed take_or_prove_absence(std::size_t size, std::size_t alignment, Guard& hold) {
     for (unsigned attempt = 0;; ++attempt) {
-      // The first search itself may have tidied the index up under a hold: not a reason to wait.
+      // The first search itself may have cleared summaries under a hold: that is no reason to wait.
       if (attempt >= 2 && !environment_.pause()) return {};
       hold.end();
       const typename Registry::Reading before = registry_.read();
@@ -465,11 +465,11 @@ class CoalescingManager {
     }
   }
 
-  // Of the owner's block; of a very large one it is not worth finding out.
+  // By the block's owner. A very large block counts as dirty unseen: the search would not be worth it.
   bool may_be_dirty(Block block) const { return block.size > kWorthLooking || dirty_.any(block); }
 
-  // Cuts the wanted units out of a claimed block and publishes what is before and behind them. The new
-  // headers are there before the old one is made shorter (mapper.hpp, (3)).
+  // Cuts the wanted units out of a claimed block, and publishes what is before and behind them. Writes the
+  // new headers before it makes the old block shorter (mapper.hpp, (3)).
   Allocation carve(Claimed taken, std::size_t size, std::size_t alignment, Reuse reuse, Guard& hold) {
     const Block mine{place_in(taken, size, alignment, reuse), size};
     const Block front{taken.block.first, mine.first - taken.block.first};
@@ -489,9 +489,9 @@ class CoalescingManager {
     return {mine, zero};
   }
 
-  // Where in a claimed block the wanted units are cut out: at its first fitting unit, but if the block is
-  // clean and dirty by turns and warm memory is wanted, where its first dirty units are, if these are not too
-  // far away to look for (a word holds 64 units).
+  // Where carve() cuts the wanted units out: at the first fitting unit. But if the block has clean and dirty
+  // units and dirty memory is wanted: at its first dirty units, if these are near enough to look for (64
+  // units a word).
   std::size_t place_in(Claimed taken, std::size_t size, std::size_t alignment, Reuse reuse) const {
     const std::size_t lowest = controller_.aligned(taken.block.first, alignment);
     if (!taken.dirty || reuse == Reuse::kCleanFirst) return lowest;
@@ -503,7 +503,7 @@ class CoalescingManager {
     return min_of(place + size <= warm ? place + alignment : place, highest);
   }
 
-  // The paper's coalescing: claims the neighbours that are free now. Only saves publishing twice.
+  // The paper's coalescing: claims the neighbours that are free now. It only saves a second publication.
   Claimed absorb_neighbours(Claimed own, Guard& hold) {
     if (const Claimed before = controller_.remove(mapper_.block_before(own.block.first), hold)) {
       SPANALLOC_ASSERT(before.block.end() == own.block.first);
@@ -518,14 +518,14 @@ class CoalescingManager {
     return own;
   }
 
-  // Makes a block that the caller owns free, and merges until no free neighbour is in sight.
+  // Frees a block that the caller owns, and merges until no free neighbour is in sight.
   void publish(Block block, bool dirty, Guard& hold) {
     controller_.add(block, dirty);
     settle(block.first, hold);
   }
 
-  // The second look. Ends when the block at `first` has no free neighbours, or has been claimed: then the
-  // claimant hands it out or looks again itself.
+  // The look after a publication. Ends when the block at `first` has no free neighbour, or has been claimed:
+  // then the claimant hands it out, or looks again itself.
   void settle(std::size_t first, Guard& hold) {
     for (;;) {
       const BlockWord word = mapper_.load(first);
@@ -549,8 +549,7 @@ class CoalescingManager {
   }
 
   // Merges two neighbours if both can be claimed, the lower one first. Returns where to look next: at the
-  // merged block, at the lower one if it was held in vain (its neighbours may have left it to us), or where
-  // the caller was.
+  // merged block; at the lower one if it was claimed in vain (its neighbours may rely on us); or at `first`.
   std::size_t merge(Block lower, Block upper, Guard& hold, std::size_t first) {
     const Claimed low = controller_.remove(lower, hold);
     if (!low) return first;
@@ -564,7 +563,7 @@ class CoalescingManager {
     return lower.first;
   }
 
-  // visit(block) until it returns false, for every dirty free block that stays so during the call.
+  // Calls visit(block) until it returns false, for every dirty free block that stays so during the call.
   template <class Visit>
   void for_dirty_blocks(Visit visit) {
     Index& index = controller_.index();
@@ -573,7 +572,7 @@ class CoalescingManager {
       if (!for_dirty_blocks(list, visit)) return;
     }
   }
-  // The same for those of one list. False: it was ended.
+  // For the blocks of one list. False: visit() has returned false.
   template <class Visit>
   bool for_dirty_blocks(unsigned list, Visit&& visit) {
     Index& index = controller_.index();
@@ -595,7 +594,7 @@ class CoalescingManager {
     for (Block run = next_to_purge(block, block.first, only_aged); run && purged < at_most;
          run = next_to_purge(block, run.end(), only_aged)) {
       run.size = min_of(run.size, at_most - purged);
-      aged_.erase(run);  // what is refused is asked for again after another tick, not at each call
+      aged_.erase(run);  // if refused, it is tried again an epoch later, not at each call
       if (!environment_.purge(run)) continue;
       dirty_.erase(run);
       purged += run.size;

@@ -1,14 +1,14 @@
 // The controller without nodes: a block is in it while its header says kFree.
 //
-// The paper's controller (Leite & Rocha, ISMM'19, Listing 1) is a search tree of nodes that something must
-// allocate and reclaim. Here the mapper's header words are the authority on what is free, and bitmaps over
-// the units (free_index.hpp) say where to look. Nothing is allocated, so nothing is reclaimed, and a claim
-// has no ABA problem (mapper.hpp, (2)).
+// The paper's controller (Leite & Rocha, ISMM'19, Listing 1) is a search tree of nodes, which must be
+// allocated and reclaimed. Here the mapper's header words decide what is free, and bitmaps over the units
+// (free_index.hpp) say where to look. Nothing is allocated or reclaimed, and a claim has no ABA problem
+// (mapper.hpp, (2)).
 //
-// Fit: of the lists that may hold a large enough block, the one with the smallest sizes, in it the lowest
-// address; dirty memory before clean, unless the caller wants it otherwise. Within the first list (sizes
-// differ by less than a quarter) a few blocks are looked at before larger sizes are; what is not used
-// of a block is split off, so nothing is wasted but the fit's quality.
+// Fit: of the lists that may hold a large enough block, the one with the smallest sizes; in it the lowest
+// address; dirty memory before clean, unless the caller wants it otherwise. In the first list, where sizes
+// differ by less than a quarter, a few blocks are looked at before larger sizes are. What is not used of a
+// block is split off, so a poor fit wastes nothing.
 #pragma once
 
 #include <cstddef>
@@ -21,13 +21,13 @@
 
 namespace spanalloc::coalescing {
 
-/// Lock-free: a failed compare-and-swap means that another operation has claimed or published a block.
+/// Lock-free: a compare-and-swap fails only if another operation has claimed or published a block.
 template <BlockMapper Mapper, class Index = FreeIndex<>>
 class StaticController {
  public:
   constexpr explicit StaticController(Mapper& mapper) : mapper_(mapper) {}
 
-  /// For at most `capacity` units; alignments count from `origin` units before the first one.
+  /// For at most `capacity` units. Alignments count from `origin` units before the first one.
   void attach(std::size_t capacity, std::size_t origin) {
     index_.attach(capacity);
     origin_ = origin;
@@ -39,8 +39,7 @@ class StaticController {
 
   Index& index() { return index_; }
 
-  /// Makes `block`, which the caller owns, free. Its contents must be done with: the next owner may be
-  /// another thread.
+  /// Frees `block`, which the caller owns and must not use any more: the next owner may be another thread.
   void add(Block block, bool dirty) {
     SPANALLOC_ASSERT(block.size != 0 && block.end() <= mapper_.limit());
     index_.insert(Index::list_of(block.size, dirty), block.first);
@@ -76,7 +75,7 @@ class StaticController {
   }
 
  private:
-  // Blocks of a list that are looked at. In all lists but the first every block is large enough.
+  // How many blocks of a list are looked at. In all lists but the first every block is large enough.
   static constexpr unsigned kQuickTries = 8;
   static constexpr unsigned kThoroughTries = 64;
 
@@ -100,8 +99,8 @@ class StaticController {
     return start < block.end() && block.end() - start >= size;
   }
 
-  // On failure `word` is the header as it is now. The hold comes first: from the claim on the block is
-  // missing from the free ones, and what is cut off it again is known to come back.
+  // On failure `word` is the header as it is now. The hold comes first: from the claim on the free blocks
+  // lack this one, and the hold says that what is cut off it will come back.
   template <class Hold>
   bool claim(std::size_t unit, BlockWord& word, Hold& hold) {
     hold.begin();
