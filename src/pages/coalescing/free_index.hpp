@@ -1,20 +1,20 @@
-// Where free blocks of each size class begin: bitmaps over the units, 64 to a word, with summaries above.
+// Tells where free blocks of each size class begin: bitmaps over units, 64 to a word, with summaries above.
 //
-// Level 0 has a bit for every unit and list (a list is a size class and whether the block is dirty); a bit of
+// Level 0 has a bit for every unit and list (a list is a size class, of dirty or of clean blocks). A bit of
 // level l + 1 says that a word of level l may have bits set. The words of all lists for the same 64 units lie
-// side by side, so that a small range touches few pages, however many lists are in use. `lists_` says which
-// lists may have bits at all.
+// side by side, so that a small range touches few pages even with many lists. `lists_` says which lists may
+// have bits.
 //
 // Rules:
 //   (1) A level-0 bit is set and cleared only by the owner of the block that begins there (its header is
 //       kBusy). So a bit of a block at rest is exact: set if and only if the header says kFree.
-//   (2) Bits of the summaries are set by insert() from below to above, each where it reads 0, and cleared by
-//       a search that found the word below empty. Insert writes below and then reads above; a clearing
-//       writes above and then reads below and repairs; with sequentially consistent accesses one of them
-//       sees the other, so that after both the bit is set. Between a clearing and its repair a block may be
-//       unfindable though insert() has returned: clearing takes place under a hold (hold_registry.hpp),
-//       which who reports "out of memory" waits for.
-// Hence: without holds every free block is found by a search from the top.
+//   (2) insert() sets bits of the summaries from below to above, each where it reads 0. A search that found
+//       the word below empty clears them. Insert writes below and then reads above; a clearing writes above,
+//       then reads below and repairs. These accesses are sequentially consistent, so one of the two sees the
+//       other, and in the end the bit is set. Between a clearing and its repair a block may be impossible to
+//       find though insert() has returned. So a clearing takes place under a hold (hold_registry.hpp), and a
+//       thread waits for its end before it reports "out of memory".
+// So without holds a search from the top finds every free block.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,8 @@
 
 namespace spanalloc::coalescing {
 
-/// kFanBits: log2 of the bits used of each word; less than 6 makes many levels over few units, for models.
+/// kFanBits: log2 of the bits that are used of each word. Fewer than 6 make many levels of few units: for
+/// models.
 template <unsigned kFanBits = 6>
 class FreeIndex {
  public:
@@ -35,7 +36,7 @@ class FreeIndex {
   static constexpr std::size_t kNone = SIZE_MAX;
   static constexpr std::size_t kFan = std::size_t{1} << kFanBits;
 
-  /// Dirty blocks have lists of their own: memory that is warm is reused first.
+  /// Dirty blocks have lists of their own, because dirty memory is reused first.
   static constexpr unsigned list_of(std::size_t size, bool dirty) {
     return BlockClasses::of(size) + (dirty ? 0 : BlockClasses::kCount);
   }
@@ -54,24 +55,24 @@ class FreeIndex {
     return units * kLists * sizeof(Word);
   }
 
-  /// Where a level's entries stand, each the words of all lists for kFan units of the level: from `offset`
-  /// bytes on, in blocks of 2^`entry_bits` entries side by side; a block begins `block_words` behind the
-  /// former.
+  /// Where a level's entries stand. An entry is the words of all lists for kFan units of the level. From
+  /// `offset` bytes on, 2^`entry_bits` entries at a time stand side by side; each such group begins
+  /// `block_words` words behind the one before.
   struct LevelPlace {
     std::size_t offset = 0;
     std::size_t block_words = kLists;
     unsigned entry_bits = 0;
   };
 
-  /// For at most `capacity` units, none at first. The memory of its levels_for(capacity) levels is given by
-  /// attach_level(): zeroed, aligned to 8; entries of units at or behind the limit are not touched.
+  /// For at most `capacity` units, none at first. attach_level() gives the memory of its levels_for(capacity)
+  /// levels: zeroed, aligned to 8. Entries of units at or behind the limit are not touched.
   void attach(std::size_t capacity) { top_ = levels_for(capacity) - 1; }
   void attach_level(unsigned level, void* memory, LevelPlace place = {}) {
     levels_[level] = {reinterpret_cast<Word*>(static_cast<char*>(memory) + place.offset), place.block_words,
                       place.entry_bits};
   }
 
-  /// Only the one who extends the range calls this, before a new unit is inserted.
+  /// Called by the thread that extends the range, before it inserts a new unit.
   void set_limit(std::size_t units) { limit_.store_seq_cst(units); }
 
   /// By the owner of the block, before its header says kFree.
@@ -80,27 +81,26 @@ class FreeIndex {
     announce(1, list, unit >> kFanBits);
   }
 
-  /// Of a block that has been inserted: makes it findable again, if a search that was cut short has hidden
-  /// it.
+  /// Makes a block that has been inserted findable again, if a search that was cut short has hidden it.
   void show(unsigned list, std::size_t unit) { announce(1, list, unit >> kFanBits); }
 
   /// By the owner of the block, after it was claimed.
   void erase(unsigned list, std::size_t unit) { word(0, list, unit).fetch_and_seq_cst(~bit(unit)); }
 
-  /// Every bit of a unit, in whatever list a thread that is gone may have left it.
+  /// Erases every bit of a unit, in whatever list a vanished thread may have left it.
   void forget(std::size_t unit) {
     for (unsigned list = 0; list < kLists; ++list) erase(list, unit);
   }
 
   /// The lowest unit from `from` on at which a block of `list` may begin, or kNone. Clearings take `hold`.
-  /// Reads words only of units that some list has, or that share a group with `from`: others may have none.
+  /// Reads only words of units in some list, or in the group of `from`: others may have none.
   template <class Hold>
   std::size_t find(unsigned list, std::size_t from, Hold& hold) {
     const std::size_t limit = limit_.load_seq_cst();
     const unsigned top = top_over(limit);
     unsigned level = 0;
     std::size_t position = from;
-    // Behind a group's end: whether the next one has words is known above.
+    // Behind a group's end: the level above knows whether the next group has words.
     const auto leave_group = [&] {
       while (position % kFan == 0 && level < top) {
         ++level;
@@ -131,7 +131,7 @@ class FreeIndex {
     }
   }
 
-  /// The lowest list from `from` up to, not including, `end` that may have blocks; `end` when there is none.
+  /// The lowest list in [from, end) that may have blocks; `end`: there is none.
   unsigned next_list(unsigned from, unsigned end) const {
     while (from < end) {
       const std::uint64_t rest = lists_[from / 64].load_seq_cst() >> (from % 64);
@@ -144,9 +144,9 @@ class FreeIndex {
     return end;
   }
 
-  /// After a search from 0 has found nothing in `list`: others need not look there. (Who inserts behind the
-  /// limit that was read here has set another limit before, and reads the list's bit after: so either it sees
-  /// the bit cleared, or the new limit is seen here.)
+  /// After a search from 0 has found nothing in `list`: others need not search it. (A thread that inserts
+  /// behind the limit read here has set another limit before, and reads the list's bit after. So either it
+  /// sees the bit cleared, or the new limit is seen here.)
   template <class Hold>
   void clear_list(unsigned list, Hold& hold) {
     const std::size_t limit = limit_.load_seq_cst();
@@ -174,14 +174,14 @@ class FreeIndex {
     const std::size_t in_block = entry & ((std::size_t{1} << at.entry_bits) - 1);
     return at.words[(entry >> at.entry_bits) * at.block_words + in_block * kLists + list];
   }
-  // The level of which one word stands for all units there are: where a search begins. Above it nothing is
-  // looked at, so bits there may say too much until the range reaches so far.
+  // The level of which one word stands for all units: a search begins there. Nothing looks at the levels
+  // above, so their bits may say too much until the range reaches so far.
   unsigned top_over(std::size_t limit) const {
     unsigned level = 0;
     for (std::size_t words = words_over(limit); words > 1; words = words_over(words)) ++level;
     return level;
   }
-  // Makes what begins at `position` of `level` findable from the top.
+  // Makes `position` of `level` findable from the top.
   void announce(unsigned level, unsigned list, std::size_t position) {
     for (; level <= top_; ++level) {
       set_if_clear(word(level, list, position), bit(position));
@@ -203,8 +203,8 @@ class FreeIndex {
   // Constant after attach().
   Level levels_[kMaxLevels] = {};
   unsigned top_ = 0;
-  Atomic<std::size_t> limit_{0};  // shared; written by who extends the range
-  // Shared hints, exact at rest as rule (2) says.
+  Atomic<std::size_t> limit_{0};  // shared; written by the thread that extends the range
+  // Shared hints; exact at rest, by rule (2).
   Word lists_[(kLists + 63) / 64];
 };
 

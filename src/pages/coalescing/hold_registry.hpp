@@ -1,18 +1,17 @@
-// Who holds free memory right now: what a call that is about to report "out of memory" must know.
+// Counts the holds on free memory: a call that is about to report "out of memory" must know of them.
 //
-// An operation that takes a block away from the free ones for a while (to split it, to merge it with another,
-// to purge it), or that makes free blocks hard to find for a moment, registers a *hold* before it does so,
-// and ends it when everything is findable again. The size of what is held says nothing: whoever frees a
-// block beside it leaves the merge to the holder, and what comes of that may be of any size.
+// An operation takes a *hold* before it takes a block away from the free ones for a while (to split it, to
+// merge it, to purge it) or makes free blocks hard to find for a moment. It ends the hold when everything is
+// findable again. The size of a held block says nothing: a thread that frees a block beside it leaves the
+// merge to the holder, and the merged block may have any size.
 //
-// A word of the registry is {completed:32, held:32}, one a shard; a hold adds 1, its end adds 2^32 - 1.
-// Shards only spread the cache-line traffic: any will do, hence the choice by the caller's stack address,
-// which needs no thread identity.
+// A word of the registry is {completed:32, held:32}, one for each shard; a hold adds 1, its end adds 2^32 -
+// 1. Shards only spread the cache-line traffic. Any shard will do: so the caller's stack address chooses it,
+// and no thread identity is needed.
 //
-// quiet_between(): if the words, read at t1, have no holds, and read again at t2 are unchanged, then no hold
-// existed at any instant between the last read of t1 and the first read of t2: a word that was visited
-// between its two readings has changed (2^32 holds on one word between two readings would be needed to hide
-// that).
+// quiet_between(): if the words, read at t1, have no holds, and are unchanged when read again at t2, then no
+// hold existed at any instant between the last read of t1 and the first read of t2: a hold would have changed
+// its word between the two readings. (2^32 holds on one word between two readings could hide themselves.)
 #pragma once
 
 #include <cstdint>
@@ -74,7 +73,7 @@ class Hold {
   Hold& operator=(const Hold&) = delete;
   ~Hold() { end(); }
 
-  /// From here on the thread has a hold, if it has none yet.
+  /// The thread has a hold from here on; nothing changes if it has one.
   void begin() {
     if (!held_) registry_.begin(shard_);
     held_ = true;

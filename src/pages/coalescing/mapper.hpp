@@ -1,31 +1,31 @@
 // The mapper: the physical layout of memory in blocks, one word a unit (Leite & Rocha, ISMM'19, section 4.1).
 //
-// A block is a run of units. The word of its first unit is its header, the word of its last unit its footer,
-// so that a block finds the blocks before and behind it without touching the memory itself. A block of one
-// unit has a header only; who looks for a footer there reads the header and its size of 1.
+// A block is a run of units. The word of its first unit is its header, the word of its last unit its footer.
+// So a block finds the blocks before and behind it without touching the memory itself. A block of one unit
+// has a header only: a thread that looks for a footer there reads the header, and its size of 1.
 //
 // States of a header, and who may write the words of the block's units:
-//   kUsed   handed out; whoever it was handed to, in a call of the manager
-//   kFree   at rest in the controller; nobody, but anybody may claim it by turning this word into kBusy
-//   kBusy   claimed, or not yet given to the controller: the one thread that made it so, until it says
+//   kUsed   handed out. Its owner, in a call of the manager
+//   kFree   at rest in the controller. Nobody; but anybody may claim it by turning this word into kBusy
+//   kBusy   claimed, or not yet given to the controller. Only the thread that made it so, until it writes
 //           kUsed or kFree
 //
-// Invariants. The mapper serves two managers: (2) to (4) are those of the manager that ships (manager.hpp).
-// The paper's (leite_rocha/paper_manager.hpp) leaves its free blocks kBusy, in the tree, and makes a block
-// shorter before it writes the rest's header.
+// Invariants. Two managers use the mapper: (2) to (4) hold for the one that ships (manager.hpp). The paper's
+// (leite_rocha/paper_manager.hpp) leaves its free blocks kBusy, in the tree, and makes a block shorter before
+// it writes the rest's header.
 //   (1) The word of a unit inside a block is never kFree or kUsed: a block becomes part of a larger one only
-//       after it was claimed (its header says kBusy), and the part cut off a block gets a header of its own
+//       after it was claimed (its header says kBusy), and a part cut off a block gets a header of its own
 //       before anybody else can learn of it.
-//   (2) Hence a word equal to header(kFree, s) at unit u says that at this instant [u, u + s) is a free
-//       block. A claim is a compare-and-swap that expects exactly this word; it has no ABA problem, because
-//       what it checks is all that the claimant needs to be true.
+//   (2) So a word equal to header(kFree, s) at unit u says that at this instant [u, u + s) is a free block. A
+//       claim is a compare-and-swap that expects exactly this word. It has no ABA problem: the claimant needs
+//       nothing to be true but what it checks.
 //   (3) Read from the first unit on, each header telling where the next one stands, the words tile the range
-//       at every instant. Whoever cuts a block writes the new headers inside it before it makes the first
-//       one shorter; whoever merges writes only the first one longer. (A walk needs this, and a fork's
-//       child.)
+//       at every instant. A thread that cuts a block writes the new headers inside it before it makes the
+//       first one shorter; a thread that merges writes only the first one, longer. (A walk and a fork's child
+//       need this.)
 //   (4) A free block's footer was written before its header said kFree. A footer that is not the last word
-//       of a free block may be stale: it is believed only if the header that it leads to says kFree with the
-//       footer's size, and by (2) that block then ends where the footer stands.
+//       of a free block may be stale. It is believed only if the header that it leads to says kFree with the
+//       footer's size; by (2) that block then ends where the footer stands.
 #pragma once
 
 #include <concepts>
@@ -83,30 +83,29 @@ class BlockWord {
 /// What the manager and the controllers need of a mapper.
 template <class M>
 concept BlockMapper = requires(M mapper, const M constant, std::size_t unit, BlockWord word, Block block) {
-  // Units there are now; grows, never shrinks.
+  // How many units there are now; never shrinks.
   { constant.limit() } -> std::same_as<std::size_t>;
   { constant.load(unit) } -> std::same_as<BlockWord>;
   mapper.store(unit, word);
-  // Header `word` into `desired`; on failure `word` is what was found.
+  // Replaces header `word` by `desired`; on failure `word` is what was found.
   { mapper.exchange_if(unit, word, word) } -> std::same_as<bool>;
-  // Guesses at the block that ends before a unit, and at the one that begins at it; no block at the range's
-  // ends.
+  // Guesses at the block that ends before a unit, and the one that begins at it; none at the range's ends.
   { constant.block_before(unit) } -> std::same_as<Block>;
   { constant.block_at(unit) } -> std::same_as<Block>;
 };
 
-/// A mapper over an array of words, one a unit; memory touched only where blocks begin and end.
+/// A mapper over an array of words, one a unit; touches words only where blocks begin and end.
 ///
 /// Every access is sequentially consistent. Two neighbours that are freed at the same time each write their
-/// own words and then read the other's ("publish, then look"): at least one must see the other, which acquire
-/// and release alone do not give (store buffering). The footer takes part: the later neighbour finds the
-/// earlier one through it.
+/// own words and then read the other's ("publish, then look"). At least one must see the other, which acquire
+/// and release alone do not ensure (store buffering). Footers take part: the later neighbour finds the
+/// earlier by one.
 class WordMapper {
  public:
   static constexpr std::size_t bytes_for(std::size_t units) { return units * sizeof(Word); }
 
-  /// `words`: zeroed memory for bytes_for(capacity) bytes. `limit` units exist at once. Where somebody else
-  /// has words among them, 64 of the mapper's stand in each row of `row_words`, behind `before` others.
+  /// `words`: zeroed memory for bytes_for(capacity) bytes. `limit` units exist at once. If the words share
+  /// their memory with others, each row of `row_words` has `before` others, then 64 of the mapper's.
   void attach(void* words, std::size_t limit, std::size_t before = 0, std::size_t row_words = 64) {
     words_ = static_cast<Word*>(words) + before;
     beside_ = row_words - 64;
@@ -114,7 +113,7 @@ class WordMapper {
   }
 
   std::size_t limit() const { return limit_.load_seq_cst(); }
-  /// Only the one who extends the range calls this, before the new units' first header is published.
+  /// Called by the thread that extends the range, before it publishes the new units' first header.
   void set_limit(std::size_t limit) { limit_.store_seq_cst(limit); }
 
   BlockWord load(std::size_t unit) const { return BlockWord::from_bits(word(unit).load_seq_cst()); }
@@ -141,8 +140,8 @@ class WordMapper {
   Word& word(std::size_t unit) const { return words_[unit + unit / 64 * beside_]; }
 
   Word* words_ = nullptr;                 // constant after attach()
-  std::size_t beside_ = 0;                // "
-  mutable Atomic<std::size_t> limit_{0};  // shared; written by who extends the range
+  std::size_t beside_ = 0;                // constant after attach()
+  mutable Atomic<std::size_t> limit_{0};  // shared; written by the thread that extends the range
 };
 static_assert(BlockMapper<WordMapper>);
 

@@ -1,6 +1,6 @@
-// Classes of block sizes for the static controller's index.
+// Classes of block sizes, for the static controller's index.
 //
-// Sizes up to kExact have a class each; above, every doubling is cut into kSteps classes. A class holds the
+// Sizes below kExact have a class each. Above, every doubling is cut into kSteps classes. A class holds the
 // sizes from its lower bound up to the next class's.
 #pragma once
 

@@ -1,10 +1,9 @@
-// A set of units, one bit a unit: which of them may hold other bytes than zero, which lay unused for long.
+// A set of units, one bit a unit: such as those that may hold other bytes than zero, or are free for long.
 //
-// Where a set must be exact, a unit's bit is written only by the owner of the block that the unit belongs to;
-// words are shared by neighbours, hence the atomic read-modify-writes. Who claims a block has acquired what
-// its last owner wrote (the header's compare-and-swap), so relaxed accesses would do for the bits of one's
-// own units; the read-modify-writes are sequentially consistent only because base/atomic.hpp has no weaker
-// ones.
+// Where a set must be exact, only the owner of a block writes the bits of its units. Neighbours share words:
+// so the writes are atomic read-modify-writes. A thread that claims a block has acquired what its last owner
+// wrote (the header's compare-and-swap), so relaxed accesses would do for the bits of its own units. The
+// read-modify-writes are sequentially consistent only because base/atomic.hpp has no weaker ones.
 #pragma once
 
 #include <bit>
@@ -19,8 +18,7 @@ namespace spanalloc::coalescing {
 
 class UnitSet {
  public:
-  /// `memory`: zeroed: no unit is in the set. Its word for units [64 n, 64 n + 64) is word n * `stride` +
-  /// `which` there.
+  /// `memory`: zeroed, so no unit is in the set. Units [64 n, 64 n + 64) have word n * `stride` + `which`.
   void attach(void* memory, std::size_t stride, unsigned which) {
     words_ = static_cast<Word*>(memory) + which;
     stride_ = stride;
@@ -38,7 +36,7 @@ class UnitSet {
       return true;
     });
   }
-  /// insert() or erase(). Returns how many units it has changed: added up over all calls, what is in the set.
+  /// insert() or erase(). Returns how many units it has changed. The sum over all calls is the set's size.
   std::size_t count_changed(Block block, bool member) {
     std::size_t changed = 0;
     for_words(block, [&](Word& word, std::uint64_t mask) {
@@ -61,12 +59,12 @@ class UnitSet {
                       [](Word& word, std::uint64_t mask) { return (word.load_relaxed() & mask) == 0; });
   }
 
-  /// The next unit of the set in `block` at or behind `from`; the block's end when there is none.
+  /// The next unit of the set in `block` at or behind `from`; the block's end: there is none.
   std::size_t next_unit(Block block, std::size_t from) const {
     while (from < block.end() && !is_set(from)) from = skip(from, block.end(), false);
     return from;
   }
-  /// The next run of units of the set in `block` at or behind `from`; no block when there is none.
+  /// The next run of units of the set in `block` at or behind `from`; no block: there is none.
   Block next_run(Block block, std::size_t from) const {
     const std::size_t first = next_unit(block, from);
     std::size_t end = first;
@@ -79,7 +77,7 @@ class UnitSet {
 
   Word& word(std::size_t unit) const { return words_[unit / 64 * stride_]; }
   bool is_set(std::size_t unit) const { return ((word(unit).load_relaxed() >> (unit % 64)) & 1) != 0; }
-  // The first unit behind `unit`, at most `end`, whose bit differs from `value`; at most to the word's end.
+  // The first unit behind `unit` whose bit differs from `value`, but at most `end`, or the end of the word.
   std::size_t skip(std::size_t unit, std::size_t end, bool value) const {
     std::uint64_t rest = word(unit).load_relaxed() >> (unit % 64);
     if (value) rest = ~rest;
@@ -87,7 +85,7 @@ class UnitSet {
     const std::size_t run = min_of(static_cast<std::size_t>(std::countr_zero(rest)), left);
     return min_of(unit + max_of(run, 1), end);
   }
-  // visit(word, mask of the block's units in it) until it returns false; true when it never did.
+  // Calls visit(word, mask of the block's units in it) until it returns false. True: it never did.
   template <class Visit>
   bool for_words(Block block, Visit visit) const {
     for (std::size_t unit = block.first; unit < block.end();) {
