@@ -84,7 +84,7 @@ struct ModelPages {
     return &blocks[index_of(span.number)][index_of(mark)];
   }
   static void has_left(const Lists&, SpanRef) {}
-  // No page is ever given back here: span_thinning_test.cpp.
+  // No page is ever given back here: partial_purge_test.cpp.
   static BlockOffset cut_lists(SpanRef, BlockOffset remotes) { return remotes; }
   static void unlink_purged(SpanRef, BlockOffset) {}
   static std::uint32_t purged_blocks(SpanRef) { return 0; }

@@ -468,17 +468,17 @@ std::string tables() {
        << "| a | " << MemoryBound::kAtOnce << " | " << MemoryBound::kAtRest << " | tables "
        << std::round(MemoryBound::kTables * 10000) / 100 << " % of the slices that were ever open |\n"
        << "| b, a thread | " << mib(MemoryBound::kThread)
-       << " | the same, less the large_spans | owned spans " << mib(MemoryBound::hot_bytes())
-       << ", one a class; used_up ones " << mib(MemoryBound::kWarm) << "; large_spans "
-       << mib(MemoryBound::kSpare) << "; LAB, map and its own words less than "
+       << " | the same, less the cached large spans | current spans " << mib(MemoryBound::current_bytes())
+       << ", one a class; used-up ones " << mib(MemoryBound::kUsedUp) << "; cached large spans "
+       << mib(MemoryBound::kCached) << "; cache record, map and its own words less than "
        << align_up(MemoryBound::kState, 16 * kKiB) / kKiB << " KiB |\n"
        << "| b, one that frees blocks of others | " << mib(MemoryBound::kThreadWithRemotes)
-       << " | the same, less the large_spans | besides: batched " << mib(MemoryBound::gathered_bytes())
-       << "; loans, a owned span of another thread each, " << mib(MemoryBound::hot_bytes()) << " |\n"
+       << " | the same, less the cached large spans | besides: batches " << mib(MemoryBound::batch_bytes())
+       << "; loans, an owned span of another thread each, " << mib(MemoryBound::current_bytes()) << " |\n"
        << "| c | " << mib(MemoryBound::kProcess) << " | " << mib(MemoryBound::kProcess)
        << " | what the first call opens of tables and page tables |\n"
        << "| a shard | " << mib(Standard::kPoolBytesARow) << " for each of 1, 2 and 4 slices | nothing | "
-       << "free spans in the pool, of this tick of the decay clock and of the one before |\n";
+       << "free spans in the pool, of this decay epoch and of the one before |\n";
   text << "\n| classes | blocks | blocks a span | slices that a block pins at once | pages that it pins at "
           "rest |\n"
        << "|---|---|--:|--:|--:|\n";

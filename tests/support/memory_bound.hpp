@@ -101,27 +101,27 @@ struct MemoryBound {
   static constexpr double at_once() { return spans_over_live() * (1 + kTables); }
   static constexpr double at_rest() { return pages_over_live() + spans_over_live() * kTables; }
 
-  static constexpr std::size_t hot_bytes() {
+  static constexpr std::size_t current_bytes() {
     std::size_t sum = 0;
     for (unsigned c = 1; c < Classes::kSmallClasses; ++c) sum += Classes::kTable[c].real_span;
     return sum;
   }
-  /// Runs of other threads' blocks: each may be all that keeps a span of the largest from returning.
-  static constexpr std::size_t gathered_bytes() {
+  /// Batches of other threads' blocks: each may be all that keeps a span of the largest from returning.
+  static constexpr std::size_t batch_bytes() {
     std::size_t most = 0;
     for (unsigned c = 1; c < Classes::kSmallClasses; ++c) {
       most = std::max(most, std::size_t{Classes::kTable[c].real_span} * standard::RemoteBatches::kBatches);
     }
     return most;
   }
-  static constexpr std::size_t kWarm = Config::kUsedUpBytes;
-  static constexpr std::size_t kSpare = Config::kCachedLargeBytes;
-  /// thread cache, map, and the thread's own words.
+  static constexpr std::size_t kUsedUp = Config::kUsedUpBytes;
+  static constexpr std::size_t kCached = Config::kCachedLargeBytes;
+  /// Cache record, map, and the thread's own words.
   static constexpr std::size_t kState = sizeof(standard::CacheRecord<Config>) + 16 * kKiB;
-  static constexpr std::size_t thread_bytes() { return hot_bytes() + kWarm + kSpare + kState; }
+  static constexpr std::size_t thread_bytes() { return current_bytes() + kUsedUp + kCached + kState; }
   /// A loan is a current span's remote list.
   static constexpr std::size_t thread_bytes_with_remotes() {
-    return thread_bytes() + gathered_bytes() + hot_bytes();
+    return thread_bytes() + batch_bytes() + current_bytes();
   }
 
   /// Robson 1971: no allocator that does not move needs less against power-of-two sizes of 1 to n words.

@@ -127,7 +127,7 @@ TEST(StandardSingleBlocks, ASpareServesLargerRequestsOfItsClass) {
     ASSERT_LT(E::usable_size(p), 64 * kKiB);
     E::deallocate(p);
     auto* q = static_cast<char*>(E::allocate(64 * kKiB));
-    EXPECT_EQ(span_of(q), span_of(p)) << "it is the large";
+    EXPECT_EQ(span_of(q), span_of(p)) << "it is the cached one";
     EXPECT_EQ(offset_of(q), 0u);
     EXPECT_EQ(E::usable_size(q), 64 * kKiB);
     std::memset(q, 1, 64 * kKiB);
@@ -159,7 +159,7 @@ TEST(StandardSingleBlocks, AlignedBlocksAreAligned) {
           if (round % 2 == 0) {
             E::deallocate(p);
             p = E::allocate_aligned(n, alignment);
-            ASSERT_EQ(address_of(p) % alignment, 0u) << n << ", a large";
+            ASSERT_EQ(address_of(p) % alignment, 0u) << n << ", a cached one";
           }
           blocks.push_back(p);
         }

@@ -103,7 +103,7 @@ std::string table_of_classes() {
       << kSlice / kKiB
       << " KiB. Its *real span* is what its blocks fill of\nthat, up to the end of a page. (From class "
       << index_of(Classes::kFirstLarge)
-      << " on a span has one block, which may begin further\non: `single_blocks.hpp`.)\n\n"
+      << " on a span has one block, which may begin further\non: `large_block_place.hpp`.)\n\n"
          "*Unused*: the largest part of a block that a request of its class leaves unused. *Tail*: what of a "
          "real span\nis no block. Requests above "
       << kMaxBlock / kKiB
