@@ -42,7 +42,7 @@ class BumpArena {
     LockGuard guard(lock_);
     if (SPANALLOC_UNLIKELY(guard.owner_died())) repair();
     if (!range_.started()) return 0;
-    if (const std::uint32_t spare = take_spare(order)) return spare;
+    if (const std::uint32_t kept = take_kept(order)) return kept;
     const std::size_t count = std::size_t{1} << order;
     for (;;) {
       const std::size_t first = align_up(next_, count);
@@ -87,7 +87,7 @@ class BumpArena {
     range_.destroy(left_of);
     limit_.store_relaxed(0);
     next_ = lost_ = 0;
-    for (std::uint8_t& count : spare_count_) count = 0;
+    for (std::uint8_t& count : kept_count_) count = 0;
   }
   void destroy() {
     destroy([](std::size_t) { return kSlice; });
@@ -102,8 +102,8 @@ class BumpArena {
   // them. So both are lost: address space, but no memory.
   void repair() {
     for (unsigned order = 0; order <= kMaxOrder; ++order) {
-      lost_ += std::size_t{spare_count_[order]} << order;
-      spare_count_[order] = 0;
+      lost_ += std::size_t{kept_count_[order]} << order;
+      kept_count_[order] = 0;
     }
     if (range_.started() && !range_.reserved() && next_ < range_.opened()) {
       lost_ += range_.opened() - next_;
@@ -112,7 +112,7 @@ class BumpArena {
   }
 
   // Pieces of gaps that are kept of each order; others are lost (only address space: they were never in use).
-  static constexpr unsigned kSparesPerOrder = 8;
+  static constexpr unsigned kKeptPerOrder = 8;
 
   // Cuts [from, to) into naturally aligned pieces, for smaller requests.
   void keep_gap(std::size_t from, std::size_t to) {
@@ -120,8 +120,8 @@ class BumpArena {
       unsigned order = from == 0 ? 0 : static_cast<unsigned>(std::countr_zero(from));
       if (order > kMaxOrder) order = kMaxOrder;
       while (from + (std::size_t{1} << order) > to) --order;
-      if (spare_count_[order] < kSparesPerOrder) {
-        spare_[order][spare_count_[order]++] = static_cast<std::uint32_t>(from);
+      if (kept_count_[order] < kKeptPerOrder) {
+        kept_[order][kept_count_[order]++] = static_cast<std::uint32_t>(from);
       } else {
         lost_ += std::size_t{1} << order;
       }
@@ -129,10 +129,10 @@ class BumpArena {
     }
   }
 
-  std::uint32_t take_spare(unsigned order) {
+  std::uint32_t take_kept(unsigned order) {
     for (unsigned from = order; from <= kMaxOrder; ++from) {
-      if (spare_count_[from] == 0) continue;
-      const std::uint32_t first = spare_[from][--spare_count_[from]];
+      if (kept_count_[from] == 0) continue;
+      const std::uint32_t first = kept_[from][--kept_count_[from]];
       const std::size_t count = std::size_t{1} << order;
       keep_gap(first + count, first + (std::size_t{1} << from));
       return first;
@@ -146,8 +146,8 @@ class BumpArena {
   WakingLock lock_;               // gives access to everything below
   std::size_t next_ = 0;
   std::size_t lost_ = 0;  // beside what the range has skipped
-  std::uint8_t spare_count_[kMaxOrder + 1] = {};
-  std::uint32_t spare_[kMaxOrder + 1][kSparesPerOrder] = {};
+  std::uint8_t kept_count_[kMaxOrder + 1] = {};
+  std::uint32_t kept_[kMaxOrder + 1][kKeptPerOrder] = {};
 };
 
 }  // namespace spanalloc

@@ -670,7 +670,7 @@ class CoalescingArena {
   SPANALLOC_COLD bool book_gap(std::size_t next) {
     const std::size_t limit = manager_.limit();
     if (next <= limit || gaps_ == kMaxGaps) return false;
-    Sparing sparing{range_};
+    LockedMemory sparing{range_};
     for (std::size_t row = next;;) {
       const TableReach reach = table_reach(Tables::kRows, row, row + 1, sparing);
       if (reach.end == row + 1) break;
@@ -806,7 +806,7 @@ class CoalescingArena {
   std::size_t count_of_used(std::size_t first) const { return max_of(manager_.size_of(first), 1); }
 
   // Whether the process's memory is locked: takes several system calls, and is asked once for all tables.
-  struct Sparing {
+  struct LockedMemory {
     Range& range;
     bool asked = false;
     bool locked = false;
@@ -820,14 +820,15 @@ class CoalescingArena {
   // Opens the manager's tables for `end` slices, and tells how far all reach: at least to the limit.
   SPANALLOC_COLD TableReach tables_reach(std::size_t end) {
     TableReach all{end, end};
-    Sparing sparing{range_};
+    LockedMemory sparing{range_};
     for (unsigned t = 0; t < Tables::kCount; ++t) {
       const TableReach reach = table_reach(t, manager_.limit(), end, sparing);
       if (reach.end < all.end) all = reach;
     }
     return all;
   }
-  SPANALLOC_COLD TableReach table_reach(unsigned table, std::size_t from, std::size_t end, Sparing& sparing) {
+  SPANALLOC_COLD TableReach table_reach(unsigned table, std::size_t from, std::size_t end,
+                                        LockedMemory& sparing) {
     const std::size_t capacity = this->capacity();
     // Rows for one slice more: a gap would begin there.
     const std::size_t in_hand = table == Tables::kRows ? 1 : 0;

@@ -100,7 +100,7 @@ class DecommittedRanges {
     if (count() == 0) return false;
     if (!is_whole(least_)) return true;
     if (!range_.reserved()) {
-      return Calls::would_grant(min_of(least_.size, kWorthOpening) * Range::kSlice);
+      return Calls::would_grant(min_of(least_.size, kWorthRecommitting) * Range::kSlice);
     }
     Block first{};
     Block last{};
@@ -248,7 +248,7 @@ class DecommittedRanges {
   }
   // If one range alone has room, only its end is recommitted, as much as is worth the call.
   Block end_with_room(Block range, std::size_t count, std::size_t alignment) {
-    const std::size_t wanted = max_of(count, kWorthOpening);
+    const std::size_t wanted = max_of(count, kWorthRecommitting);
     if (range.size <= wanted) return range;
     // Alignments do not count from slice 0: the last aligned unit is less than an alignment before the end.
     const std::size_t latest = range.end() - wanted;
@@ -306,7 +306,7 @@ class DecommittedRanges {
     }
   }
 
-  static constexpr std::size_t kWorthOpening = kMiB / Range::kSlice;
+  static constexpr std::size_t kWorthRecommitting = kMiB / Range::kSlice;
   static constexpr std::size_t kLostIfTaken = 16 * kMiB / Range::kSlice;
 
   Range& range_;

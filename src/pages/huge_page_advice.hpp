@@ -79,16 +79,16 @@ class HugePageAdvice {
   }
 
   /// Begins a decay epoch, while slices below `limit` are open. advise(block): huge pages' worth that is
-  /// dense and has stayed. `is_out(block)`: it has been advised already, or must not be.
+  /// dense and has stayed. `is_excluded(block)`: it has been advised already, or must not be.
   template <class IsOut, class IsDense, class Advise>
-  void pass_epoch(std::size_t limit, IsOut&& is_out, IsDense&& is_dense, Advise&& advise) {
+  void pass_epoch(std::size_t limit, IsOut&& is_excluded, IsDense&& is_dense, Advise&& advise) {
     const std::size_t stayed = limit_at_epoch_;
     limit_at_epoch_ = limit;
     if (stayed < kFirst) return;
     for (unsigned look = 0; look < kLooksAnEpoch; ++look) {
       const coalescing::Block unit{next_, kUnit};
       next_ = unit.end() + kUnit <= stayed ? unit.end() : kUnit;
-      if (unit.end() > stayed || unit.first == 0 || unit == probe_ || is_out(unit)) continue;
+      if (unit.end() > stayed || unit.first == 0 || unit == probe_ || is_excluded(unit)) continue;
       if (is_dense(unit)) advise(unit);
     }
   }

@@ -12,7 +12,8 @@
 //   (1) Every entry names a mapping that is ours: an entry leaves the table before its address range can go
 //       back to the kernel, and enters it after the range was mapped. So no two entries have one address,
 //       even when the kernel hands an address out again at once.
-//   (2) 2 * (entries_ + graves_ + promised_) <= capacity: a thread that was promised a slot inserts without
+//   (2) 2 * (entries_ + tombstones_ + promised_) <= capacity: a thread that was promised a slot inserts
+//   without
 //       failing. A resize takes its entry out, keeps the slot promised, remaps, and puts the entry back under
 //       the new address.
 //   (3) At every instant the table is whole: an entry comes with the write of its address and goes when its
@@ -156,7 +157,7 @@ class LargeObjects {
     table_.store_relaxed(nullptr);
     Calls::release(table, table->bytes());
     ++tables_;  // replace() must not find the number that it saw
-    entries_ = graves_ = promised_ = bytes_ = 0;
+    entries_ = tombstones_ = promised_ = bytes_ = 0;
   }
 
   /// Unmaps every object of one owner, while nobody uses them.
@@ -237,13 +238,13 @@ class LargeObjects {
 
   // Changed under lock_ only; atomic for the order in which a fork's child finds the stores.
   struct Slot {
-    Atomic<std::uintptr_t> address;  // of the object; kEmpty, or kGrave where one was
+    Atomic<std::uintptr_t> address;  // of the object; kEmpty, or kTombstone where one was
     std::uint64_t packed;
 
-    bool is_live() const { return address.load_relaxed() > kGrave; }
+    bool is_live() const { return address.load_relaxed() > kTombstone; }
   };
   static constexpr std::uintptr_t kEmpty = 0;
-  static constexpr std::uintptr_t kGrave = 1;
+  static constexpr std::uintptr_t kTombstone = 1;
 
   struct alignas(16) Table {
     std::size_t capacity;
@@ -277,11 +278,11 @@ class LargeObjects {
   // stays mapped in the child, and is never used.
   void count_anew() {
     generation_ = SpinLock::generation();
-    promised_ = entries_ = graves_ = bytes_ = 0;
+    promised_ = entries_ = tombstones_ = bytes_ = 0;
     Table* table = table_.load_relaxed();
     for (std::size_t i = 0; table != nullptr && i < table->capacity; ++i) {
       Slot& slot = (*table)[i];
-      graves_ += slot.address.load_relaxed() == kGrave;
+      tombstones_ += slot.address.load_relaxed() == kTombstone;
       if (!slot.is_live()) continue;
       ++entries_;
       bytes_ += Entry{0, slot.packed}.bytes();
@@ -304,7 +305,7 @@ class LargeObjects {
 
   Slot* find(std::uintptr_t address) {
     Table* table = table_.load_relaxed();
-    if (table == nullptr || address <= kGrave) return nullptr;
+    if (table == nullptr || address <= kTombstone) return nullptr;
     for (std::size_t slot = table->home(address);; slot = table->next(slot)) {
       const std::uintptr_t found = (*table)[slot].address.load_relaxed();
       if (found == kEmpty) return nullptr;
@@ -316,14 +317,14 @@ class LargeObjects {
   static bool place(Table& table, const Entry& entry) {
     std::size_t slot = table.home(entry.address);
     while (table[slot].is_live()) slot = table.next(slot);
-    const bool was_grave = table[slot].address.load_relaxed() == kGrave;
+    const bool was_grave = table[slot].address.load_relaxed() == kTombstone;
     table[slot].packed = entry.packed;
     table[slot].address.store_release(entry.address);  // release: (3)
     return was_grave;
   }
 
   void insert(const Entry& entry) {
-    graves_ -= place(*table_.load_relaxed(), entry);
+    tombstones_ -= place(*table_.load_relaxed(), entry);
     ++entries_;
     bytes_ += entry.bytes();
     // In a fork's child a promise that count_anew() has dropped may be kept all the same.
@@ -340,15 +341,15 @@ class LargeObjects {
     const auto slot = static_cast<std::size_t>(found - &table[0]);
     // No probe continues behind a slot that an empty one follows.
     const bool is_last = table[table.next(slot)].address.load_relaxed() == kEmpty;
-    found->address.store_relaxed(is_last ? kEmpty : kGrave);
-    graves_ += !is_last;
+    found->address.store_relaxed(is_last ? kEmpty : kTombstone);
+    tombstones_ += !is_last;
     return true;
   }
 
   // Invariant (2).
   bool has_room_for_promises() const {
     const Table* table = table_.load_relaxed();
-    return table == nullptr || 2 * (entries_ + graves_ + promised_) <= table->capacity;
+    return table == nullptr || 2 * (entries_ + tombstones_ + promised_) <= table->capacity;
   }
 
   // Promises the caller a slot, in a new table if need be; false when that fails.
@@ -360,7 +361,7 @@ class LargeObjects {
         Guard guard(*this);
         tables = tables_;
         if (const Table* table = table_.load_relaxed(); table != nullptr) {
-          if (2 * (entries_ + graves_ + promised_ + 1) <= table->capacity) {
+          if (2 * (entries_ + tombstones_ + promised_ + 1) <= table->capacity) {
             ++promised_;
             return true;
           }
@@ -388,7 +389,7 @@ class LargeObjects {
           if (slot.is_live()) place(*fresh, {slot.address.load_relaxed(), slot.packed});
         }
         table_.store_release(fresh);  // release: (3)
-        graves_ = 0;
+        tombstones_ = 0;
         ++tables_;
         SPANALLOC_ASSERT(has_room_for_promises() || generation_ != 0);
       }
@@ -401,7 +402,7 @@ class LargeObjects {
   Atomic<Table*> table_{nullptr};
   std::size_t tables_ = 0;  // that there have been
   std::size_t entries_ = 0;
-  std::size_t graves_ = 0;
+  std::size_t tombstones_ = 0;
   std::size_t promised_ = 0;  // slots of calls in flight
   std::size_t bytes_ = 0;
   std::uint16_t generation_ = 0;  // of the process in which the counts were made

@@ -55,7 +55,7 @@ class NestedBlocks {
     });
     if (slot == nullptr) return 0;
     if (!slot->is_chunk()) return slot->what.load_relaxed();
-    return slot->chunk()->is_out(p) ? std::size_t{1} << slot->chunk()->shift : 0;
+    return slot->chunk()->is_excluded(p) ? std::size_t{1} << slot->chunk()->shift : 0;
   }
 
   /// False: p is no such block; nothing has changed.
@@ -125,7 +125,7 @@ class NestedBlocks {
       const std::uintptr_t offset = address_of(p) - start();
       return offset >= sizeof(Chunk) && offset % (std::size_t{1} << shift) == 0;
     }
-    bool is_out(const void* p) const {
+    bool is_excluded(const void* p) const {
       const std::size_t i = number(p);
       return is_start(p) && (out[i / 64].load_relaxed() >> i % 64 & 1) != 0;
     }

@@ -162,7 +162,7 @@ struct SettledThenFreed : StandardWorld {
 // The owner never comes back; another thread's pool miss finds the empty span.
 struct OwnerFallsAsleep : OwnerAndOneReusable {
   void at_rest() {
-    claim_hidden_empties(1);
+    claim_unnoticed_empties(1);
     MODEL_CHECK(in_pool_count() == 1);
     check_at_rest();
   }
@@ -174,7 +174,7 @@ struct StolenWhileFreed : StandardWorld {
   StolenWhileFreed() : StandardWorld({.capacity = 3, .partial_outstanding = 2}) { start_parked(1, 1, 2); }
   void thread(unsigned self) {
     if (self == 2) {
-      claim_hidden_empties(1);
+      claim_unnoticed_empties(1);
     } else {
       free_any(1, self + 1, self + 1);
     }
@@ -373,7 +373,7 @@ struct FullStepsAside : StandardWorld {
   void thread(unsigned self) {
     if (self == 1) {
       if (kRemote) return free_remote(1, 2);
-      claim_hidden_empties(1);
+      claim_unnoticed_empties(1);
       return;
     }
     const std::uint32_t found = find_floating(1);

@@ -147,8 +147,8 @@ class StandardWorld {
   }
   std::uint32_t take_from_pool() { return pool_.pop(links()); }
   void collect_delayed(std::uint32_t me) { put_in_pool(protocol_.collect_delayed(CacheNumber{me})); }
-  void claim_hidden_empties(std::uint32_t owner) {
-    put_in_pool(protocol_.claim_hidden_empties(CacheNumber{owner}, [] { return true; }));
+  void claim_unnoticed_empties(std::uint32_t owner) {
+    put_in_pool(protocol_.claim_unnoticed_empties(CacheNumber{owner}, [] { return true; }));
   }
 
   // --- What threads do -------------------------------------------------------------------------------------

@@ -16,12 +16,12 @@ struct HeapWalk {
   std::size_t carved = 0;   ///< spans that the arena has handed out and not taken back: the sum of all below
   std::size_t in_pool = 0;  ///< free, and found in the pool exactly once
   std::size_t owned_empty = 0;  ///< owned by a living thread, no block out
-  std::size_t owned = 0;        ///< owned by a living thread, blocks out (or another thread's, not looked into)
+  std::size_t owned = 0;  ///< owned by a living thread, blocks out (or another thread's, not looked into)
   std::size_t nearly_full = 0;  ///< on a record's list, too few blocks free to serve from
   std::size_t partial = 0;      ///< on a record's list, enough of them free
   std::size_t single = 0;       ///< the one block of the span is out
-  std::size_t lost = 0;    ///< retired: owned spans of vanished threads, and damaged ones
-  std::size_t broken = 0;  ///< anything else: in no place, or in two
+  std::size_t lost = 0;         ///< retired: owned spans of vanished threads, and damaged ones
+  std::size_t broken = 0;       ///< anything else: in no place, or in two
 
   /// Nothing is out: each span is in the pool or owned by a living thread.
   bool all_returned() const { return carved == in_pool + owned_empty; }
@@ -142,7 +142,7 @@ class HeapWalker {
       case SpanState::kOwned: {
         CacheRecord& cache = pages_.cache_at(word.owner());
         const bool known =
-            cache.thread.load_relaxed() != 0 && found == 0 && cache.has_as_current(span.number, c);
+            cache.thread.load_relaxed() != 0 && found == 0 && cache.has_as_owned(span.number, c);
         if (!known) {
           ++out.broken;
         } else if (pages_.is_mine(cache.number) && is_empty(span, word)) {
@@ -155,7 +155,7 @@ class HeapWalker {
       case SpanState::kShared:
         if (Classes::has_one_block(c)) {
           ++(found == 0 ? out.single : out.broken);
-        } else if (found == 0 && span->lost) {
+        } else if (found == 0 && span->retired) {
           ++out.lost;
         } else if (found == kListed && span->uncounted && is_empty(span, word)) {
           ++out.owned_empty;  // the thread that adopts it gets all its blocks

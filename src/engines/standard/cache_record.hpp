@@ -106,10 +106,10 @@ struct alignas(kCacheLine) CacheRecord : SpanLists<SizeClasses<Config>::kSmallCl
     for (std::uint64_t& word : current_classes) word = 0;
   }
   /// Whether the span is in at least one of the owner's places, whatever step its thread was cut short in.
-  bool has_as_current(SpanNumber span, ClassId c) const {
+  bool has_as_owned(SpanNumber span, ClassId c) const {
     return current[index_of(c)].load_relaxed() == span || used_up.place_of(span) != used_up.kNoPlace;
   }
-  bool has_no_current_span() const {
+  bool has_no_owned_span() const {
     if (!used_up.is_empty()) return false;
     for (const Atomic<SpanNumber>& span : current) {
       if (span.load_relaxed() != SpanNumber::kNone) return false;

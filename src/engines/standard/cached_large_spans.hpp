@@ -36,7 +36,7 @@ constexpr SpanWord cached_of(CacheNumber cache) {
 }
 
 /// Of one cache record. Zero-initialisable.
-template <unsigned kMostGranules>
+template <unsigned kMostSlices>
 class CachedLargeSpans {
  public:
   void start(CacheNumber cache) { cached_ = cached_of(cache); }
@@ -48,7 +48,7 @@ class CachedLargeSpans {
   SPANALLOC_INLINE bool keep(Span& span, unsigned slices) {
     const std::uint32_t n = count_;
     const unsigned sum = sums_[n] + slices;
-    if (SPANALLOC_UNLIKELY(sum > kMostGranules)) return false;
+    if (SPANALLOC_UNLIKELY(sum > kMostSlices)) return false;
     places_[n].store_relaxed(&span);
     // Release: a thread that takes the span may hand its memory on, after all that the program did to it; and
     // a fork's child that finds the word finds the place.
@@ -66,7 +66,7 @@ class CachedLargeSpans {
   bool add(Span& span, unsigned slices) {
     const std::uint32_t n = count_;
     const unsigned sum = sums_[n] + slices;
-    if (sum > kMostGranules) return false;
+    if (sum > kMostSlices) return false;
     SPANALLOC_ASSERT(span.load_word().state() == SpanState::kFree);
     places_[n].store_relaxed(&span);
     span.word.store_release(cached_.bits);  // release: as in keep()
@@ -76,16 +76,16 @@ class CachedLargeSpans {
   }
 
   /// Whether more than half of the room is free.
-  bool has_half() const { return sums_[count_] < kMostGranules / 2; }
+  bool has_half() const { return sums_[count_] < kMostSlices / 2; }
   /// False: keep() would refuse a span of so many slices.
-  bool has_room_for(unsigned slices) const { return sums_[count_] + slices <= kMostGranules; }
+  bool has_room_for(unsigned slices) const { return sums_[count_] + slices <= kMostSlices; }
   /// Takes the older spans out until half of the room is free, and calls f(Span&) for each, which the caller
   /// then has. Forgets those that others have taken. `slices_of(span)`: what was given to keep().
   template <class SlicesOf, class F>
   void let_go_of_older(SlicesOf&& slices_of, F&& f) {
     const std::uint32_t n = count_;
     std::uint32_t i = 0;
-    for (; i<n&& unsigned{sums_[n]} - sums_[i]> kMostGranules / 2; ++i) {
+    for (; i<n&& unsigned{sums_[n]} - sums_[i]> kMostSlices / 2; ++i) {
       Span* span = places_[i].load_relaxed();
       if (change(*span, cached_, kCachedTaken)) f(*span);
     }
@@ -162,7 +162,7 @@ class CachedLargeSpans {
     // (The span may have been taken since we looked, and be anything: it counts as at least one slice, and
     // all spans together as no more than there is room for.)
     const unsigned sum = sums_[kept] + static_cast<unsigned>(max_of(slices_of(*span), 1));
-    sums_[++kept] = static_cast<std::uint8_t>(min_of(sum, kMostGranules));
+    sums_[++kept] = static_cast<std::uint8_t>(min_of(sum, kMostSlices));
   }
   void end_places(std::uint32_t kept) {
     for (std::uint32_t i = kept; i < count_; ++i) places_[i].store_release(nullptr);
@@ -172,10 +172,10 @@ class CachedLargeSpans {
     return span.word.compare_exchange_strong_acq_rel(from.bits, to.bits);
   }
 
-  Atomic<Span*> places_[kMostGranules + 1];
+  Atomic<Span*> places_[kMostSlices + 1];
   SpanWord cached_;  // constant: cached_of(the record's number)
   std::uint32_t count_ = 0;
-  std::uint8_t sums_[kMostGranules + 2] = {};  // sums_[n]: slices of the first n spans
+  std::uint8_t sums_[kMostSlices + 2] = {};  // sums_[n]: slices of the first n spans
 };
 
 }  // namespace spanalloc::standard

@@ -59,7 +59,7 @@ struct Standard {
 };
 
 /// A variant without batches: each free of another thread's block goes to its span at once.
-struct StandardNoRuns : Standard {
+struct StandardNoBatches : Standard {
   static constexpr const char* kName = "standard-no-runs";
   static constexpr std::uint32_t kMaxBatch = 1;
 };

@@ -37,7 +37,7 @@ class CurrentAges {
     return index_of(c) == kClassCount ? ClassId::kNone : c;
   }
   /// Whether the thread has left the class's current span alone since the round before.
-  bool has_rested(ClassId c, const Span& span) {
+  bool is_unused(ClassId c, const Span& span) {
     const std::uint64_t left = span.left.load_relaxed();
     const std::uint64_t trace = address_of(span.free_list.load_relaxed()) ^ left << 48 ^ left >> 16;
     std::uint64_t& seen = seen_[index_of(c)];

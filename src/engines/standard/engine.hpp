@@ -62,7 +62,7 @@ class ThreadCache : public ThreadState<Config> {
   static constexpr std::size_t kSlice = Classes::kSlice;
   // Of a current span that has carved no more a thread does not look whether it is giving it up.
   static constexpr std::size_t kLittleForCurrent = 28 * kKiB;
-  // How often collect_current() looks at a span again that its thread may be giving up.
+  // How often look_at_current() looks at a span again that its thread may be giving up.
   static constexpr std::uint32_t kLooksAtCurrent = 2;
   // A thread that has not read the clock for so long reads it again soon.
   static constexpr std::uint64_t kSeldomMs = 64;
@@ -73,15 +73,16 @@ class ThreadCache : public ThreadState<Config> {
   static constexpr std::uint32_t kCountedAMiss = 2;
   // Blocks of a page and more that are carved at a time where that costs no page fault.
   static constexpr std::uint32_t kCarvedWhereUsed = 4;
-  static constexpr std::uint32_t kSearchesASettling = 8;  // each 8th search for a span collects delayed ones
-  static constexpr std::uint32_t kLeastLoan = 16;         // blocks; or as many as make a span partial
-  static constexpr std::uint32_t kLookedAtAMiss = 64;     // abandoned spans of each class and list
+  static constexpr std::uint32_t kSearchesACollection =
+      8;                                               // each 8th search for a span collects delayed ones
+  static constexpr std::uint32_t kLeastLoan = 16;      // blocks; or as many as make a span partial
+  static constexpr std::uint32_t kLookedAtAMiss = 64;  // abandoned spans of each class and list
   // How many parts of an epoch's work the background thread does before it waits again.
   static constexpr unsigned kMostPartsOfAnEpoch = 1u << 16;
 
  public:
   using State::exited, State::exit_round, State::heap, State::current, State::owned_identity,
-      State::is_current_here, State::is_mine, State::cache, State::lone_frees, State::misses, State::map,
+      State::is_owned_here, State::is_mine, State::cache, State::lone_frees, State::misses, State::map,
       State::pages;
   using State::State;
 
@@ -178,7 +179,7 @@ class ThreadCache : public ThreadState<Config> {
   }
   static void look_after(void* p, ThreadCache& self);
   void collect_own(SpanRef span);
-  void collect_current(SpanRef span);
+  void look_at_current(SpanRef span);
   void collect_used_up(SpanRef span, unsigned place);
   void deallocate_remote(SpanRef span, SpanWord word, void* p);
   bool batched(SpanRef span, SpanWord word, Block* block);
@@ -321,7 +322,7 @@ class ThreadCache : public ThreadState<Config> {
   /// class `busy` stays.
   bool read_clock();
   bool read_clock(ClassId busy);
-  void share_rested(std::uint64_t now, ClassId busy);
+  void share_unused(std::uint64_t now, ClassId busy);
   void leave_used_up(ClassId c, SpanRef span);
   void share_used_up(unsigned i);
   Block* carve(SpanRef span, ClassId c);
@@ -353,18 +354,19 @@ class ThreadCache : public ThreadState<Config> {
   void share(SpanRef span, std::uint32_t free_blocks);
   Collected owned_to_shared(SpanRef span, std::uint32_t free_blocks);
   void pool_or_tell(SpanRef span, Collected collected);
-  void retire_current(ClassId c);
+  void share_current(ClassId c);
   static Block* pop(Atomic<Block*>& list, const ClassInfo& info);
   bool is_on_list(SpanRef span, const Block* block);
   [[noreturn]] static void broken_list(const Block* block);
   [[noreturn]] static void miscounted(const Block* list);
-  [[noreturn]] static void lose_list(Atomic<Block*>& list);
-  void lose_lists(SpanRef span);
-  void lose_if_first(SpanRef span, Block* block);
-  [[noreturn]] void lose_and_report(SpanRef span, Block* block);
+  [[noreturn]] static void retire_list(Atomic<Block*>& list);
+  void retire_lists(SpanRef span);
+  void retire_if_first(SpanRef span, Block* block);
+  [[noreturn]] void retire_and_report(SpanRef span, Block* block);
   [[noreturn]] void remotely_freed_twice(SpanRef span, Block* block);
-  template <class Lose>
-  static ListLength length_of_own_list(Block* list, const ClassInfo& info, std::uint32_t most, Lose&& lose);
+  template <class Retire>
+  static ListLength length_of_own_list(Block* list, const ClassInfo& info, std::uint32_t most,
+                                       Retire&& retire);
   Block* check_length(SpanRef span, Block* list, const ClassInfo& info, std::uint32_t expected);
 };
 

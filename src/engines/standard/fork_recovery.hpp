@@ -184,8 +184,8 @@ class ForkRecovery {
         span->word.store_relaxed(0);
         pages.give(span);
       } else if (word.state() == SpanState::kOwned && !pages.is_mine(word.owner()) &&
-                 !pages.cache_at(word.owner()).has_as_current(span.number, span->class_id())) {
-        lose_current_span(pages, span);
+                 !pages.cache_at(word.owner()).has_as_owned(span.number, span->class_id())) {
+        retire_current_span(pages, span);
         // A span on no list is one of one block, or was retired by an earlier fork.
       } else if (word.state() == SpanState::kFree ||
                  (word.is_delayed() && span->list != ListId::kNone && protocol.collect_on_list(span))) {
@@ -201,14 +201,14 @@ class ForkRecovery {
 
   // Retires a span that is in no place: its thread was about to take or leave it. It never becomes empty,
   // whatever is on its lists. Frees into it still work: an abandoned list owns it, but does not list it.
-  SPANALLOC_COLD static void lose_current_span(Pages& pages, SpanRef span) {
+  SPANALLOC_COLD static void retire_current_span(Pages& pages, SpanRef span) {
     Heap& heap = pages.heap_of(span);
     const CacheNumber new_owner = heap.abandoned_lists().numbers[0];
     {
       // Others may free into the span, and borrow what was freed; that happens under the lock of its owner.
       const typename Heap::Protocol::CacheGuard guard(heap.protocol(), span->load_word().owner());
       span->list = ListId::kNone;
-      span->lost = true;
+      span->retired = true;
       span->expect_frees(1);
       SpanWord word = span->load_word();
       // Release: a thread that finds the span shared finds it on no list.
@@ -228,10 +228,10 @@ class ForkRecovery {
         info.blocks - carved + count_purged(span->purged.load_relaxed(), info.block_size, carved);
     for (Atomic<Block*>* list : {&span->free_list, &span->rest}) {
       const ListLength length = length_of(list->load_relaxed(), info.virtual_span, info.blocks);
-      if (!length.whole) return lose_current_span(pages, span);  // the program has damaged it
+      if (!length.whole) return retire_current_span(pages, span);  // the program has damaged it
       free += length.blocks;
     }
-    if (free > span->load_word().outstanding()) return lose_current_span(pages, span);
+    if (free > span->load_word().outstanding()) return retire_current_span(pages, span);
     switch (heap.protocol().owned_to_shared(span, cache.number, free)) {
       case Collected::kPlaced:
         return;

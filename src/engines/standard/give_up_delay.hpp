@@ -1,6 +1,6 @@
 // Decides how often a thread keeps an emptying current span that it might give up.
 //
-// ThreadCache::collect_current() shares such a span, because its thread may be about to wait for long. A
+// ThreadCache::look_at_current() shares such a span, because its thread may be about to wait for long. A
 // program that frees and allocates in turn, a few dozen blocks at a time, would lose a span in each round and
 // look for another one at once. So if a class needs a span soon after it has given one up, its spans stay the
 // next 1, 3, 7 ... 127 times. If it needs one only later, the thread has waited in between, and the delay

@@ -316,13 +316,13 @@ class Heap {
 
  private:
   // Caches that a pool miss looks at: a thousand idle threads must not make each fresh span expensive.
-  static constexpr std::uint32_t kVictimsAMiss = 16;
-  // Caches whose owned spans a miss looks at for a loan; bounded like kVictimsAMiss.
+  static constexpr std::uint32_t kCachesAMiss = 16;
+  // Caches whose owned spans a miss looks at for a loan; bounded like kCachesAMiss.
   static constexpr std::uint32_t kLendersAMiss = 16;
   static constexpr unsigned kShardsALook = 4;
-  // Caches whose cached large spans a decay epoch takes; bounded like kVictimsAMiss.
+  // Caches whose cached large spans a decay epoch takes; bounded like kCachesAMiss.
   static constexpr std::uint32_t kEmptiedAnEpoch = 64;
-  // Shards whose stacks a miss looks at, to drain them; bounded like kVictimsAMiss.
+  // Shards whose stacks a miss looks at, to drain them; bounded like kCachesAMiss.
   static constexpr unsigned kShardsAMiss = 4;
   // What a shard's stacks must hold before they are drained for another size.
   static constexpr std::size_t kWorthDraining = 2 * kMiB;
@@ -334,7 +334,7 @@ class Heap {
   // In PartialPurge's units: a record, and the arena's word for it, that are in no CPU cache.
   static constexpr std::size_t kCostOfRecord = 8;
   // In PartialPurge's units: what one call spends on the pages of shared spans; half a millisecond.
-  static constexpr std::size_t kPurgedAnEpochPartial = 1u << 16;
+  static constexpr std::size_t kPartsPurgedAnEpoch = 1u << 16;
   // Blocks outside the arena: each is one of the 65,530 mappings that a process may have.
   static constexpr std::size_t kMostOutside = 16384;
   // From this size on large blocks are looked at: is little of them in memory? (That takes some 2 us.)
@@ -411,22 +411,22 @@ class Heap {
   }
   // In a span that counts as empty: a block that is on no list. nullptr: all are free.
   using InUse = const char*;
-  InUse pool_or_lose(SpanRef span, unsigned shard);
+  InUse pool_or_retire(SpanRef span, unsigned shard);
   // For an intact span of one block, when the caller must not come to a decay epoch.
   void pool_single(SpanRef span, unsigned shard) {
-    const InUse none = pool_or_lose(span, shard);
+    const InUse none = pool_or_retire(span, shard);
     SPANALLOC_ASSERT(none == nullptr);
     (void)none;
   }
   void forget_blocks(SpanRef span) {
-    if (const InUse block = forget_blocks_or_lose(span); SPANALLOC_UNLIKELY(block != nullptr)) {
+    if (const InUse block = forget_blocks_or_retire(span); SPANALLOC_UNLIKELY(block != nullptr)) {
       block_in_use(block);
     }
   }
-  InUse forget_blocks_or_lose(SpanRef span);
+  InUse forget_blocks_or_retire(SpanRef span);
   InUse look_for_use(SpanRef span);
   InUse look_for_use_but_purged(SpanRef span);
-  void lose(SpanRef span);
+  void retire(SpanRef span);
   [[noreturn]] static void block_in_use(InUse block);
   void give_pool_back();
   // The stacks of a row of the pool: for spans put there in this decay epoch, and in the one before.
@@ -446,8 +446,8 @@ class Heap {
   std::size_t give_some_back(unsigned stack, unsigned shard, std::size_t at_most);
   std::size_t give_some_old_back(std::size_t at_most);
   bool drain_for(SliceCount wanted, unsigned shard, std::size_t units);
-  enum class Thin { kAged, kAll };
-  bool purge_shared(Thin which, std::size_t at_most);
+  enum class PurgeWhich { kAged, kAll };
+  bool purge_shared(PurgeWhich which, std::size_t at_most);
   SPANALLOC_COLD void drain_all_pools() {
     pages_.for_each_heap([](Heap& heap) { heap.drain_pool(); });
   }
@@ -466,7 +466,7 @@ class Heap {
   AbandonedLists abandoned_lists_;  // constant once there is a cache
   Atomic<std::uint32_t> has_abandoned_lists_{0};
   // Which cache is the next to be stolen from. Alone in its line: each pool miss changes it.
-  alignas(kCacheLine) Atomic<std::uint32_t> next_victim_{0};
+  alignas(kCacheLine) Atomic<std::uint32_t> next_cache_{0};
 };
 
 }  // namespace spanalloc::standard

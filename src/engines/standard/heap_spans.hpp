@@ -85,7 +85,7 @@ inline FreshSpan Heap<Config>::take_pooled_singles(ClassId c, CacheRecord& cache
       first = as_pooled(number, c);
     } else if (span->class_id() != c || !cache.large_spans.add(*span.record, info.slices)) {
       // No decay epoch, which may end in a report: the caller already has `first`.
-      if (const InUse block = pool_or_lose(span, shard); SPANALLOC_UNLIKELY(block != nullptr)) {
+      if (const InUse block = pool_or_retire(span, shard); SPANALLOC_UNLIKELY(block != nullptr)) {
         pool_single(first.span, shard);
         block_in_use(block);
       }
@@ -98,10 +98,10 @@ inline FreshSpan Heap<Config>::take_pooled_singles(ClassId c, CacheRecord& cache
 // A span that was emptied leaves its class. (Nothing is ever carved in a span of one block; where one block
 // was carved, it is clear that it is back.)
 template <class Config>
-inline typename Heap<Config>::InUse Heap<Config>::forget_blocks_or_lose(SpanRef span) {
+inline typename Heap<Config>::InUse Heap<Config>::forget_blocks_or_retire(SpanRef span) {
   if (span->carved.load_relaxed() > 1) {
     if (const InUse block = look_for_use(span); SPANALLOC_UNLIKELY(block != nullptr)) {
-      lose(span);
+      retire(span);
       return block;
     }
   }
@@ -122,14 +122,14 @@ inline FreshSpan Heap<Config>::take_dirty_or_open(ClassId c, unsigned shard) {
   // Before clean memory is touched: what other threads keep that have freed such blocks, and may not run for
   // long; and what the pool keeps for other sizes.
   if (Classes::has_one_block(c)) {
-    take_all_large_spans(shard, kVictimsAMiss, os::thread_id());
+    take_all_large_spans(shard, kCachesAMiss, os::thread_id());
     if (const FreshSpan fresh = take_pooled(c, shard)) return fresh;
   }
   if (const SliceCount wanted{Classes::info(c).slices};
       drain_for(wanted, shard, kDrainedAMiss * wanted.count)) {
     if (const FreshSpan fresh = take_open(c, Reuse::kDirtyOnly)) return fresh;
   }
-  if (claim_empty_of_others(kVictimsAMiss, shard) != 0) {
+  if (claim_empty_of_others(kCachesAMiss, shard) != 0) {
     if (const FreshSpan fresh = take_pooled(c, shard)) return fresh;
   }
   return take_open(c, Reuse::kDirtyFirst);
@@ -161,7 +161,7 @@ inline FreshSpan Heap<Config>::take_large(SliceCount slices, std::size_t alignme
     if (reuse == Reuse::kDirtyFirst) {
       if (const FreshSpan fresh = take(Reuse::kDirtyOnly)) return counted(fresh, slices.count);
       // Before clean memory is touched: what threads and the pool keep for other sizes.
-      take_all_large_spans(0, kVictimsAMiss);
+      take_all_large_spans(0, kCachesAMiss);
       if (drain_for(slices, 0, kDrainedForLarge * slices.count)) {
         if (const FreshSpan fresh = take(Reuse::kDirtyOnly)) return counted(fresh, slices.count);
       }
@@ -263,7 +263,7 @@ inline void Heap<Config>::begin_life(const FreshSpan& fresh, ClassId c, SpanWord
   span->rest.store_relaxed(no_block());
   span->purged.store_relaxed(0);
   span->uncounted = false;
-  span->lost = false;
+  span->retired = false;
   span->expect_frees_while_owned();
   span->list = ListId::kNone;
   // Release: a late freer of an earlier life may look at the record under a lock.
@@ -344,7 +344,7 @@ SPANALLOC_COLD inline void* Heap<Config>::move_out(SpanRef span, SliceCount old,
 
 template <class Config>
 [[gnu::noinline]] inline void Heap<Config>::put_in_pool(SpanRef span, unsigned shard) {
-  if (const InUse block = pool_or_lose(span, shard); SPANALLOC_UNLIKELY(block != nullptr))
+  if (const InUse block = pool_or_retire(span, shard); SPANALLOC_UNLIKELY(block != nullptr))
     block_in_use(block);
   purge_by_decay(os::now_ms());
 }
@@ -356,7 +356,7 @@ inline void Heap<Config>::put_in_pool(SpanChain chain, unsigned shard) {
   for (SpanNumber number = chain.first; number != SpanNumber::kNone;) {
     const SpanRef span = pages_.span(number);
     number = span->next;
-    if (const InUse block = pool_or_lose(span, shard); SPANALLOC_UNLIKELY(block != nullptr)) in_use = block;
+    if (const InUse block = pool_or_retire(span, shard); SPANALLOC_UNLIKELY(block != nullptr)) in_use = block;
   }
   if (SPANALLOC_UNLIKELY(in_use != nullptr)) block_in_use(in_use);
   if (SPANALLOC_UNLIKELY(chain.damaged != SpanNumber::kNone)) pages_.corrupted(pages_.span(chain.damaged));
@@ -364,7 +364,7 @@ inline void Heap<Config>::put_in_pool(SpanChain chain, unsigned shard) {
 }
 
 template <class Config>
-inline typename Heap<Config>::InUse Heap<Config>::pool_or_lose(SpanRef span, unsigned shard) {
+inline typename Heap<Config>::InUse Heap<Config>::pool_or_retire(SpanRef span, unsigned shard) {
   SPANALLOC_ASSERT(span->load_word().state() == SpanState::kFree && span->list == ListId::kNone);
   SPANALLOC_ASSERT(has(span) && shard < pool().shards());  // no other stack is ever looked at
   const ClassId c = span->class_id();
@@ -379,7 +379,7 @@ inline typename Heap<Config>::InUse Heap<Config>::pool_or_lose(SpanRef span, uns
   if (odd || pages_.arena.is_at_limit() ||
       !pool().put_bounded(young_stack(info.pool_row), shard, span.number, most_young(info, shard),
                           pages_.pool_links())) {
-    if (const InUse block = forget_blocks_or_lose(span); SPANALLOC_UNLIKELY(block != nullptr)) return block;
+    if (const InUse block = forget_blocks_or_retire(span); SPANALLOC_UNLIKELY(block != nullptr)) return block;
     if (c == Classes::kHuge) {
       give_large(span, pages_.slices_of(span));
     } else {
@@ -495,13 +495,13 @@ SPANALLOC_COLD inline typename Heap<Config>::InUse Heap<Config>::look_for_use_bu
 // Retires a span that the caller has alone: the program may still free the block in use. The span becomes
 // what a fork may leave behind, too: owned by an abandoned list, on no list, never served from, never empty.
 template <class Config>
-SPANALLOC_COLD inline void Heap<Config>::lose(SpanRef span) {
+SPANALLOC_COLD inline void Heap<Config>::retire(SpanRef span) {
   const SpanWord lost =
       SpanWord::make(abandoned_lists_.numbers[0], SpanState::kShared, pages_.capacity(span->class_id()));
   span->free_list.store_relaxed(no_block());
   span->rest.store_relaxed(no_block());
   span->expect_frees(1);
-  span->lost = true;
+  span->retired = true;
   span->word.store_release(lost.with_delayed(true).bits);  // release: a thread that frees into it finds it so
 }
 template <class Config>
@@ -583,7 +583,7 @@ SPANALLOC_COLD inline bool Heap<Config>::purge_all_free() {
   LockGuard guard(pages_.purge_lock);
   pages_.purge_cursor = 0;
   const std::size_t before = pages_.given_back.load_relaxed();
-  purge_shared(Thin::kAll, SIZE_MAX);
+  purge_shared(PurgeWhich::kAll, SIZE_MAX);
   drain_all_pools();
   const bool purged = pages_.arena.purge(false) != 0 || pages_.given_back.load_relaxed() != before;
   pages_.dirty_bound.dirty_is(0);
@@ -621,8 +621,8 @@ SPANALLOC_COLD inline void Heap<Config>::purge_now(std::uint64_t now) {
     pages_.given_back.fetch_add_relaxed(slices << Config::kSliceBits);
     pages_.dirty_bound.purged(slices);
     const bool purged = slices < kPurgedARound;
-    const bool thinned = purge_shared(Thin::kAged, kPurgedAnEpochPartial);
-    if (drained && purged && thinned) {
+    const bool purged_parts = purge_shared(PurgeWhich::kAged, kPartsPurgedAnEpoch);
+    if (drained && purged && purged_parts) {
       pages_.dirty_bound.pass_epoch(pages_.arena.age());
       pages_.forget_some_that_came_back();
       pages_.in_epoch = false;
@@ -640,7 +640,7 @@ SPANALLOC_COLD inline void Heap<Config>::purge_now(std::uint64_t now) {
 // Under purge_lock: so no heap's destroy() begins meanwhile, and a heap whose destroy() has begun is not
 // started. A record says who owns its span; that is asked again under the owner's lock.
 template <class Config>
-SPANALLOC_COLD inline bool Heap<Config>::purge_shared(Thin which, std::size_t at_most) {
+SPANALLOC_COLD inline bool Heap<Config>::purge_shared(PurgeWhich which, std::size_t at_most) {
   const std::size_t end = index_of(pages_.end_of_spans());
   std::size_t cost = 0;
   for (std::size_t next = 0; pages_.purge_cursor < end; pages_.purge_cursor = next) {
@@ -652,20 +652,20 @@ SPANALLOC_COLD inline bool Heap<Config>::purge_shared(Thin which, std::size_t at
     next = pages_.purge_cursor + max_of(pages_.arena.count_of(index_of(number)), 1);
     if (!pages_.has_record(number)) continue;
     const SpanRef span = pages_.span(number);
-    protocol_.with_shared(span, which == Thin::kAll, [&](auto& cache, SpanWord word) {
+    protocol_.with_shared(span, which == PurgeWhich::kAll, [&](auto& cache, SpanWord word) {
       const Heap* owner = pages_.heap_or_none(span->heap.load_relaxed());
       if (owner == nullptr || !owner->is_started()) return;
       // The number of blocks out only falls while the span is shared. (`uncounted`: by others' frees only.)
       const std::uint32_t out = word.outstanding() - span->uncollected();
       const std::uint32_t seen = Watch::seen(out);
-      const bool thinned = span->watched == Watch::thinned(out);
-      if (which == Thin::kAged && span->watched != seen) {
-        if (!thinned) span->watched = seen;
+      const bool purged_parts = span->watched == Watch::purged(out);
+      if (which == PurgeWhich::kAged && span->watched != seen) {
+        if (!purged_parts) span->watched = seen;
         return;
       }
-      if (thinned) return;
-      span->watched = Watch::thinned(out);
-      cost += pages_.thin(span, cache, word);
+      if (purged_parts) return;
+      span->watched = Watch::purged(out);
+      cost += pages_.purge_pages(span, cache, word);
     });
   }
   return true;
@@ -677,7 +677,7 @@ SPANALLOC_COLD inline void Heap<Config>::take_all_large_spans(unsigned shard, st
   if (!is_started()) return;
   const std::size_t count = index_of(pages_.end_of_caches());
   const std::size_t steps = min_of(count, at_most);
-  std::uint32_t next = next_victim_.fetch_add_relaxed(static_cast<std::uint32_t>(steps));
+  std::uint32_t next = next_cache_.fetch_add_relaxed(static_cast<std::uint32_t>(steps));
   for (std::size_t i = 0; i < steps; ++i, ++next) {
     const CacheNumber number{static_cast<std::uint32_t>(next % count)};
     if (!pages_.has_cache(number)) continue;
@@ -694,7 +694,7 @@ SPANALLOC_COLD inline std::uint32_t Heap<Config>::claim_empty_of_others(std::uin
   if (!is_started()) return 0;
   const std::size_t count = index_of(pages_.end_of_caches());
   const std::size_t steps = min_of(count, std::size_t{at_most} + AbandonedLists::kMost);
-  std::uint32_t victim = next_victim_.fetch_add_relaxed(static_cast<std::uint32_t>(min_of(count, at_most)));
+  std::uint32_t victim = next_cache_.fetch_add_relaxed(static_cast<std::uint32_t>(min_of(count, at_most)));
   std::uint32_t stolen = 0;
   std::uint32_t looked_at = 0;
   for (std::size_t i = 0; i < steps && looked_at < at_most; ++i, ++victim) {
@@ -705,7 +705,7 @@ SPANALLOC_COLD inline std::uint32_t Heap<Config>::claim_empty_of_others(std::uin
     if (other.heap.load_relaxed() != number_ || other.thread.load_relaxed() == 0) continue;
     ++looked_at;
     const SpanChain chain =
-        protocol_.claim_hidden_empties(other.number, [&] { return other.heap.load_relaxed() == number_; });
+        protocol_.claim_unnoticed_empties(other.number, [&] { return other.heap.load_relaxed() == number_; });
     put_in_pool(chain, shard);
     stolen += chain.count;
   }

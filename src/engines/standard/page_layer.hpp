@@ -211,14 +211,16 @@ class PageLayer : public thread::ForkWatch {
     return partial_purge_of(span).length(list, Classes::info(span->class_id()).blocks);
   }
   /// Purges what it can of a shared span's pages, under the lock of its owner `cache`. Returns the cost.
-  SPANALLOC_COLD std::uint32_t thin(SpanRef span, const Lists& cache, SpanWord word) {
+  SPANALLOC_COLD std::uint32_t purge_pages(SpanRef span, const Lists& cache, SpanWord word) {
     const bool still = cache.is_abandoned_list() || is_mine(word.owner());
     Block* const remotes = first_of(span, word.head());
-    return partial_purge_of(span).thin(remotes, still, os::page_size(), [&](char* at, std::size_t bytes) {
-      const bool purged = arena.purge_part(index_of(span.number), std::size_t{1} << span->order, at, bytes);
-      if (purged) given_back.fetch_add_relaxed(bytes);
-      return purged;
-    });
+    return partial_purge_of(span).purge_pages(
+        remotes, still, os::page_size(), [&](char* at, std::size_t bytes) {
+          const bool purged =
+              arena.purge_part(index_of(span.number), std::size_t{1} << span->order, at, bytes);
+          if (purged) given_back.fetch_add_relaxed(bytes);
+          return purged;
+        });
   }
   [[noreturn]] void corrupted(SpanRef span) const {
     os::fatal("more blocks were freed than allocated (double free) in the span at", address(span.number));
@@ -301,7 +303,7 @@ class PageLayer : public thread::ForkWatch {
     CacheRecord* cache = cache_registry_.take([this](bool) { return make_cache(); });
     if (cache == nullptr) return nullptr;
     SPANALLOC_ASSERT(cache->thread.load_relaxed() == 0 && !cache->is_abandoned_list() &&
-                     cache->has_no_current_span());
+                     cache->has_no_owned_span());
     // A thread that steals from other caches looks under the lock whether a cache still is its heap's.
     if (cache->heap.load_relaxed() != heap) {
       LockGuard guard(cache->lock);
@@ -310,7 +312,7 @@ class PageLayer : public thread::ForkWatch {
     return cache;
   }
   SPANALLOC_COLD void return_cache(CacheRecord* cache) {
-    SPANALLOC_ASSERT(cache->has_no_current_span());
+    SPANALLOC_ASSERT(cache->has_no_owned_span());
     cache->inside.store_relaxed(0);
     cache->thread.store_relaxed(0);
     cache_registry_.give_back(cache);
@@ -411,10 +413,10 @@ class PageLayer : public thread::ForkWatch {
       return false;
     }
     // The clock of the epochs is coarse. The second epoch that finds memory unused gives it back.
-    const std::uint64_t tick = decay_ms / 2 + 10;
-    const std::uint64_t longer = idle < 3 ? tick : min_of(tick << min_of(idle - 2, 4), kLongestWaitMs);
+    const std::uint64_t epoch = decay_ms / 2 + 10;
+    const std::uint64_t longer = idle < 3 ? epoch : min_of(epoch << min_of(idle - 2, 4), kLongestWaitMs);
     // In parts, so that it ends soon after the program's last thread, however long an epoch is.
-    for (std::uint64_t left = max_of(longer, tick); left != 0 && live_caches() != 0;) {
+    for (std::uint64_t left = max_of(longer, epoch); left != 0 && live_caches() != 0;) {
       const std::uint64_t part = min_of(left, kLongestWaitMs);
       os::sleep_ms(part);
       left -= part;

@@ -37,7 +37,7 @@ class PartialPurge {
   /// purge(first byte, bytes) returns false if the old bytes stay. Returns the cost, in some 7 ns: 1 for a
   /// block that was looked at, 16 for a page purged, 100 for a call.
   template <class Purge>
-  std::uint32_t thin(Block* remotes, bool still, std::size_t page_size, Purge&& purge) {
+  std::uint32_t purge_pages(Block* remotes, bool still, std::size_t page_size, Purge&& purge) {
     const std::uint64_t old = purged();
     // Acquire: pairs with push_freed(); sees the links behind it.
     Block* const first = span_.free_list.load_acquire();

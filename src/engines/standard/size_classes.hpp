@@ -72,9 +72,9 @@ struct SizeClassRules : Config {
   static constexpr unsigned kSmallClasses = index_of(kFirstLarge);  // rows of tables of classes with lists
   /// The class of objects above kMaxBlock: one block in a span of as many slices as it needs.
   static constexpr ClassId kHuge{kCount};
-  static constexpr std::size_t kMaxGranules = kMaxBlock / kSlice;  // of a span with a class
-  /// Of the pool: spans of one slice; naturally aligned ones of 2, 4 ..; others of 2 .. kMaxGranules.
-  static constexpr unsigned kPoolRows = 1 + kMaxOrder + kMaxGranules - 1;
+  static constexpr std::size_t kMaxSlices = kMaxBlock / kSlice;  // of a span with a class
+  /// Of the pool: spans of one slice; naturally aligned ones of 2, 4 ..; others of 2 .. kMaxSlices.
+  static constexpr unsigned kPoolRows = 1 + kMaxOrder + kMaxSlices - 1;
   /// A row has one stack for this decay epoch and one for the epoch before.
   static constexpr unsigned kPoolStacks = 2 * kPoolRows;
   static constexpr unsigned row_of_stack(unsigned stack) { return stack / 2; }

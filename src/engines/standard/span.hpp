@@ -34,7 +34,7 @@ struct alignas(kCacheLine) Span : FreeTarget {
                                  ///< untouched; a thread that holds a block sees that it was carved
   bool zero;                     ///< owner of an owned span: what was never carved reads as zero
   std::uint8_t idle;             ///< of a span of one block, the thread that has it: see SlackBound
-  Plain<bool> lost;     ///< lock of the owner, of a shared span: retired; on no list, and not counted again
+  Plain<bool> retired;  ///< lock of the owner, of a shared span: retired; on no list, and not counted again
   Atomic<Block*> rest;  ///< owner: a second list, of what others had freed before; mostly empty
   Atomic<std::uint64_t> purged;  ///< owner; of a shared span the lock: see purged_pages.hpp
 
@@ -92,7 +92,7 @@ struct Watch {
   static constexpr std::uint32_t kGrown = 1;  ///< of an owned span, its owner's: since it was last shared or
                                               ///< used up blocks were carved, or taken back from purged pages
   static constexpr std::uint32_t seen(std::uint32_t out) { return out * 2 + 2; }
-  static constexpr std::uint32_t thinned(std::uint32_t out) { return out * 2 + 3; }
+  static constexpr std::uint32_t purged(std::uint32_t out) { return out * 2 + 3; }
 };
 
 /// A span's record and number, as functions pass a span to each other. Without a number: no span.

@@ -123,13 +123,13 @@ class SpanProtocol : public SpanRepair<Pages> {
   /// already, because their owner may not run for long. Does not wait for a busy lock. Asks `may_steal` under
   /// the lock: the cache may have become another heap's.
   template <class MaySteal>
-  SpanChain claim_hidden_empties(CacheNumber owner, MaySteal&& may_steal) {
+  SpanChain claim_unnoticed_empties(CacheNumber owner, MaySteal&& may_steal) {
     Lists& cache = pages_.cache(owner);
     SpanChain emptied;
     if (cache.has_delayed.load_relaxed() == 0 || !cache.lock.try_lock()) return emptied;
     if (may_steal()) {
       for_each_on(cache.delayed, [&](SpanRef span) {
-        if (!claim_if_hidden_empty(span)) return;
+        if (!claim_if_empty(span)) return;
         unlink(cache, span);
         chain(emptied, span);
       });
@@ -367,7 +367,7 @@ class SpanProtocol : public SpanRepair<Pages> {
       place(span, now);
       return Freed::kDone;
     }
-    if (!claim_if_hidden_empty(span)) {
+    if (!claim_if_empty(span)) {
       if (span->list != ListId::kDelayed) unlink(cache, span);
       push_delayed(cache, span);
       return Freed::kDone;
@@ -378,7 +378,7 @@ class SpanProtocol : public SpanRepair<Pages> {
 
   // Under the owner's lock: outstanding == uncollected means that no block is out. It stays so, because only
   // frees of blocks that are out and the owner's steps under this lock change either number.
-  static bool claim_if_hidden_empty(SpanRef span) {
+  static bool claim_if_empty(SpanRef span) {
     SPANALLOC_ASSERT(span->list != ListId::kNone);
     SpanWord now{span->word.load_acquire()};
     while (now.state() == SpanState::kShared && now.outstanding() != 0 &&
@@ -431,7 +431,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     do {
       if (before.state() == SpanState::kFree) return Collected::kPlaced;  // its claimer waits for this lock
       if (SPANALLOC_UNLIKELY(uncollected > before.outstanding())) {
-        Base::lose(cache, span);
+        Base::retire(cache, span);
         return Collected::kDamaged;
       }
       SPANALLOC_ASSERT(before.state() == SpanState::kOwned || span->list != ListId::kNone);  // I1
@@ -457,7 +457,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     SpanWord after{};
     do {
       if (SPANALLOC_UNLIKELY(free_blocks > before.outstanding())) {
-        Base::lose(pages_.cache(me), span);
+        Base::retire(pages_.cache(me), span);
         pages_.corrupted(span);
       }
       after = before.with_outstanding(before.outstanding() - free_blocks)
@@ -491,7 +491,7 @@ class SpanProtocol : public SpanRepair<Pages> {
     do {
       if (before.state() == SpanState::kFree) return;  // its claimer will unlink it from this cache's list
       if (SPANALLOC_UNLIKELY(uncollected > before.outstanding())) {
-        Base::lose(cache, span);
+        Base::retire(cache, span);
         emptied.damaged = span.number;
         return;
       }

@@ -71,11 +71,11 @@ class SpanRepair : public SpanPlacement<Pages> {
               span->load_word().state() == SpanState::kOwned ? SpanState::kOwned : SpanState::kShared);
   }
   /// Retires a damaged span in any case, also an owned one; that is in none of its thread's places any more.
-  SPANALLOC_COLD void lose(Lists& cache, SpanRef span) { end_lists(cache, span, SpanState::kShared); }
+  SPANALLOC_COLD void retire(Lists& cache, SpanRef span) { end_lists(cache, span, SpanState::kShared); }
   /// Takes a damaged remote list out of use; it begins with `newest`, or another thread has taken it
   /// meanwhile. Its blocks count as out from here on, and others of the span with them, so that the span
   /// never becomes empty. What its owner freed stays the owner's, who may be in the middle of a free.
-  SPANALLOC_COLD void lose_remotes(SpanRef span, BlockOffset newest) {
+  SPANALLOC_COLD void discard_remotes(SpanRef span, BlockOffset newest) {
     for (CacheNumber owner = span->load_word().owner(); owner != kNobody;) {
       const CacheGuard guard(*this, owner);
       SpanWord before{span->word.load_acquire()};
@@ -148,13 +148,13 @@ class SpanRepair : public SpanPlacement<Pages> {
     span->rest.store_release(no_block());
     if (state != SpanState::kOwned) {
       if (span->list != ListId::kNone) unlink(cache, span);
-      span->lost = true;
+      span->retired = true;
     }
     SpanWord before = span->load_word();
     SpanWord after{};
     do {
       if (before.state() == SpanState::kFree) {  // its claimer waits for this lock
-        span->lost = false;
+        span->retired = false;
         return;
       }
       after = before.with_outstanding(pages_.capacity(span->class_id())).with_head(BlockOffset::kNone);
@@ -173,7 +173,7 @@ class SpanRepair : public SpanPlacement<Pages> {
     const SpanWord word = span->load_word();
     const CacheNumber owner = word.owner();
     span->list = ListId::kNone;
-    if (word.state() != SpanState::kShared || span->lost) return;
+    if (word.state() != SpanState::kShared || span->retired) return;
     // Its list followed from the event that was set for the span. That must stay, because the owner may be in
     // the middle of a free. The owner will collect the span.
     pages_.unlink_purged(span, word.head());  // the lock's last holder may have been purging its pages
@@ -188,7 +188,7 @@ class SpanRepair : public SpanPlacement<Pages> {
     span->uncounted = false;
     // The program has damaged the span. There is no report, because the other lists are not whole yet, and
     // the caller may have a span in its hands.
-    if (free > capacity) return lose(pages_.cache(owner), span);
+    if (free > capacity) return retire(pages_.cache(owner), span);
     SpanWord after = word.with_outstanding(capacity - free).with_delayed(false);
     if (after.outstanding() == 0) after = after.with_state(SpanState::kFree);
     span->word.store_relaxed(after.bits);

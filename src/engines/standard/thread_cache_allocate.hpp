@@ -141,7 +141,7 @@ SPANALLOC_INLINE void ThreadCache<Config>::count_carved(SpanRef span, const Clas
 }
 
 // The list of a current span has just ended, so `out` of its blocks may be out. When half of these are free
-// again, the owner looks whether it is giving the span up (collect_current()). This is set each time the list
+// again, the owner looks whether it is giving the span up (look_at_current()). This is set each time the list
 // goes on with blocks that were not on it before: a program that goes on in the span pays nothing. It is not
 // set for a span that has carved little: giving it up costs a busy thread more than it gains.
 template <class Config>
@@ -180,7 +180,7 @@ inline void* ThreadCache<Config>::allocate_class(ClassId c, Request request) {
     if (c < Classes::kFirstLarge) return allocate_large({Classes::info(c).block_size, kSlice}, Fill{});
     return allocate_large(request, Fill{});
   }
-  if (SPANALLOC_UNLIKELY(++cache->misses % kMissesALook == 0)) share_rested(os::now_ms(), c);
+  if (SPANALLOC_UNLIKELY(++cache->misses % kMissesALook == 0)) share_unused(os::now_ms(), c);
   void* p = c < Classes::kFirstLarge ? allocate_small(c) : allocate_single(c, request, Fill{});
   detach_if_exited();
   return p;
@@ -218,7 +218,7 @@ inline void* ThreadCache<Config>::allocate_small(ClassId c) {
 template <class Config>
 [[gnu::noinline]] inline typename ThreadCache<Config>::Refilled ThreadCache<Config>::take_own_blocks(
     ClassId c, SpanRef span) {
-  SPANALLOC_ASSERT(is_end(span->free_list.load_relaxed()) && is_current_here(span->load_word()));
+  SPANALLOC_ASSERT(is_end(span->free_list.load_relaxed()) && is_owned_here(span->load_word()));
   if (Block* rest = span->rest.load_relaxed(); SPANALLOC_UNLIKELY(!is_end(rest))) {
     // In this order a fork's child finds the list once, or not at all.
     span->rest.store_release(no_block());
@@ -239,7 +239,7 @@ template <class Config>
 SPANALLOC_INLINE Block* ThreadCache<Config>::pop(Atomic<Block*>& list, const ClassInfo& info) {
   Block* block = list.load_relaxed();
   const std::uint64_t link = link_of(block);
-  if (SPANALLOC_UNLIKELY(!is_link(block, link, info.virtual_span))) lose_list(list);
+  if (SPANALLOC_UNLIKELY(!is_link(block, link, info.virtual_span))) retire_list(list);
   list.store_relaxed(block_behind(block, link));
   release_link(block);
   unpoison(block, info.block_size);
@@ -340,7 +340,7 @@ inline void ThreadCache<Config>::add_list(SpanRef span, BlockOffset remotes) {
     span->rest.store_release(list);
   } else {
     const ClassInfo& info = Classes::info(span->class_id());
-    link_to(length_of_own_list(list, info, info.blocks, [&] { lose_lists(span); }).last, rest);
+    link_to(length_of_own_list(list, info, info.blocks, [&] { retire_lists(span); }).last, rest);
     span->rest.store_release(list);
   }
 }
@@ -376,7 +376,7 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::take_any_used_up(ClassId c) {
 template <class Config>
 inline bool ThreadCache<Config>::take_used_up(ClassId c, unsigned place) {
   const SpanRef span = pages->span(cache->used_up.span(place));
-  SPANALLOC_ASSERT(is_current_here(span->load_word()) && !is_end(span->free_list.load_relaxed()));
+  SPANALLOC_ASSERT(is_owned_here(span->load_word()) && !is_end(span->free_list.load_relaxed()));
   if (const SpanRef used_up = current_span(c)) join_used_up(c, used_up);
   set_current(c, span);
   span->watched = 0;
@@ -444,7 +444,7 @@ template <class Config>
 inline Block* ThreadCache<Config>::carve(SpanRef span, ClassId c) {
   const ClassInfo& info = Classes::info(c);
   const std::uint32_t carved = span->carved.load_relaxed();
-  SPANALLOC_ASSERT(carved < info.blocks && is_current_here(span->load_word()));
+  SPANALLOC_ASSERT(carved < info.blocks && is_owned_here(span->load_word()));
   const std::size_t offset = std::size_t{carved} * info.block_size;
   const std::size_t page_end = align_down(offset, kPageForTail) + kPageForTail;
   auto count = static_cast<std::uint32_t>((page_end - offset + info.block_size - 1) / info.block_size);
@@ -469,7 +469,7 @@ template <class Config>
 SPANALLOC_COLD inline Block* ThreadCache<Config>::take_purged(SpanRef span, ClassId c) {
   const ClassInfo& info = Classes::info(c);
   std::uint64_t purged = span->purged.load_relaxed();
-  SPANALLOC_ASSERT(purged != 0 && is_current_here(span->load_word()));
+  SPANALLOC_ASSERT(purged != 0 && is_owned_here(span->load_word()));
   Block* first = no_block();
   Block* last = nullptr;
   do {
@@ -514,7 +514,7 @@ template <class Config>
   if (cache->patience.has_given_up(c)) cache->patience.needs_again(c, os::now_ms());
   // Delayed spans may wait while there are partial ones: where threads free into many spans at random, each
   // gets more blocks back meanwhile. (Not for ever: an empty one may be among them.)
-  if (++cache->searches % kSearchesASettling != 0) {
+  if (++cache->searches % kSearchesACollection != 0) {
     if (const OwnedSpan mine = protocol.partial_to_owned(c, me)) return mine;
   }
   heap->put_in_pool(protocol.collect_delayed(me), shard());
@@ -539,7 +539,7 @@ template <class Config>
 inline void ThreadCache<Config>::make_current(ClassId c, SpanRef span) {
   const std::uint32_t i = index_of(c);
   SPANALLOC_ASSERT(cache->current[i].load_relaxed() == SpanNumber::kNone);  // one current span a class
-  SPANALLOC_ASSERT(is_current_here(span->load_word()) && heap->has(span));
+  SPANALLOC_ASSERT(is_owned_here(span->load_word()) && heap->has(span));
   set_current(c, span);
   cache->current_classes[i / 64] |= std::uint64_t{1} << i % 64;
   pages->show_in_map(*map, span, *span.record);
@@ -560,7 +560,7 @@ inline void ThreadCache<Config>::share(SpanRef span, std::uint32_t free_blocks) 
 }
 template <class Config>
 inline Collected ThreadCache<Config>::owned_to_shared(SpanRef span, std::uint32_t free_blocks) {
-  SPANALLOC_ASSERT(pages->is_mine(cache->number) && heap->has(span) && is_current_here(span->load_word()));
+  SPANALLOC_ASSERT(pages->is_mine(cache->number) && heap->has(span) && is_owned_here(span->load_word()));
   return heap->protocol().owned_to_shared(span, cache->number, free_blocks);
 }
 // The span has left its place already, because this may end in a report.

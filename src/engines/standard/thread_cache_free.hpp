@@ -138,9 +138,9 @@ template <class Config>
 template <class Config>
 [[gnu::noinline]] inline void ThreadCache<Config>::collect_own(SpanRef span) {
   SPANALLOC_ASSERT(cache != nullptr && pages->is_mine(cache->number));
-  if (is_current_here(span->load_word())) {
+  if (is_owned_here(span->load_word())) {
     const unsigned place = cache->used_up.place_of(span.number);
-    return place == cache->used_up.kNoPlace ? collect_current(span) : collect_used_up(span, place);
+    return place == cache->used_up.kNoPlace ? look_at_current(span) : collect_used_up(span, place);
   }
   const Inside inside(*this);
   if (heap->protocol().collect_after_free(span, cache->number)) {
@@ -155,7 +155,7 @@ template <class Config>
 // its pages. If more are out, it looks once or twice more, after as many frees as would bring it there if no
 // block were handed out meanwhile, and then leaves the span alone.
 template <class Config>
-[[gnu::noinline]] inline void ThreadCache<Config>::collect_current(SpanRef span) {
+[[gnu::noinline]] inline void ThreadCache<Config>::look_at_current(SpanRef span) {
   const std::uint32_t looks = span->quota.load_relaxed();
   if (looks >= standard::Span::kForClock) {
     const std::uint32_t frees = 2 * (looks - standard::Span::kForClock);
@@ -255,7 +255,7 @@ template <class Config>
   if (SPANALLOC_UNLIKELY(batch.quota != 0)) {
     // The batch is not in the map any more, or the block was carved after the batch had begun.
     Block* newest = batch.free_list.load_relaxed();
-    if (SPANALLOC_UNLIKELY(newest == block)) lose_and_report(span, block);
+    if (SPANALLOC_UNLIKELY(newest == block)) retire_and_report(span, block);
     RemoteBatch* const the_batch = &batch;
     const bool full = push_freed(the_batch, block, address_of(newest) ^ address_of(block));
     batch.blocks.limit.store_relaxed(span->shown.limit.load_relaxed());

@@ -31,8 +31,8 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::return_loans() {
     Block* const list = loan.free_list.load_relaxed();
     if (is_end(list)) return;
     const ClassInfo& info = Classes::info(c);
-    const auto lose = [&] { loan.free_list.store_release(no_block()); };
-    const ListLength length = length_of_own_list(list, info, info.blocks, lose);
+    const auto retire = [&] { loan.free_list.store_release(no_block()); };
+    const ListLength length = length_of_own_list(list, info, info.blocks, retire);
     loan.free_list.store_release(no_block());  // before anybody else has the blocks
     free_to_span(pages->span(loan.span.load_relaxed()), list, length.last, length.blocks);
     any = true;

@@ -92,7 +92,7 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::is_on_list(SpanRef span, const B
 template <class Config>
 SPANALLOC_COLD inline void ThreadCache<Config>::deallocate_suspect(void* p, ThreadCache& self, SpanRef span) {
   Block* block = static_cast<Block*>(p);
-  if (self.is_on_list(span, block)) self.lose_and_report(span, block);
+  if (self.is_on_list(span, block)) self.retire_and_report(span, block);
   clear_link(block);
   deallocate_by_record(p, self);
 }
@@ -107,7 +107,7 @@ SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::broken_list(const B
 // Empties a damaged list, whose blocks stay out for ever, and reports it. What is damaged goes out of use
 // before the report: a handler of SIGABRT may allocate, and the program may go on from there.
 template <class Config>
-SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::lose_list(Atomic<Block*>& list) {
+SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::retire_list(Atomic<Block*>& list) {
   const Block* const first = list.load_relaxed();
   list.store_release(no_block());
   broken_list(first);
@@ -115,20 +115,20 @@ SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::lose_list(Atomic<Bl
 // Empties all lists of an owned span of this thread; its untouched blocks stay. If the span is in no place,
 // because it was just being counted, it goes out of use.
 template <class Config>
-SPANALLOC_COLD inline void ThreadCache<Config>::lose_lists(SpanRef span) {
+SPANALLOC_COLD inline void ThreadCache<Config>::retire_lists(SpanRef span) {
   span->free_list.store_release(no_block());
   span->rest.store_release(no_block());
   span->purged.store_release(0);
   (void)take_remotes(span->word, Classes::info(span->class_id()).blocks);
-  if (cache->has_as_current(span.number, span->class_id())) return;
+  if (cache->has_as_owned(span.number, span->class_id())) return;
   if (!cache->lock.is_mine()) heap->protocol().lock_cache(cache->number);  // the report lets go of it
-  heap->protocol().lose(*cache, span);
+  heap->protocol().retire(*cache, span);
 }
 
 // A block is freed a second time. If it was written to in between, the list that it begins is damaged. Then
 // this thread's batch and loan of the span, and the span if it is this thread's, go out of use.
 template <class Config>
-SPANALLOC_COLD inline void ThreadCache<Config>::lose_if_first(SpanRef span, Block* block) {
+SPANALLOC_COLD inline void ThreadCache<Config>::retire_if_first(SpanRef span, Block* block) {
   if (cache == nullptr || is_link(block, link_of(block), Classes::info(span->class_id()).virtual_span))
     return;
   const Inside inside(*this);
@@ -146,8 +146,8 @@ SPANALLOC_COLD inline void ThreadCache<Config>::lose_if_first(SpanRef span, Bloc
   }
 }
 template <class Config>
-SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::lose_and_report(SpanRef span, Block* block) {
-  lose_if_first(span, block);
+SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::retire_and_report(SpanRef span, Block* block) {
+  retire_if_first(span, block);
   freed_twice(block);
 }
 
@@ -157,7 +157,7 @@ SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::remotely_freed_twic
                                                                                   Block* block) {
   if (!is_link(block, link_of(block), Classes::info(span->class_id()).virtual_span)) {
     const Inside inside(*this);
-    heap->protocol().lose_remotes(span, as_block_offset(offset_in(span, block)));
+    heap->protocol().discard_remotes(span, as_block_offset(offset_in(span, block)));
   }
   freed_twice(block);
 }
@@ -167,15 +167,17 @@ SPANALLOC_COLD [[noreturn]] inline void ThreadCache<Config>::miscounted(const Bl
   os::fatal("more free blocks than were freed, or fewer (double free) in the list at", list);
 }
 
-// The length of a list of this thread's, not empty, for up to `most` blocks. Damaged: lose(), then a report.
+// The length of a list of this thread's, not empty, for up to `most` blocks. Damaged: retire(), then a
+// report.
 template <class Config>
-template <class Lose>
+template <class Retire>
 [[gnu::noinline]] inline ListLength ThreadCache<Config>::length_of_own_list(Block* list,
                                                                             const ClassInfo& info,
-                                                                            std::uint32_t most, Lose&& lose) {
+                                                                            std::uint32_t most,
+                                                                            Retire&& retire) {
   const ListLength length = length_of(list, info.virtual_span, most);
   if (SPANALLOC_LIKELY(length.whole)) return length;
-  lose();
+  retire();
   if (length.blocks < most) broken_list(length.last);
   os::fatal("more free blocks than the span has (double free) at", length.last);
 }
@@ -186,7 +188,7 @@ inline Block* ThreadCache<Config>::check_length(SpanRef span, Block* list, const
                                                 std::uint32_t expected) {
   const ListLength length = length_of(list, info.virtual_span, info.blocks);
   if (SPANALLOC_LIKELY(length.whole && length.blocks == expected)) return length.last;
-  lose_lists(span);
+  retire_lists(span);
   if (!length.whole && length.blocks < info.blocks) broken_list(length.last);
   miscounted(list);
 }

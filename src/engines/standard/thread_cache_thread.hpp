@@ -154,7 +154,8 @@ inline std::uint32_t ThreadCache<Config>::merge_lists(SpanRef span) {
   Block* const rest = span->rest.load_relaxed();
   const auto last_of = [&](Block* first) -> Block* {
     if (is_end(first)) return nullptr;
-    const ListLength length = length_of_own_list(first, info, info.blocks - count, [&] { lose_lists(span); });
+    const ListLength length =
+        length_of_own_list(first, info, info.blocks - count, [&] { retire_lists(span); });
     count += length.blocks;
     return length.last;
   };
@@ -170,7 +171,7 @@ inline std::uint32_t ThreadCache<Config>::merge_lists(SpanRef span) {
   }
   const bool joined = last != nullptr && (last == last_of_rest || last == last_of_remotes);
   if (joined || (last_of_rest != nullptr && last_of_rest == last_of_remotes)) {
-    lose_lists(span);
+    retire_lists(span);
     freed_twice(joined ? last : last_of_rest);
   }
   SPANALLOC_ASSERT(count <= info.blocks);
@@ -194,7 +195,7 @@ template <class Config>
   const bool has_more = heap->pass_by_clock(now);
   if (has_more) cache->events |= 63;  // this thread goes on with its next event
   count_abandoned_if_due();
-  share_rested(now, busy);
+  share_unused(now, busy);
   const bool seldom = now - cache->clock_read_ms >= kSeldomMs;
   cache->clock_read_ms = now;
   return has_more || seldom;
@@ -203,7 +204,7 @@ template <class Config>
 // Does a part of a round over the current spans (current_ages.hpp). Shares one span at most, because that
 // walks its list. The caller holds nothing of a current span but that of class `busy`.
 template <class Config>
-[[gnu::noinline]] inline void ThreadCache<Config>::share_rested(std::uint64_t now, ClassId busy) {
+[[gnu::noinline]] inline void ThreadCache<Config>::share_unused(std::uint64_t now, ClassId busy) {
   if (SPANALLOC_UNLIKELY(exited) || !cache->ages.is_due(now)) return;
   for (unsigned looks = 0; looks < kCurrentSpansALook;) {
     const ClassId c = cache->ages.next();
@@ -211,12 +212,12 @@ template <class Config>
     const SpanRef span = current_span(c);
     if (!span) continue;
     ++looks;
-    if (cache->ages.has_rested(c, *span.record) && c != busy) return retire_current(c);
+    if (cache->ages.is_unused(c, *span.record) && c != busy) return share_current(c);
   }
 }
 
 template <class Config>
-SPANALLOC_COLD inline void ThreadCache<Config>::retire_current(ClassId c) {
+SPANALLOC_COLD inline void ThreadCache<Config>::share_current(ClassId c) {
   const SpanRef span = current_span(c);
   if (!span) return;
   const std::uint32_t free_blocks = merge_lists(span);
@@ -244,7 +245,7 @@ SPANALLOC_COLD inline bool ThreadCache<Config>::trim() {
     return_loans();
     heap->put_in_pool(heap->protocol().collect_delayed(cache->number), shard());
     // Shared, the thread's spans serve it as well, and their free pages can be purged.
-    for (unsigned c = 1; c < Classes::kSmallClasses; ++c) retire_current(ClassId{c});
+    for (unsigned c = 1; c < Classes::kSmallClasses; ++c) share_current(ClassId{c});
     while (!cache->used_up.is_empty()) share_used_up(cache->used_up.oldest());
     count_abandoned(UINT32_MAX, UINT32_MAX);
   }

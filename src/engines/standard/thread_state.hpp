@@ -141,9 +141,9 @@ struct ThreadState {
     owned_identity = aside.owned_identity;
   }
 
-  bool is_current_here(SpanWord word) const { return word.identity() == owned_identity; }
+  bool is_owned_here(SpanWord word) const { return word.identity() == owned_identity; }
   bool is_mine(SpanWord word) const {
-    return is_current_here(word) || word.identity() == (owned_identity ^ kOwnedXorShared);
+    return is_owned_here(word) || word.identity() == (owned_identity ^ kOwnedXorShared);
   }
 };
 

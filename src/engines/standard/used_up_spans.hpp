@@ -19,11 +19,11 @@ namespace spanalloc::standard {
 /// of a vanished thread at least once, here or among the current spans, whatever step the thread was at: a
 /// span joins before it leaves its other place, and leaves after it has got another. (If it stands in both,
 /// its word tells when it has been dealt with.)
-template <unsigned kMostGranules>
+template <unsigned kMostSlices>
 class UsedUpSpans {
  public:
   /// One more than can stay: a span joins before another one leaves.
-  static constexpr unsigned kPlaces = kMostGranules + 1;
+  static constexpr unsigned kPlaces = kMostSlices + 1;
   static constexpr unsigned kNoPlace = kPlaces;
   static_assert(kPlaces < 32);
 
@@ -43,8 +43,8 @@ class UsedUpSpans {
     for (std::uint32_t places = used_; places != 0; places &= places - 1) f(first_of(places));
   }
 
-  static bool fits_at_all(unsigned slices) { return slices <= kMostGranules; }
-  bool fits(unsigned slices) const { return slices_ + slices <= kMostGranules; }
+  static bool fits_at_all(unsigned slices) { return slices <= kMostSlices; }
+  bool fits(unsigned slices) const { return slices_ + slices <= kMostSlices; }
   void join(SpanNumber number, ClassId c, unsigned slices) {
     const unsigned i = next_in(~used_ & kAll);
     SPANALLOC_ASSERT(i < kPlaces && place_of(number) == kNoPlace);

@@ -8,7 +8,7 @@
 //
 // The paper's deallocation (Leite & Rocha, ISMM'19, Listings 3 to 6) merges first and publishes then; two
 // neighbours freed at the same time can miss each other for good (its section 4.4). Here every publication is
-// followed by another look at both neighbours (settle()):
+// followed by another look at both neighbours (merge_again()):
 //
 //   At rest no two neighbouring blocks are free. Proof: let X and Y be free neighbours, and no operation in
 //   flight. Each was published by a store of its header, and then its publisher read the other's words. All
@@ -496,11 +496,11 @@ class CoalescingManager {
     const std::size_t lowest = controller_.aligned(taken.block.first, alignment);
     if (!taken.dirty || reuse == Reuse::kCleanFirst) return lowest;
     const Block near{lowest, min_of(taken.block.end() - lowest, kWorthLooking)};
-    const std::size_t warm = dirty_.next_unit(near, lowest);
-    if (warm == near.end()) return lowest;
+    const std::size_t first_dirty = dirty_.next_unit(near, lowest);
+    if (first_dirty == near.end()) return lowest;
     const std::size_t highest = lowest + align_down(taken.block.end() - size - lowest, alignment);
-    const std::size_t place = lowest + align_down(warm - lowest, alignment);
-    return min_of(place + size <= warm ? place + alignment : place, highest);
+    const std::size_t place = lowest + align_down(first_dirty - lowest, alignment);
+    return min_of(place + size <= first_dirty ? place + alignment : place, highest);
   }
 
   // The paper's coalescing: claims the neighbours that are free now. It only saves a second publication.
@@ -521,12 +521,12 @@ class CoalescingManager {
   // Frees a block that the caller owns, and merges until no free neighbour is in sight.
   void publish(Block block, bool dirty, Guard& hold) {
     controller_.add(block, dirty);
-    settle(block.first, hold);
+    merge_again(block.first, hold);
   }
 
   // The look after a publication. Ends when the block at `first` has no free neighbour, or has been claimed:
   // then the claimant hands it out, or looks again itself.
-  void settle(std::size_t first, Guard& hold) {
+  void merge_again(std::size_t first, Guard& hold) {
     for (;;) {
       const BlockWord word = mapper_.load(first);
       if (!word.is(BlockState::kFree)) return;

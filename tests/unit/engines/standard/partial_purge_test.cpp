@@ -447,7 +447,7 @@ using Numbers = std::vector<std::uint32_t>;
 TEST(PartialPurge, TheFirstBlockStaysWhereOthersPush) {
   const auto s = std::make_unique<OneSpan>();
   for (const std::uint32_t i : {9u, 4u, 5u, 10u, 6u, 7u}) s->push(i);  // 7 is the first; 8 and 11 are out
-  s->thinning().thin(no_block(), false, 4096, [&](char* from, std::size_t bytes) {
+  s->thinning().purge_pages(no_block(), false, 4096, [&](char* from, std::size_t bytes) {
     // The owner has read where the list began, and frees two blocks.
     link_to(s->at(20), s->at(7));
     s->span.free_list.store_relaxed(s->at(20));
@@ -465,8 +465,8 @@ TEST(PartialPurge, SoItDoesOnTheRemoteList) {
   for (const std::uint32_t i : {0u, 1u, 12u, 2u, 3u}) s->push(i);
   Block* const remotes = s->span.free_list.load_relaxed();
   s->span.free_list.store_relaxed(no_block());
-  s->thinning().thin(remotes, false, 4096,
-                     [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
+  s->thinning().purge_pages(remotes, false, 4096,
+                            [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
   EXPECT_EQ(s->span.purged.load_relaxed(), 0b11u);
   EXPECT_EQ(s->list(s->span.rest.load_relaxed()), (Numbers{12}));
   EXPECT_EQ(s->thinning().cut_lists(remotes), no_block());
@@ -478,8 +478,8 @@ TEST(PartialPurge, SoItDoesOnTheRemoteList) {
 TEST(PartialPurge, AStillListLosesItsFirstBlock) {
   const auto s = std::make_unique<OneSpan>();
   for (const std::uint32_t i : {9u, 4u, 5u, 10u, 6u, 7u}) s->push(i);
-  s->thinning().thin(no_block(), true, 4096,
-                     [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
+  s->thinning().purge_pages(no_block(), true, 4096,
+                            [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
   EXPECT_EQ(s->list(s->span.free_list.load_relaxed()), (Numbers{10, 9}));
   EXPECT_EQ(s->purged, 2 * kPage);
 }
@@ -487,7 +487,7 @@ TEST(PartialPurge, AStillListLosesItsFirstBlock) {
 TEST(PartialPurge, WhatTheKernelDoesNotTakeBackHasNoLinks) {
   const auto s = std::make_unique<OneSpan>();
   for (const std::uint32_t i : {9u, 4u, 5u}) s->push(i);
-  s->thinning().thin(no_block(), false, 4096, [&](char*, std::size_t) { return false; });
+  s->thinning().purge_pages(no_block(), false, 4096, [&](char*, std::size_t) { return false; });
   EXPECT_EQ(s->span.purged.load_relaxed(), 0b100u);
   EXPECT_EQ(s->at(4)->stored, 0u);
   EXPECT_EQ(s->at(5)->stored, 0u);
@@ -498,8 +498,8 @@ TEST(PartialPurge, LargerPagesOfTheKernelGoTogether) {
   for (std::uint32_t i = 0; i < 16; ++i) {
     if (i != 3) s->push(i);
   }
-  s->thinning().thin(no_block(), true, 16384,
-                     [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
+  s->thinning().purge_pages(no_block(), true, 16384,
+                            [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
   EXPECT_EQ(s->span.purged.load_relaxed(), 0b11110000u);
 }
 
@@ -507,7 +507,7 @@ TEST(PartialPurge, BlocksThatWereNeverCarvedAreNotDropped) {
   const auto s = std::make_unique<OneSpan>();
   s->span.carved.store_relaxed(5);
   for (std::uint32_t i = 0; i < 5; ++i) s->push(i);
-  s->thinning().thin(no_block(), true, 4096,
+  s->thinning().purge_pages(no_block(), true, 4096,
                      [&](char* from, std::size_t bytes) { return s->purge(from, bytes); });
   EXPECT_EQ(s->span.purged.load_relaxed(), 0b11u) << "the page of block 4 ends in one that was never carved";
   EXPECT_EQ(s->purged, 2 * kPage + 13 * kPage) << "and those behind";
