@@ -63,6 +63,66 @@ class LayersTest(unittest.TestCase):
         self.assertEqual(self.lint(other__x="").returncode, 1)
 
 
+class WordsTest(unittest.TestCase):
+    GLOSSARY = """
+| not | a table | widget |
+<!-- words:begin -->
+| word | means | not |
+|---|---|---|
+| slice | a piece; a granule has been one | granule, LAB |
+| current span | where a thread is | (hot), warm, bury |
+| block | what it hands out | |
+<!-- words:end -->
+"""
+
+    def lint(self, text, name="src/engines/standard/x.hpp", glossary=GLOSSARY):
+        with tempfile.TemporaryDirectory() as tree:
+            for path, content in (("docs/architecture.md", glossary), (name, text)):
+                path = os.path.join(tree, path)
+                os.makedirs(os.path.dirname(path), exist_ok=True)
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(content)
+            return script("tests/integration/lint_words.py", tree)
+
+    def refused(self, text, **where):
+        """The words that it refuses, in order."""
+        run = self.lint(text, **where)
+        words = [line.split(": ")[1] for line in run.stdout.splitlines()[:-1]]
+        self.assertEqual(run.returncode, 1 if words else 0, run.stdout)
+        return words
+
+    def test_this_tree(self):
+        run = script("tests/integration/lint_words.py", SOURCE)
+        self.assertEqual(run.returncode, 0, run.stdout)
+
+    def test_words_of_the_last_column_are_refused(self):
+        self.assertEqual(self.refused("a warm span // of a Granule"), ["warm", "Granule"])
+        self.assertIn("x.hpp:2: warm:", self.lint("\n// warm").stdout)
+
+    def test_parts_of_identifiers_and_other_forms_are_refused(self):
+        self.assertEqual(self.refused("kMostGranules warm_span isWarm LABs kLab buries buried"),
+                         ["Granules", "warm", "Warm", "LABs", "Lab", "buries", "buried"])
+
+    def test_longer_words_and_what_the_table_does_not_refuse_pass(self):
+        self.assertEqual(self.refused("warmth label hot slice means widget granulesque piece"), [])
+
+    def test_file_names_count(self):
+        self.assertEqual(self.refused("", name="src/pages/warm_bound.hpp"), ["warm"])
+
+    def test_only_the_folders_that_the_glossary_speaks_of(self):
+        for name in ("src/engines/scalloc/x.hpp", "src/pages/coalescing/leite_rocha/x.hpp"):
+            run = self.lint("warm", name=name)
+            self.assertIn("0 files, 4 words, 0 violations", run.stdout)
+
+    def test_public_names_pass(self):
+        self.assertEqual(self.refused('kName = "warm-lab"; out.live_labs = 1;'), [])
+        self.assertEqual(self.refused('kName = "warm"; // warm'), ["warm"])
+
+    def test_no_glossary_and_no_files_fail(self):
+        self.assertEqual(self.lint("", glossary="").returncode, 1)
+        self.assertEqual(self.lint("", name="src/base/x.hpp").returncode, 1)
+
+
 class InterfaceTest(unittest.TestCase):
     HEADER = """
 struct sp_thing {
